@@ -96,7 +96,11 @@ class WorkerError(ShardctlError):
 
 
 class BusyError(ShardctlError):
-    """Another process is writing the same dataset."""
+    """Another process is writing the same dataset: `owner`, where it is known."""
+
+    def __init__(self, message: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class PerhapsBusyError(BusyError):

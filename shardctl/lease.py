@@ -205,7 +205,7 @@ class _Wait:
     def some_more(self, other: str) -> None:
         """Wait a moment for this writer. Raises StorageError where it is none, and only the lease cannot be made."""
         if self._waiting is None:
-            raise BusyError(f"{self.shown}: another shardctl is writing it ({other})")
+            raise BusyError(f"{self.shown}: another shardctl is writing it ({other})", other)
         if other != _ENDING:
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > ENDING_SECONDS:

@@ -51,7 +51,7 @@ class Network:
                 if given is not None:
                     raise UsageError(f"a {name} is that of reading from a store; give --bandwidth too, for instance 2Gbit")
             return None
-        cache = 0 if cache_limit is None else size_of(cache_limit)
+        cache = 0 if cache_limit is None else size_of(cache_limit, "cache limit")
         return cls(_bytes_per_s(bandwidth), 0.0 if latency is None else _seconds(latency), cache)
 
 

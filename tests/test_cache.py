@@ -302,6 +302,20 @@ def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert other.limit == 1 << 20
     with pytest.raises(UsageError, match="takes a folder"):
         cache_of(True, None)
+    monkeypatch.setenv("SHARDCTL_CACHE_LIMIT", "lots")
+    with pytest.raises(UsageError, match="SHARDCTL_CACHE_LIMIT: 'lots' is not a size"):
+        cache_of(None, None)
+
+
+def test_a_limit_of_no_cache_is_wrong_usage(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
+    with pytest.raises(UsageError, match="no cache: name its folder"):
+        cache_of(None, "2GB")
+    assert cache_of(False, "2GB") is None  # switched off on purpose
+    ran = cli("bench", "s3://bucket/out", "--cache-limit", "2GB")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    monkeypatch.setenv("SHARDCTL_CACHE_LIMIT", "2GB")  # of a shell: other commands have a cache
+    assert cache_of(None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -309,13 +323,13 @@ def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [("500GB", 500 * 10**9), ("64 MiB", 64 << 20), ("1.5k", 1500), ("12", 12), (7, 7), ("0", 0), ("2T", 2 * 10**12)],
 )
 def test_sizes(text: Any, size: int) -> None:
-    assert size_of(text) == size
+    assert size_of(text, "limit") == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "1XB", "-3", -1, 2.5, True])
 def test_what_is_no_size(text: Any) -> None:
-    with pytest.raises(UsageError):
-        size_of(text)
+    with pytest.raises(UsageError, match=r"^limit: "):
+        size_of(text, "limit")
 
 
 def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
@@ -348,6 +362,12 @@ def test_the_command_is_told_which_cache(cli: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SHARDCTL_CACHE", str(tmp_path))
     assert "0 datasets" in cli("cache", "ls").out
     assert cli("cache", "clear", "s3://b/a", "s3://b/b").code == 2
+
+
+def test_a_folder_that_is_no_cache_stays_as_it_is(cli: Any, tmp_path: Path) -> None:
+    ran = cli("cache", "clear", tmp_path)
+    assert (ran.code, "removed 0 datasets" in ran.out) == (0, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, folder: Path) -> None:

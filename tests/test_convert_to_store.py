@@ -9,8 +9,9 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,13 @@ def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
         failing = go_on_while_held(here, url, "--if-running", "fail")
         assert failing.returncode == 3
         assert f"{url}: another shardctl is writing it (process {process.pid} on " in failing.stderr
+        waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url]
+        with subprocess.Popen(waiting, cwd=here, text=True, stderr=subprocess.PIPE) as second:
+            assert second.stderr is not None
+            line = next(line for line in second.stderr if "writing it" in line)
+            second.kill()
+        assert line.startswith(f"another shardctl is writing it (process {process.pid} on ")
+        assert line.endswith("); waiting until it ends, or gives no sign of life for 30 seconds\n")
         (here / "hold").unlink()
         assert process.wait(60) == 0
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
@@ -297,6 +305,25 @@ def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch
     assert shardctl.merge(url).status == "created"
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
     nothing_is_left(url)
+
+
+def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
+    here: Path, url: str, object_server: ObjectServer
+) -> None:
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, "--part", "1/2"]
+    with running(here, url, 1, "--part", "1/2") as process, ExitStack() as stack:
+        given: dict[str, Any] = {"cwd": here, "env": {**os.environ, "TMPDIR": "tmp"}, "text": True, "stderr": subprocess.PIPE}
+        waiting = [stack.enter_context(subprocess.Popen(command, **given)) for _ in range(2)]
+        object_server.fault("slow", seconds=0.15)
+        time.sleep(20)
+        object_server.clear()
+        (here / "hold").unlink()
+        assert process.wait(60) == 0
+        told = [[line for line in each.communicate(timeout=60)[1].splitlines() if "writing it" in line] for each in waiting]
+    for lines in told:
+        of_part = [line for line in lines if f"(part 1 of 2: process {process.pid} on " in line]
+        assert len(of_part) == 1
+        assert len(lines) <= 4  # before and after that, of one that holds the lease of the dataset, or builds
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from test_conversion import images, sums
 from test_resume import HELD
 
 import shardctl
+from shardctl.cli.convert import print_result
 from shardctl.conversion import surveying
 from shardctl.conversion.options import Part
 from shardctl.errors import BusyError, DatasetError, InputError, TooManyRejectsError, UnfinishedError, UsageError
@@ -51,12 +52,19 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "order", [("1/3", "2/3", "3/3"), ("2/3", "0/3", "2/3", "1/3"), ("1/1",), (*(f"{n}/40" for n in range(40)),)]
 )
-def test_parts_in_any_order_make_the_same_dataset(photos: Path, whole: Path, tmp_path: Path, order: tuple[str, ...]) -> None:
+def test_parts_in_any_order_make_the_same_dataset(
+    photos: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], order: tuple[str, ...]
+) -> None:
     out = tmp_path / "out"
     results = [build(photos, out, part) for part in order]
     assert {result.status for result in results} == {"built"}
     assert results[-1].part.shards_done == results[-1].part.shards == len(list(whole.glob("*-*.arrow")))
     assert not (out / "manifest.json").exists()
+    again = build(photos, out, order[0])  # complete already: it builds nothing, and has no speed
+    assert (again.status, again.samples_per_s) == ("built", 0)
+    capsys.readouterr()
+    print_result(again, "out")
+    assert "samples/s" not in capsys.readouterr().out
     merged = shardctl.merge(out)
     assert (merged.status, merged.samples) == ("created", 60)
     assert sums(out) == sums(whole)
@@ -204,6 +212,13 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
         assert "another shardctl is writing it (part 1 of 2: process" in other.stderr
         overwriting = shardctl_command(*HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here)
         assert overwriting.returncode == 3
+        same = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", "1/2"]
+        with subprocess.Popen(same, cwd=here, text=True, stderr=subprocess.PIPE) as second:
+            assert second.stderr is not None
+            line = next(line for line in second.stderr if "writing it" in line)
+            second.kill()
+        assert line.startswith(f"another shardctl is writing it (part 1 of 2: process {process.pid} on ")
+        assert line.endswith("); waiting until it ends\n")
         waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND]
         with subprocess.Popen(waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as second:
             assert second.stderr is not None

@@ -197,6 +197,9 @@ VIEWS: list[tuple[str, ...]] = [
     ("--split", "val", "--stats", "--json"),
     ("--shard", "1"),
     ("--shard", "1", "--row", "2"),
+    ("--shard", "1", "--head", "2"),
+    ("--shard", "1", "--where", "label >= 0", "--json"),
+    ("--shard", "1", "--columns", "key"),
     ("--head", "3", "--json"),
     ("--where", "label == 2 and index > 5", "--json"),
     ("--history",),
@@ -259,6 +262,19 @@ def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) 
     assert (
         f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
     )
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_shard_is_found_below_the_folder_that_the_manifest_names(cli: Any, bucket: str, dataset: Path, command: str) -> None:
+    with_base(dataset)
+    put(dataset, f"{bucket}/out", BASE)
+    ran, exact = cli(command, f"{bucket}/out/{SHARD}"), cli(command, f"{bucket}/out/{BASE}{SHARD}")
+    assert (ran.code, ran.out.replace(f"/{BASE}", "/")) == (0, exact.out.replace(f"/{BASE}", "/"))
+    ran = cli(command, f"{bucket}/out/train-00077.arrow")
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "train-00077.arrow: there is no such object" in ran.err
+    ran = cli(command, f"{bucket}/out/plan.arrow")
+    assert f"a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -465,5 +481,5 @@ def test_the_disk_that_is_used_is_bounded(
     assert shardctl.verify(bucket, "full", look).ok
     assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
-    with pytest.raises(UsageError, match="'much' is not a size"):
+    with pytest.raises(UsageError, match="SHARDCTL_SCRATCH_LIMIT: 'much' is not a size"):
         shardctl.verify(bucket)

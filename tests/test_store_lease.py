@@ -17,6 +17,7 @@ from object_stores import memory_store
 
 from shardctl.errors import BusyError, PerhapsBusyError, StoreError
 from shardctl.lease import Owner
+from shardctl.stores import lease as leases
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Lease, Pace, Watch, hold, hold_if_free
@@ -54,6 +55,22 @@ def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Sto
     assert store.stat(LEASE) is None
     with hold(store, LEASE, None):
         pass
+
+
+def test_an_owner_that_ends_at_that_moment_is_in_nobodys_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, looks = store.create(LEASE, b"a heartbeat"), iter(range(9))
+    assert version is not None
+
+    def owner(store: Store, key: str) -> str:
+        if next(looks) == 0:
+            assert store.replace(key, b"the next one", str(version)) is not None
+            return "an owner"
+        store.delete([key])
+        return ""
+
+    monkeypatch.setattr(leases, "owner_of", owner)
+    with hold(store, LEASE, None, pace=USUAL):
+        assert next(looks) == 2
 
 
 def test_of_five_at_once_one_after_the_other_holds_it(store: Store) -> None:

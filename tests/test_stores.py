@@ -367,6 +367,17 @@ def test_a_store_that_stays_out_of_order_is_told(
             call(store)
 
 
+def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(client.RETRY, "3")
+    store, began = open_store(bucket), time.monotonic()
+    object_server.fault("reset")
+    with pytest.raises(UnansweredError, match="the connection to S3 broke, again and again"):
+        store.stat("k")
+    assert 2 < time.monotonic() - began < 12  # not 3 s again and again
+
+
 def test_a_store_that_hangs_is_told_in_time(object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(client.TIMEOUT, "0.2")
     monkeypatch.setenv(client.RETRY, "0")

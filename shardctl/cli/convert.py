@@ -21,6 +21,7 @@ from shardctl.cli.output import (
     print_reasons,
     printing_to_stderr,
     seconds_or_none,
+    waiting_line,
     workers_option,
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
@@ -268,7 +269,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     reuse_memory()
     from shardctl.conversion import convert as convert_dataset
 
-    view = _View(show=not output.hides_progress, verbose=output.verbose)
+    view = _View(dst, show=not output.hides_progress, verbose=output.verbose)
     try:
         with _workers_ahead(dst, options), printing_to_stderr():
             result = convert_dataset(list(src), dst, recipe_of(given), view.listener(), **options)
@@ -320,8 +321,8 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
 class _View:
     """What a user sees on stderr while a conversion runs."""
 
-    def __init__(self, show: bool, verbose: bool) -> None:
-        self._show, self._verbose = show, verbose
+    def __init__(self, dst: str, show: bool, verbose: bool) -> None:
+        self._dst, self._show, self._verbose = dst, show, verbose
         self._bar: tqdm[Any] | None = None
         self._rows = self._rejected = self._bytes = 0
         self._shown: tuple[str, ...] = ()
@@ -376,7 +377,7 @@ class _View:
             self._bar = None
 
     def _waiting(self, owner: str) -> None:
-        click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
+        click.echo(waiting_line(owner, self._dst), err=True)
 
     def _announce(self, estimate: Estimate) -> None:
         self._end_comparing()
@@ -539,8 +540,8 @@ def print_result(result: ConvertResult, dst: str) -> None:
 
 
 def _print_part(result: ConvertResult, part: PartDone, what: str, shown: str) -> None:
-    rate = f"{result.samples_per_s:,.0f} samples/s in this run"
-    click.echo(f"built part {part.name} for {shown}: {what}, in {result.seconds:.1f} s ({rate})")
+    rate = f" ({result.samples_per_s:,.0f} samples/s in this run)" if result.samples_per_s else ""
+    click.echo(f"built part {part.name} for {shown}: {what}, in {result.seconds:.1f} s{rate}")
     if result.rejected:
         click.echo(f"{counted(result.rejected, 'input')} rejected:")
         print_reasons(result.reasons, result.examples)

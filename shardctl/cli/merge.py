@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from shardctl.cli.convert import print_result, result_record
-from shardctl.cli.output import Output, if_running_option, output_options, print_json
+from shardctl.cli.output import Output, if_running_option, output_options, print_json, waiting_line
 
 
 @click.command()
@@ -27,7 +27,8 @@ def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) ->
     from shardctl.conversion.merging import merge as merge_parts
 
     def waiting(owner: str) -> None:
-        click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
+        if not output.quiet:
+            click.echo(waiting_line(owner, dst), err=True)
 
     result = merge_parts(dst, max_rejects, if_running, waiting)
     if not output.hides_progress:

@@ -76,6 +76,16 @@ def if_running_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def waiting_line(owner: str, dst: str) -> str:
+    """Return what a command says that waits for another writer of a dataset."""
+    from shardctl.lease import STALE_SECONDS
+    from shardctl.stores import is_url
+
+    # In a folder of this machine its lock tells: one that was killed has ended, one that was stopped has not.
+    lost = f", or gives no sign of life for {STALE_SECONDS:.0f} seconds" if is_url(dst) else ""
+    return f"another shardctl is writing it ({owner}); waiting until it ends{lost}"
+
+
 def metrics_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --metrics to a command that takes long."""
     return click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json, workers_option
+from shardctl.cli.output import Output, counted, counting, output_options, print_json, waiting_line, workers_option
 from shardctl.importing import look_in_current_folder
 from shardctl.storage import printable
 
@@ -62,7 +62,7 @@ def repair(
 
     def waiting(owner: str) -> None:
         if not output.quiet:
-            click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
+            click.echo(waiting_line(owner, dst), err=True)
 
     with counting("files", output) as files, counting("inputs", output) as inputs:
         listener = Listener(files, inputs, waiting)

@@ -107,7 +107,8 @@ def _begin(
     waiting = listener.waiting if asked.options.if_running == "wait" else None
     told = ""
     while True:
-        with place.planning(waiting) as held:
+        # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
+        with place.planning(waiting and (_say_nothing if told else waiting)) as held:
             found: tuple[Job, Parted] | ConvertResult | None = _job_of(asked, part)
             if found is None:
                 place.await_parts(waiting)  # of another conversion, whose job gives way to the new one
@@ -119,11 +120,15 @@ def _begin(
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
-                busy = str(error)
+                busy = f"part {part}: {error.owner or 'one that is just ending'}"
         if waiting is not None and busy != told:
             waiting(busy)
             told = busy
         time.sleep(LOOK_SECONDS)
+
+
+def _say_nothing(owner: str) -> None:
+    """Wait without a word."""
 
 
 def _job_of(asked: Asked, part: Part) -> tuple[Job, Parted] | None:

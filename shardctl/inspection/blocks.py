@@ -18,7 +18,7 @@ from shardctl.reader import python_values
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.spread import spread
-from shardctl.tables import SHARDS, ShardEntry, ShardTable
+from shardctl.tables import SHARDS, ShardEntry, ShardTable, is_shard_name
 
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
@@ -240,7 +240,7 @@ def is_image(field: pa.Field) -> bool:
 
 def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
     """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
-    if target.is_file():
+    if _is_shard(target):
         shard = Shard(target, None)
         yield from (Placed(shard, number) for number in range(len(shard.reader)))
         return
@@ -249,6 +249,11 @@ def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
         if split is None or entry.split == split:
             shard = Shard(target / entry.path, entry)
             yield from (Placed(shard, number) for number in range(len(shard.reader)))
+
+
+def _is_shard(target: Path) -> bool:
+    """Return whether this is a shard and no dataset; one that is read where it is, on a store, is no file here."""
+    return target.is_file() or (is_shard_name(target.name) and not target.is_dir())
 
 
 def check_split(root: Path, split: str | None) -> None:
@@ -260,7 +265,7 @@ def check_split(root: Path, split: str | None) -> None:
 
 def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
     """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError, DatasetError."""
-    if target.is_file():
+    if _is_shard(target):
         lone = Shard(target, None)
         yield from (Placed(lone, number) for number in spread(len(lone.reader), count))
         return

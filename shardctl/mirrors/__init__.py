@@ -48,11 +48,15 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
     lone = name.endswith(".arrow") or name in BESIDE_SHARDS
-    limit = size_of(os.environ.get(LIMIT) or LIMIT_BYTES)
+    limit = size_of(os.environ.get(LIMIT) or LIMIT_BYTES, LIMIT)
     with scratch_folder() as files:
         try:
             with naming_the_path(files.parents[1]):
-                root = make_mirror(open_store(above if lone else url), files, WHOLE if lone else form, limit, listed, lone)
+                root = (
+                    make_mirror(open_store(above), files, WHOLE, limit, listed, name)
+                    if lone
+                    else make_mirror(open_store(url), files, form, limit, listed)
+                )
             if lone:
                 _bring_shard(root / name)
             yield root / name if lone else root

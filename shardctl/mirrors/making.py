@@ -23,15 +23,15 @@ MOST_LETTERS = 60
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
-def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, lone: bool) -> Path:
+def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, lone: str = "") -> Path:
     """Make in `files`, an empty folder, the folder that stands for the dataset of a store, and return it.
 
-    Where nothing but a `lone` shard is wanted, there need not be a dataset. Raises DatasetError, StoreError.
+    Where nothing but the shard `lone` is wanted, there need not be a dataset. Raises DatasetError, StoreError.
     """
     listed = listed and not lone
     data, version = (None, "") if lone else _read_manifest(store)
     record = _record_of(data)
-    base = "" if lone else _base_of(store, data, record)
+    base = _base_of_lone(store, lone) if lone else _base_of(store, data, record)
     name = store.url.rpartition("/")[2][:MOST_LETTERS]
     root = files / AT / name
     root.mkdir(parents=True)
@@ -94,6 +94,14 @@ def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
     folders = [f"{name}/" for name in store.children()[0] if name != STAGING]
     whole = [folder for folder in folders if store.stat(f"{folder}{CHECKSUMS}") is not None]
     return whole[0] if len(whole) == 1 else ""
+
+
+def _base_of_lone(store: Store, name: str) -> str:
+    """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that which the manifest names."""
+    if store.stat(name) is not None:
+        return ""
+    data, _ = _read_manifest(store)
+    return _base_of(store, data, _record_of(data))
 
 
 def _check_that_it_was_one(store: Store) -> None:

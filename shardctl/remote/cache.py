@@ -251,6 +251,8 @@ class Cache:
         """Remove the datasets of a URL, or all. Return those that were removed, and those that stay because they are used."""
         removed: list[Entry] = []
         kept: list[Entry] = []
+        if not self.folders():  # perhaps no cache at all: then no lock is left in it
+            return removed, kept
         with locked(self.folder / LOCK):
             for folder in self.folders():
                 entry = _entry(folder)

@@ -37,29 +37,33 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
 
     Raises UsageError, StorageError.
     """
+    of = "cache_limit"
     if folder is None:
         folder = os.environ.get(CACHE_VARIABLE) or False
-        limit = limit if limit is not None else os.environ.get(LIMIT_VARIABLE) or None
+        if limit is not None and not folder:
+            raise UsageError(f"a limit of a cache, and no cache: name its folder (cache=, --cache), or set {CACHE_VARIABLE}")
+        if limit is None and os.environ.get(LIMIT_VARIABLE):
+            limit, of = os.environ[LIMIT_VARIABLE], LIMIT_VARIABLE
     if isinstance(folder, bool):
         if folder:
             raise UsageError("cache= takes a folder, or False for no cache")
         return None
-    return Cache(Path(folder), None if limit is None else size_of(limit))
+    return Cache(Path(folder), None if limit is None else size_of(limit, of))
 
 
-def size_of(limit: int | str) -> int:
-    """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError."""
+def size_of(limit: int | str, name: str) -> int:
+    """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError, which has the `name`."""
     if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise UsageError(f"a limit of a cache is a number of bytes, or a text such as '500GB'; it is {limit!r}")
+        raise UsageError(f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'")
     if isinstance(limit, int):
         size = limit
     else:
         match = _SIZE.fullmatch(limit.strip())
         if not match:
-            raise UsageError(f"{limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
+            raise UsageError(f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
         size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(match[2].upper() or " "))
     if size < 0:
-        raise UsageError(f"a limit of {size} bytes is impossible; give 0 or more")
+        raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
     return size
 
 

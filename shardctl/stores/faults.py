@@ -24,6 +24,11 @@ from shardctl.stores.clouds import Action, Cloud
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _ONE_TRY = re.compile(r"\bretries: 0,\s+max_retries: [1-9]")
+"""What obstore says of a request that it has made once, in all of the time that it may take."""
+
+_RETRIED = re.compile(r", after \d+ retries,")
+"""What obstore says of a request that it has made again for as long as it may."""
+
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 _DOING = {"read": "reading", "list": "listing", "write": "writing", "delete": "deleting", "copy": "copying"}
@@ -105,7 +110,9 @@ def _unanswered(text: str, status: str, code: str, cloud: Cloud, doing: str) -> 
                 f"{doing} failed: no connection to {cloud.name}, {said}; check the network and {cloud.address}"
             )
     if "error sending request" in text or "kind: Body" in text or "kind: Decode" in text or "kind: Interrupted" in text:
-        return BrokenAnswerError(f"{doing} failed: the connection to {cloud.name} broke, again and again; check the network")
+        made_again = "error sending request" in text and _RETRIED.search(text) is not None
+        kind = UnansweredError if made_again else BrokenAnswerError
+        return kind(f"{doing} failed: the connection to {cloud.name} broke, again and again; check the network")
     return None
 
 

@@ -165,7 +165,8 @@ def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
     me = Owner.me()
     version = _try(store, key, _record(me, 0), watch)
     if version is None:
-        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner_of(store, key)))
+        owner = owner_of(store, key)
+        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner), owner)
     with _held(store, key, me, version, watch.pace) as lease:
         yield lease
 
@@ -217,8 +218,8 @@ def _acquire(
         if version is not None:
             return version
         owner = owner_of(store, key)
-        if waiting is None and watch.beats(key):
-            raise BusyError(_busy(store, owner))
+        if waiting is None and owner and watch.beats(key):
+            raise BusyError(_busy(store, owner), owner)
         if waiting is not None and owner and owner != told:
             waiting(owner)
             told = owner
@@ -236,7 +237,7 @@ def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
 
 
 def _busy(store: Store, owner: str) -> str:
-    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})"
+    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that is just ending'})"
 
 
 def _pause(seconds: float, looking: Callable[[], None]) -> None:
