@@ -13,8 +13,8 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +30,8 @@ from pyarrow import parquet
 import shardctl
 from shardctl.conversion.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
-from shardctl.sources import brought, buckets
+from shardctl.sources import brought, buckets, local_copies
+from shardctl.sources.local_copies import LocalCopies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.stand_ins import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
 from shardctl.stores import open_store
@@ -472,9 +473,9 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
     for number in range(12):
         (folder / f"{number}.jsonl").write_bytes(lines_of(records(200, number)))
     size = (folder / "11.jsonl").stat().st_size
-    monkeypatch.setenv(brought.LIMIT, str(3 * size))
-    monkeypatch.setattr(brought, "LEAST_HELD", 1)
-    monkeypatch.setattr(brought, "HELD_BYTES", size)
+    monkeypatch.setenv(local_copies.LIMIT, str(3 * size))
+    monkeypatch.setattr(local_copies, "LEAST_HELD", 1)
+    monkeypatch.setattr(local_copies, "HELD_BYTES", size)
     most = 0
 
     def measure(_: object) -> None:
@@ -512,27 +513,30 @@ def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path
     assert not list(own_folder.iterdir())
 
 
-@pytest.mark.parametrize("stands_still", [True, False])
+@pytest.mark.parametrize("told", [0, 20])
 def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
-    bucket: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, stands_still: bool
+    bucket: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
-    """The other one is a lock of its own. It holds on until the object is there, or as long as something comes of it."""
-    monkeypatch.setattr(brought, "PATIENCE", 0.2)
-    monkeypatch.setattr(brought, "LOOK_SECONDS", 0.01)
+    """Who waits looks again after 0.6 of its patience, in which the other one has got a bit more `told` times."""
     open_store(bucket).put("a", b"something")
     path = stand_in(f"{bucket}/a")
-    with brought.in_use(), ThreadPoolExecutor(1) as pool:
-        with brought._Here.entered()._locked(path) as lock:
-            waiting = pool.submit(brought.local, path)
-            if stands_still:
-                waiting.result(60)
-            else:
-                for size in range(50):
-                    brought._tell_progress(lock, "a", size)
-                    time.sleep(0.01)
-                assert not waiting.done()
-        waiting.result(60)
+    looks = 0
+
+    def look_again(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks <= told:
+            local_copies.tell_progress(lock, "a", looks)
+
+    clock = SimpleNamespace(monotonic=lambda: 0.6 * looks * local_copies.PATIENCE, sleep=look_again, time_ns=time.time_ns)
+    with brought.in_use():
+        brought.local(stand_in(f"{bucket}/a"))
+        Path(path).unlink()
+        with LocalCopies(folder_of_all()).locked(path) as lock:
+            monkeypatch.setattr(local_copies, "time", clock)
+            brought.local(path)
         assert Path(path).read_bytes() == b"something"
+    assert looks == told + 2
 
 
 def test_a_folder_of_others_is_not_used(bucket: str) -> None:
