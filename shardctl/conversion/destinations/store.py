@@ -398,6 +398,13 @@ class OnStore:
         self._store.delete([state_folder(job) + JOB])
         self._delete_below(state_folder(job))
 
+    def _is_in_use(self, base: str) -> bool:
+        """Return whether the manifest that is there now names a folder: another process may have completed its job."""
+        try:
+            return f'"{base}"'.encode() in self._store.get(MANIFEST).to_pybytes()
+        except NoSuchKeyError:
+            return False
+
     def _delete_below(self, prefix: str, but: str = "") -> None:
         for page in self._store.pages(prefix):
             self._store.delete([entry.key for entry in page if entry.key != but])
@@ -406,7 +413,7 @@ class OnStore:
         """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
         base = _base_of(job)
         self._delete_below(done_folder(job))
-        if base is not None and base != self._base_there():
+        if base is not None and not self._is_in_use(base):
             self._delete_below(base)
         self._forget_job(job)
         if job.exists():
