@@ -28,6 +28,7 @@ from shardctl.errors import BusyError, DatasetError, ShardctlError, StorageError
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
+from shardctl.stores.objects import Objects
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
 
@@ -384,6 +385,23 @@ def test_who_is_taken_over_while_it_plans_takes_no_job_away(
     with pytest.raises(BusyError, match="took over; nothing was lost"):
         convert(photos, url, recipe=other(24), overwrite=True)
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
+
+
+def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(
+    photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has begun to take its shards away."""
+    real = Objects.put
+
+    def put(self: Objects, key: str, data: bytes | Path) -> str:
+        if key.endswith("/replaces.json"):
+            real(self, ".shardctl/lease.json", b"{}")
+        return real(self, key, data)
+
+    monkeypatch.setattr(Objects, "put", put)
+    with pytest.raises(BusyError, match="took over; nothing was lost"):
+        convert(photos, url)
+    assert "manifest.json" not in keys(url)
 
 
 @pytest.mark.usefixtures("begun")
