@@ -22,13 +22,14 @@ from test_conversion import images
 from test_resume import HELD
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.conversion import Listener, converting
 from shardctl.conversion.destinations import store
 from shardctl.engines.task import Progress
 from shardctl.errors import BusyError, DatasetError, ShardctlError, StorageError, StoreError, UnfinishedError, UsageError
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
+from shardctl.stores.objects import Objects
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
 
@@ -391,6 +392,60 @@ def test_a_job_that_gives_way_is_never_half_there(
     assert convert(photos, url, recipe=other(24), overwrite=True).status == "created"
     nothing_is_left(url)
     assert {key.split("/")[0] for key in keys(url)} == {"manifest.json", manifest_of(open_store(url))["base"].rstrip("/")}
+
+
+@pytest.fixture
+def begun(photos: Path, url: str, object_server: ObjectServer) -> list[str]:
+    """A conversion that was stopped after 7 shards: its keys."""
+    object_server.fault("403", method="PUT", key="*train-00007*")
+    with pytest.raises(StoreError, match="7 of 15 shards are done"):
+        convert(photos, url)
+    object_server.clear()
+    return keys(url)
+
+
+def test_who_is_taken_over_while_it_plans_takes_no_job_away(
+    photos: Path, url: str, begun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = converting.make_draft
+
+    def draft(*given: Any) -> Any:
+        open_store(url).put(".shardctl/lease.json", b"{}")
+        return real(*given)
+
+    monkeypatch.setattr(converting, "make_draft", draft)
+    with pytest.raises(BusyError, match="took over; nothing was lost"):
+        convert(photos, url, recipe=other(24), overwrite=True)
+    assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
+
+
+def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(
+    photos: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has begun to take its shards away."""
+    real = Objects.put
+
+    def put(self: Objects, key: str, data: bytes | Path) -> str:
+        if key.endswith("/replaces.json"):
+            real(self, ".shardctl/lease.json", b"{}")
+        return real(self, key, data)
+
+    monkeypatch.setattr(Objects, "put", put)
+    with pytest.raises(BusyError, match="took over; nothing was lost"):
+        convert(photos, url)
+    assert "manifest.json" not in keys(url)
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset(
+    photos: Path, url: str, whole: bytes, object_server: ObjectServer
+) -> None:
+    with store.on_store(url) as place:
+        (job,) = (path.parent for path in place.target.glob(".shardctl/*/job.json"))
+        with nothing_can_be_deleted(object_server):
+            convert(photos, url)
+        place.discard(job)
+    assert sums(url) == whole
 
 
 def test_what_is_left_of_a_killed_look_at_a_store_goes(photos: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,12 +345,13 @@ class Conversion:
             return self._up_to_date(existing, parts, listing)
         folder = self._folder(parts)
         if again:
+            held.check()
             self.place.discard(folder)
         elif not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = self._unfinished(folder)
         if job is None:
-            job, status = self._begin(folder, listing, parts, drafted, again), self._status_of_new()
+            job, status = self._begin(folder, listing, parts, drafted, held, again), self._status_of_new()
         else:
             self.changes, status = changes_of(job), "resumed"
         return self._complete(job, status, listing, engine, held)
@@ -398,7 +399,7 @@ class Conversion:
         return job if same else None
 
     def _begin(
-        self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], anew: bool = False
+        self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], held: Held, anew: bool
     ) -> Job:
         """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset.
 
@@ -406,6 +407,7 @@ class Conversion:
         """
         plan, job = self._planned_job(folder, listing, parts, drafted, anew)
         self._check_space(self._announce(job, listing))
+        held.check()  # a plan takes its time, and what is taken away now must not be the work of one that has taken over
         self.place.make_room(folder)
         job = self.place.prepared(job)
         plan.write(folder)

@@ -88,6 +88,7 @@ class OnStore:
         self._jobs: set[str] = set()
         self._loose: set[str] = set()
         self._parts = lease.Watch(PACE)
+        self._held: Lease | None = None
         self._is_probed = self._has_tables = False
         self.look_at_dataset()
 
@@ -181,6 +182,7 @@ class OnStore:
             if not self._is_probed:
                 probe_with(self._store, held, LEASE_KEY)
                 self._is_probed = True
+            self._held = held
             self.look_at_dataset()
             self.look_at_jobs()
             self._tidy()
@@ -347,7 +349,6 @@ class OnStore:
 
     def publish(self, new: Path, updates: bool) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
-        self._refuse_missing_shards(new)
         there = Manifest.load(self.target) if (self.target / MANIFEST).exists() else None
         # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
@@ -359,6 +360,9 @@ class OnStore:
                 self._store.put(manifest.base + path.name, path)
         self._store.put(manifest.base + MANIFEST, replace(manifest, base="", replaced="").to_json().encode())
         self._store.put(state_folder(new.parent) + REPLACES, json.dumps(old).encode())
+        self._check_lease()
+        self._refuse_missing_shards(new)
+        self._check_lease()  # once more, as late as can be: who has taken over may be taking the shards away
         create = self._version is None
         version = self._store.create(MANIFEST, data) if create else self._store.replace(MANIFEST, data, str(self._version))
         if version is None:
@@ -366,11 +370,17 @@ class OnStore:
                 f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run the same command again"
             )
         self._version = version
-        self._forget_dataset(old, {manifest.base, before})
-        self._forget_job(new.parent)  # the job last: whoever finds it completes this
+        with contextlib.suppress(BusyError):  # who has taken over meanwhile completes this, and may have begun another job
+            self._check_lease()
+            self._forget_dataset(old, {manifest.base, before})
+            self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
             path.replace(self.target / path.name)
         shutil.rmtree(self.target / STAGING)
+
+    def _check_lease(self) -> None:
+        assert self._held is not None, "only its owner gets here"
+        self._held.check()
 
     def _base_there(self) -> str:
         return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
@@ -398,6 +408,13 @@ class OnStore:
         self._store.delete([state_folder(job) + JOB])
         self._delete_below(state_folder(job))
 
+    def _is_in_use(self, base: str) -> bool:
+        """Return whether the manifest that is there now names a folder: another process may have completed its job."""
+        try:
+            return f'"{base}"'.encode() in self._store.get(MANIFEST).to_pybytes()
+        except NoSuchKeyError:
+            return False
+
     def _delete_below(self, prefix: str, but: str = "") -> None:
         for page in self._store.pages(prefix):
             self._store.delete([entry.key for entry in page if entry.key != but])
@@ -406,7 +423,7 @@ class OnStore:
         """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
         base = _base_of(job)
         self._delete_below(done_folder(job))
-        if base is not None and base != self._base_there():
+        if base is not None and not self._is_in_use(base):
             self._delete_below(base)
         self._forget_job(job)
         if job.exists():
