@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -59,6 +60,23 @@ def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, p
     (disk / "ballast").unlink()
     shardctl.convert(photos, disk / "out", recipe=CROP, workers=1)
     assert sums(disk / "out") == sums(tmp_path / "whole")
+
+
+def test_a_full_disk_beside_a_store_is_said(
+    disk: Path, photos: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
+    url, options = f"{bucket}/out", ("--store", "raw", "--resize", "160x160", "--workers", "0")
+    assert cli("convert", photos, url, *options, "--samples-per-shard", "10").code == 0
+    fill(disk, 700_000)  # less than a shard
+    monkeypatch.setenv("TMPDIR", str(disk))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    full = rf"^shardctl: {disk}: the disk is full \(.* free\); "
+    ran = cli("verify", url)
+    assert ran.code == 3
+    assert re.search(full + "shards are brought there: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$", ran.err, re.MULTILINE)
+    ran = cli("convert", photos, f"{url}2", *options)
+    assert ran.code == 3
+    assert re.search(full + r"a shard for each .* set TMPDIR .*\. \d of 7 shards are done; run the same", ran.err, re.MULTILINE)
 
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
         ("2Gbit", "-30ms", None, "is not clear"),
         ("2Gbit", "9" * 400 + "s", None, "is impossible"),
         ("2Gbit", None, "much", "'much' is not a size"),
-        ("2Gbit", None, -1, "a limit of -1 bytes is impossible"),
+        ("2Gbit", None, -1, "cache limit: -1 bytes are impossible"),
         (None, "30ms", None, "a latency is that of reading from a store; give --bandwidth too"),
         (None, None, "1GB", "a cache limit is that of reading from a store; give --bandwidth too"),
     ],

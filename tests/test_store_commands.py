@@ -425,6 +425,8 @@ def test_what_is_no_dataset_is_said(cli: Any, bucket: str, dataset: Path) -> Non
         ran = cli(command[0], "s3://no-such-bucket-here/out", *rest, *command[1:])
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
         assert "there is no such bucket" in ran.err
+        ran = cli(command[0], "s3://", *rest, *command[1:])
+        assert (ran.code, ran.err) == (2, "shardctl: s3://: names no bucket; write s3://bucket/prefix\n")
     open_store(bucket).put("begun/.shardctl/job/job.json", b"{}")
     assert "an unfinished conversion" in cli("verify", f"{bucket}/begun").err
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.task import Progress
 from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
 from shardctl.plan import NOT_KEPT
-from shardctl.storage import format_bytes, printable
+from shardctl.storage import format_bytes, free_bytes, printable
 
 Chosen = npt.NDArray[np.bool_]
 """Which shards of a job are meant: (shards,)."""
@@ -60,10 +62,22 @@ def telling_what_is_done(job: Job, chosen: Chosen | None = None) -> Iterator[Non
         state, done = _what_is_done(job, chosen)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {state}") from error
+        if isinstance(error, DiskFullError) and job.url:
+            advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
+            raise DiskFullError(f"{advice or error}. {state}") from error
         if isinstance(error, DiskFullError):
             need = format_bytes((1 - done) * job.inputs * job.samples_per_record * job.sample_bytes * SPARE_DISK)
             raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
         raise type(error)(f"{error}. {state}") from error
+
+
+def _advice_for_scratch() -> str:
+    """Return what to do where shards go to a store, and the disk is full on which they are built."""
+    place = Path(tempfile.gettempdir())
+    return (
+        f"{printable(str(place))}: the disk is full ({format_bytes(free_bytes(place))} free); a shard for each worker is built"
+        " there before it is put: set TMPDIR to a folder on a larger disk, or fewer --workers"
+    )
 
 
 def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl import stores
 from shardctl.absent import AT, BLOCKS, ENDS, WHOLE, read_mark
-from shardctl.errors import DatasetError, NoSuchKeyError, StoreError
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, StoreError
 from shardctl.machine import usable_cores
 from shardctl.mirrors.ahead import AHEAD
 from shardctl.mirrors.listing import Listing
@@ -164,7 +164,7 @@ class Mirror:
         if not kept:
             self._make_room(found.size if self.about.form == WHOLE else self._tail)
         try:
-            with naming_the_path(self._files.parents[1]), open(coming, "wb") as file:
+            with _on_disk(self._files.parents[1]), open(coming, "wb") as file:
                 if self.about.form == ENDS and path.name not in _ENTIRE:
                     self._write_end(file.fileno(), path.name, found)
                 else:
@@ -218,6 +218,18 @@ class Mirror:
                     if (self.root / name).lstat().st_ino == inode:  # not a file that has taken its place
                         (self.root / name).unlink()
                 (self._files / _BROUGHT / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """Raise StorageError for what the system refuses in the folder for temporary files; where it is full, say what to do."""
+    try:
+        with naming_the_path(folder):
+            yield
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{error}; shards are brought there: set TMPDIR to a folder on a larger disk, or SHARDCTL_SCRATCH_LIMIT to less"
+        ) from error
 
 
 def _brought(folder: Path) -> Iterator[tuple[int, str, int, int]]:

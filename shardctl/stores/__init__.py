@@ -29,6 +29,7 @@ def is_url(text: str | Path) -> bool:
 
 def parts_of(url: str) -> tuple[str, str, str]:
     """Return the scheme of a URL of an object store, its bucket, and its prefix without a / at the end. Raises UsageError."""
+    url = f"{url}//" if url.endswith(":") else url  # of s3://, where a caller has taken the / at the end away
     match = _URL.fullmatch(url)
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
