@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import CROP
 from object_server import ObjectServer
@@ -261,6 +263,41 @@ def test_shards_that_are_on_their_way_are_not_done(photos: Path, url: str, objec
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert "0 of 15 shards are done" in err
+
+
+@pytest.mark.parametrize("how", ["interrupt", pytest.param("refusal", marks=pytest.mark.thorough)])
+def test_an_upload_that_is_ended_leaves_no_parts(tmp_path: Path, url: str, object_server: ObjectServer, how: str) -> None:
+    """Shards of 48 MB go out in six parts, four of them at the same time: there are more to come when it is ended."""
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        np.save(tmp_path / "in" / f"{name}.npy", np.random.default_rng(0).integers(0, 256, (6, 8_000_000), np.uint8))
+    object_server.fault("slow", method="PART", key="*train-00000*", seconds=0.5)
+    if how == "refusal":
+        object_server.fault("403", method="INITIATE", key="*train-00001*")
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        str(tmp_path / "in"),
+        url,
+        "--samples-per-shard",
+        "6",
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(
+        [*command, "--compression", "none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if how == "interrupt":
+            while process.poll() is None and not any(entry["method"] == "PART" for entry in object_server.log()):
+                select.select([], [], [], 0.01)
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == "interrupt" else 3), err
+    assert "ABORT" in [entry["method"] for entry in object_server.log()]
+    with urllib.request.urlopen(f"{object_server.address}/{url.split('/')[2]}?uploads") as answer:
+        assert b"<Upload>" not in answer.read()
 
 
 @pytest.mark.thorough

@@ -12,10 +12,11 @@ _RECORD_AT, _STAGE_AT = 8, 16
 SIZE = 24
 """Bytes of a breadcrumb."""
 
-STAGES = ("read", "decode", "transform", "encode", "write", "compare")
+STAGES = ("read", "decode", "transform", "encode", "write", "compare", "deliver")
 """What can be happening to an input. The first four are stages of rejects.
 
 `write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether its source answers.
+`deliver`: the shard is on its way to a store, and the work is on no input.
 """
 
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}

@@ -29,6 +29,7 @@ from shardctl.engines.server import TAIL_BYTES, ForkServer, start_server, take_e
 from shardctl.errors import WorkerError
 from shardctl.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.storage import counted, naming_the_path
+from shardctl.stores.uploads import ENDING_SECONDS
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]
@@ -45,6 +46,9 @@ SPARE_FILES = 16
 
 FATAL_KILLS = 4
 """Deaths of workers that were killed from outside, in the same place, after which that place is not tried again."""
+
+LEAVING_SECONDS = ENDING_SECONDS + 0.5
+"""How long workers that deliver what they have made may take to end that."""
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
@@ -232,11 +236,13 @@ class Pool:
             self._server = take_early(self._module, memory) or start_server(self._module, memory)
 
     def close(self) -> None:
-        """End the workers: the idle ones see that no more orders come, the others are killed. `run` starts new ones."""
+        """End the workers: the idle ones see that no more orders come, and so do those that put a shard on a store, which may
+        take a moment; the others are killed. `run` starts new ones."""
         for worker in self._workers.values():
             worker.dismiss()
+        until = time.monotonic() + LEAVING_SECONDS
         for worker in self._workers.values():
-            worker.await_end()
+            worker.await_end(until)
         self._workers.clear()
         if self._server is not None:
             self._server.close()
@@ -298,7 +304,7 @@ class _Worker:
         os.set_blocking(self.output, False)
         self._answer = self._line = b""
         self._last_line = ""
-        self._overtime = False
+        self._overtime = self._delivers = False
         self._seen = ((breadcrumb.NOWHERE, breadcrumb.WHOLE), 0.0)
         self.task: Task | None = None
         self.gone = False
@@ -357,13 +363,25 @@ class _Worker:
         return Death(code, self._overtime, place, self._crumb.stage, words, record)
 
     def dismiss(self) -> None:
-        """Let an idle worker end, kill a busy one."""
+        """Let an idle worker end, and one that delivers what it has made. Kill one that is busy otherwise."""
+        self._delivers = self.task is not None and self._crumb.stage == "deliver"
+        if self._delivers:
+            with contextlib.suppress(OSError):  # it is gone
+                self.channel.shutdown(socket.SHUT_WR)
+            return
         if self.task is not None:
             self._server.kill(self._number)
         self._close()
 
-    def await_end(self) -> None:
-        """Wait until the process is gone."""
+    def await_end(self, until: float) -> None:
+        """Wait until the process is gone. One that delivers is killed if it is still there at `until`, of `time.monotonic`."""
+        if self._delivers:
+            with contextlib.suppress(OSError):  # a time-out, or it is gone
+                self.channel.settimeout(max(0.001, until - time.monotonic()))
+                while self.channel.recv(1 << 16):
+                    self.channel.settimeout(max(0.001, until - time.monotonic()))
+            self._server.kill(self._number)
+            self._close()
         self._server.wait(self._number)
 
     def _close(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from shardctl import errors
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.stores.uploads import end_uploads
 
 try:
     import resource
@@ -88,12 +89,13 @@ def _limit_memory(limit: int) -> None:
 
 
 def _listen(channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
-    """Pass orders on. If the parent dies during a task, stop at once: the result is not needed any more."""
+    """Pass orders on. If they end during a task, stop at once: the result is not needed any more."""
     with contextlib.suppress(ConnectionResetError), channel.makefile("r", encoding="utf-8") as lines:
         for line in lines:
             idle.clear()
             orders.put(json.loads(line))
     if not idle.is_set():
+        end_uploads()
         os._exit(1)
     orders.put(None)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.ahead import ahead
-from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.breadcrumb import NOWHERE, Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.delivery import deliver
 from shardctl.engines.instructions import Instructions, Place
@@ -135,7 +135,9 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     )
     _write_marker(job.marker_path(shard), done)
     if job.url:
+        crumb.drop(NOWHERE, stage="deliver")
         deliver(job, shard)
+        crumb.leave()
     reporter.flush()
 
 

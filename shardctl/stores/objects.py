@@ -23,13 +23,11 @@ from shardctl.stores.clouds import Action, Cloud
 from shardctl.stores.faults import described, is_past_the_end
 from shardctl.stores.forks import note_use
 from shardctl.stores.interrupts import Answer, interruptibly
+from shardctl.stores.uploads import PART, Upload, end_uploads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, PutResult
     from obstore.store import ObjectStore
-
-PART = 8 << 20
-"""Bytes of a part of an upload. S3 takes 10,000 parts: objects of up to 78 GiB."""
 
 PARTS_AT_ONCE = 4
 """Parts that are on their way at the same time, and in memory: 32 MiB."""
@@ -140,17 +138,26 @@ class Objects:
         return self._stored(self._ask("read", key, lambda: obstore.head(self._clients.quick, self._path(key))), key)
 
     def put(self, key: str, data: bytes | Path) -> str:
-        """Write an object, whole or not at all, and return its version. A large one is sent in parts."""
+        """Write an object, whole or not at all, and return its version. A large one is sent in parts.
+
+        Where the main thread is interrupted, uploads in parts are ended, and their parts are taken away if that does not take
+        long.
+        """
         client = self._clients.patient if isinstance(data, Path) else self._writer(data)
         if isinstance(data, Path):
             _check_readable(data)
-        return self._version(
-            self._ask(
-                "write",
-                key,
-                lambda: obstore.put(client, self._path(key), data, chunk_size=PART, max_concurrency=PARTS_AT_ONCE),
-            )
-        )
+
+        def write() -> PutResult:
+            if isinstance(data, bytes) or data.stat().st_size <= PART:
+                return obstore.put(client, self._path(key), data)
+            with Upload(data) as upload:
+                return obstore.put(client, self._path(key), upload, chunk_size=PART, max_concurrency=PARTS_AT_ONCE)
+
+        try:
+            return self._version(self._ask("write", key, write))
+        except KeyboardInterrupt:
+            end_uploads()
+            raise
 
     def _writer(self, data: bytes) -> ObjectStore:
         return self._clients.quick if len(data) <= SMALL else self._clients.patient
