@@ -1,4 +1,4 @@
-"""Datasets of any columns, with blocks of any size, and 10,000 shards if need be: for measurements and tests of reading.
+"""Datasets of any columns, with blocks of any size, and 100,000 shards if need be: for measurements and tests of reading.
 
 `shardctl.write` writes samples as they should be; this also lies about their sizes, so that a few make many blocks.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from shardctl.shard import Compression
 from shardctl.tables import MADE_BY, SHARDS, ShardTable, shard_name
 from shardctl.writing.finishing import finish
 from shardctl.writing.series import ShardSeries
+
+LINKS = 50_000
+"""Names that a file gets: ext4 allows 65,000."""
 
 
 def write_dataset(
@@ -65,7 +69,10 @@ def repeat_shard(root: Path, shards: int) -> None:
     with pa.ipc.open_file(str(root / entry.path)) as file:
         layout = manifest.layout(file.schema.remove_metadata())
     entries = [replace(entry, path=shard_name("many", number), split="many") for number in range(shards)]
-    for each in entries:
+    for number, each in enumerate(entries):
+        if number % LINKS == LINKS - 1:
+            shutil.copy(root / entry.path, root / "new")
+            (root / "new").replace(root / entry.path)
         os.link(root / entry.path, root / each.path)
     (root / entry.path).unlink()
     finish(root, layout, entries, Compression.parse(manifest.recipe["compression"]), manifest.settings)

@@ -274,7 +274,10 @@ def test_a_full_disk_is_as_a_full_cache(plain: Path, bucket: str, folder: Path, 
 
 def test_a_disk_that_is_nearly_full_stays_so(plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
-    assert all_same(read(upload(plain, f"{bucket}/out"), cache=folder), read(str(plain)))
+    url = upload(plain, f"{bucket}/out")
+    with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
+        assert all_same(read(url, cache=folder), read(str(plain)))
+    assert len(said) == 1
     assert Cache(folder).entries() == []
 
 

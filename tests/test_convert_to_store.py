@@ -568,8 +568,9 @@ def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str)
     with pytest.raises(StorageError, match=r"holds something else \(raw\)"):
         convert(photos, bucket)
     assert keys(bucket) == ["raw/x.txt"]
-    with pytest.raises(UsageError, match="is no URL, and would be a folder here; write s3://data/out"):
-        convert(photos, "s3:/data/out")
+    for typed in ("s3:/data/out", "s3:data/out"):
+        with pytest.raises(UsageError, match=f"{typed}: is no URL, and would be a folder here; write s3://data/out"):
+            convert(photos, typed)
 
 
 def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:

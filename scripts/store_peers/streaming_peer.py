@@ -31,12 +31,14 @@ def decoded(data: bytes) -> object:
 
 def read(bucket: str, cache: str) -> None:
     from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
 
     class Images(StreamingDataset):  # type: ignore[misc, unused-ignore]  # this environment does not have it
         def __getitem__(self, index: int) -> object:
             return decoded(super().__getitem__(index)["image"])
 
+    clean_stale_shared_memory()
     began = time.perf_counter()
     dataset = Images(remote=f"s3://{bucket}/streaming", local=cache, shuffle=True, batch_size=256)
     loader = DataLoader(dataset, batch_size=256, num_workers=2)

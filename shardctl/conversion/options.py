@@ -242,9 +242,9 @@ def refuse_generation(target: Path) -> None:
 def check_destination(target: Path, roots: list[Path]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
-    if target.parts and target.parts[0].removesuffix(":") in SCHEMES and target.parts[0].endswith(":"):
-        scheme, *rest = target.parts
-        raise UsageError(f"{shown}: is no URL, and would be a folder here; write {scheme}//{printable('/'.join(rest))}")
+    scheme, colon, rest = str(target).partition(":")
+    if colon and scheme in SCHEMES:
+        raise UsageError(f"{shown}: is no URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}")
     try:
         resolved = target.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves

@@ -155,7 +155,7 @@ class Cache:
                 _remove(folder)
                 if error.errno not in _FULL:
                     raise
-                self.note_full(error)
+                self.note_full()
                 return None
             except BaseException:
                 _remove(folder)
@@ -198,7 +198,10 @@ class Cache:
         """Return whether there is room, after datasets were removed that nobody uses. To be called with the lock."""
         if not self._has_room(size):
             self._evict(size, keep)
-        if not self._has_room(size):
+        if not self._disk_has_room(size):
+            self.note_full()
+            return False
+        if not self._is_within_limit(size):
             self._refused = time.monotonic()
             return False
         return True
@@ -208,22 +211,26 @@ class Cache:
         with locked(self.folder / LOCK):
             _count(folder, -size)
 
-    def note_full(self, error: OSError) -> None:
+    def note_full(self) -> None:
         """Ask for no more space for a while, and say once that the disk is full."""
         self._refused = time.monotonic()
         if not self._warned:
             self._warned = True
             shown = printable(str(self.folder))
             warnings.warn(
-                f"{shown}: the disk of the cache is full ({error.strerror}); what is read from now on is not kept",
+                f"{shown}: the disk of the cache is full; what is read from now on is not kept",
                 CacheWarning,
                 stacklevel=2,
             )
 
     def _has_room(self, size: int) -> bool:
+        return self._disk_has_room(size) and self._is_within_limit(size)
+
+    def _disk_has_room(self, size: int) -> bool:
         facts = os.statvfs(self.folder)
-        if facts.f_bavail * facts.f_frsize - size < KEPT_FREE * facts.f_blocks * facts.f_frsize:
-            return False
+        return facts.f_bavail * facts.f_frsize - size >= KEPT_FREE * facts.f_blocks * facts.f_frsize
+
+    def _is_within_limit(self, size: int) -> bool:
         return self.limit is None or self.page + sum(map(used_of, self.folders())) + size <= self.limit
 
     def folders(self) -> list[Path]:
@@ -389,7 +396,7 @@ class CachedDataset:
             self.cache.give_back(self.folder, needed)
             if error.errno not in _FULL:
                 raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
-            self.cache.note_full(error)
+            self.cache.note_full()
             return False
         return True
 
@@ -404,7 +411,7 @@ class CachedDataset:
         except OSError as error:
             if error.errno not in _FULL:
                 raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
-            self.cache.note_full(error)
+            self.cache.note_full()
             return False
         return True
 
