@@ -2,10 +2,10 @@
 
     .venv/bin/python scripts/bench_open_store.py [--shards 100000] [--samples 10000] [--latency 0.03] [--runs 5] [--ranks 1024]
 
-All shards are the same small one under many names. The store is scripts/object_server.py on this machine. Each run is a process
-of its own: the first one with an empty cache, the others with the tables in it. "open" is `shardctl.open`, without the import;
-"first batch" is that of a loader for rank 1 of --ranks after it. Seconds; requests by the log of the server; the most anonymous
-memory of the process (RssAnon) at the end.
+All shards are the same small one under many names, of which the first 100 are on the store: the first batch, in the order of
+the dataset, needs no others. The store is scripts/object_server.py on this machine. Each run is a process of its own: the first
+one with an empty cache, the others with the tables in it. "open" is `shardctl.open`, without the import; "first batch" is that
+of a loader for rank 1 of --ranks after it. Requests by the log of the server; the anonymous memory of the process (RssAnon).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from object_server import ObjectServer
 from shardctl.stores import open_store
 
 URL = "s3://bench/out"
+TABLES = ("manifest.json", "shards.arrow")
 
 ONE_RUN = """
 import json, re, sys, time
@@ -36,7 +37,7 @@ url, cache, ranks = sys.argv[1], sys.argv[2] or False, int(sys.argv[3])
 began = time.perf_counter()
 dataset = shardctl.open(url, cache=cache)
 opened = time.perf_counter()
-batch = next(iter(dataset.loader(256, shuffle="window", rank=1, world_size=ranks)))
+batch = next(iter(dataset.loader(256, rank=1, world_size=ranks)))
 first = time.perf_counter()
 memory = int(re.findall(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 assert len(batch["number"]) == 256
@@ -61,8 +62,9 @@ def main() -> None:
         server.make_bucket("bench")
         store = open_store(URL)
         with ThreadPoolExecutor(64) as pool:
-            list(pool.map(lambda path: store.put(path.name, path.read_bytes()), root.iterdir()))
-        sizes = {name: (root / name).stat().st_size for name in ("manifest.json", "shards.arrow")}
+            names = [*TABLES, *sorted(path.name for path in root.glob("many-*.arrow"))[:100]]
+            list(pool.map(lambda name: store.put(name, root / name), names))
+        sizes = {name: (root / name).stat().st_size for name in TABLES}
         print(f"{chosen.shards:,} shards, {chosen.shards * chosen.samples:,} samples; {sizes}", flush=True)
         for cache in (str(Path(folder, "cache")), ""):
             runs = [run(server, cache, chosen.ranks) for _ in range(chosen.runs + 1)]

@@ -52,7 +52,7 @@ _RAISED = (BaseError, OSError, ValueError)
 
 
 class Clients(NamedTuple):
-    """obstore's store twice, with time-outs for most requests, and for uploads and work within the store."""
+    """obstore's store twice, with time-outs for most requests, and for uploads, listings and copies."""
 
     quick: ObjectStore
     patient: ObjectStore
@@ -250,7 +250,7 @@ class Objects:
         while True:
             offset = last
             listed = iter(
-                self._ask("list", folder, lambda: obstore.list(self._clients.quick, below, offset=offset, chunk_size=PAGE))  # noqa: B023 - called at once
+                self._ask("list", folder, lambda: obstore.list(self._clients.patient, below, offset=offset, chunk_size=PAGE))  # noqa: B023 - called at once
             )
             try:
                 while (page := self._ask_once("list", folder, lambda: next(listed, None))) is not None:  # noqa: B023 - the same
@@ -271,7 +271,9 @@ class Objects:
     def children(self, folder: str = "") -> tuple[list[str], list[Stored]]:
         """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
         folder = folder.rstrip("/")
-        found = self._ask("list", folder, lambda: obstore.list_with_delimiter(self._clients.quick, self._path(folder) or None))
+        found = self._ask(
+            "list", folder, lambda: obstore.list_with_delimiter(self._clients.patient, self._path(folder) or None)
+        )
         start = len(self._path(folder)) + 1 if self._path(folder) else 0
         names = sorted(path[start:].rstrip("/") for path in found["common_prefixes"])
         objects = sorted(self._stored(meta) for meta in found["objects"])
