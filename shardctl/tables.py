@@ -301,11 +301,14 @@ class ShardTable:
         numbers = (self.rows, self.inputs, self.units, self._numbers("rejected"), self.sizes, self.raw_sizes)
         if any(column.min() < 0 or column.max() > 2**62 for column in numbers):
             return False
-        in_blocks = np.concatenate([[0], np.cumsum(self.block_rows, dtype=np.int64)])
-        ends = np.concatenate([[0], np.cumsum(self.block_counts)])
-        return np.array_equal(in_blocks[ends[1:]] - in_blocks[ends[:-1]], self.rows) and bool(
-            (in_blocks[1:] > in_blocks[:-1]).all()
-        )
+        if len(self.block_rows) and self.block_rows.min() <= 0:
+            return False
+        filled = self.block_counts > 0
+        begins = (np.cumsum(self.block_counts) - self.block_counts)[filled]
+        in_blocks = np.zeros(len(self), np.int64)
+        if len(begins):
+            in_blocks[filled] = np.add.reduceat(self.block_rows, begins, dtype=np.int64)
+        return np.array_equal(in_blocks, self.rows)
 
     def __len__(self) -> int:
         """Return the number of shards."""

@@ -122,7 +122,9 @@ class Shards:
         self._table = table
         first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = slice(first_block[chosen.start], first_block[chosen.stop])
-        self.starts: Indices = np.concatenate([[0], np.cumsum(table.block_rows[blocks], dtype=np.int64)])
+        rows = table.block_rows[blocks]
+        self.starts: Indices = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows, dtype=np.int64, out=self.starts[1:])  # in place: there may be ten million
         self._first_shard = chosen.start
         self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
         self._open: OrderedDict[tuple[int, Opener, tuple[int, ...] | None], OpenShard] = OrderedDict()
