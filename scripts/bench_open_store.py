@@ -1,6 +1,6 @@
 """How long it takes to open a very large dataset on a store, and to get the first batch of one rank of many.
 
-    .venv/bin/python scripts/bench_open_store.py [--shards 100000] [--samples 10000] [--latency 0.03] [--runs 5] [--ranks 1024]
+    .venv/bin/python scripts/bench_open_store.py [--shards 100000] [--samples 10000] [--runs 5] [--ranks 1024] [--blocks 128]
 
 All shards are the same small one under many names, of which the first 100 are on the store: the first batch, in the order of
 the dataset, needs no others. The store is scripts/object_server.py on this machine. Each run is a process of its own: the first
@@ -24,6 +24,7 @@ import pyarrow as pa
 from handmade import repeat_shard, write_dataset
 from object_server import ObjectServer
 
+from shardctl.shard import COMPRESSED_BLOCK_BYTES
 from shardctl.stores import open_store
 
 URL = "s3://bench/out"
@@ -49,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=100_000)
     parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--blocks", type=int, default=128, help="in a shard: of 4 MiB in one of 512 MiB")
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=1024)
@@ -56,7 +58,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ObjectServer(chosen.latency) as server:
         root = Path(folder, "out")
         schema = pa.schema([("number", pa.int64())])
-        write_dataset(root, schema, ((0,) for _ in range(chosen.samples)), chosen.samples, "zstd", sample_bytes=50_000)
+        write_dataset(
+            root,
+            schema,
+            ((0,) for _ in range(chosen.samples)),
+            chosen.samples,
+            "zstd",
+            sample_bytes=chosen.blocks * COMPRESSED_BLOCK_BYTES // chosen.samples,
+        )
         repeat_shard(root, chosen.shards)
         os.environ.update(server.environment)
         server.make_bucket("bench")
