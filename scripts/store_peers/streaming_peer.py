@@ -41,7 +41,7 @@ def read(bucket: str, cache: str) -> None:
     clean_stale_shared_memory()
     began = time.perf_counter()
     dataset = Images(remote=f"s3://{bucket}/streaming", local=cache, shuffle=True, batch_size=256)
-    # With two workers, each try with 3,000 images or more ended with an error: an image or an index that is not what was written.
+    # With two workers, each try with 3,000 images or more ended with an error: bytes that are not those of an image.
     loader = DataLoader(dataset, batch_size=256, num_workers=1)
     print(sum(len(batch) for batch in loader), time.perf_counter() - began)
 

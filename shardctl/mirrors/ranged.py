@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.remote.footer import extents_of, footer_bytes
+from shardctl.remote.placed import PlacedFile
 
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""
@@ -82,45 +83,13 @@ def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
     return room.slice(start % _ALIGNMENT)
 
 
-class OpenFile:
-    """A RemoteFile with a place in it, and the methods that pyarrow.PythonFile needs. Arrow locks it."""
-
-    closed = False
+class OpenFile(PlacedFile):
+    """A RemoteFile with a place in it."""
 
     def __init__(self, file: RemoteFile) -> None:
-        self._file, self._at = file, 0
+        super().__init__(file.size)
+        self._file = file
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def writable(self) -> bool:
-        """Return False."""
-        return False
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the place that is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place, and return it."""
-        self._at = offset + (0, self._at, self._file.size)[whence]
-        return self._at
-
-    def read_buffer(self, count: int) -> pa.Buffer:
-        """Return the next bytes. Raises StoreError."""
-        count = max(0, min(count, self._file.size - self._at))
-        self._at += count
-        return self._file.read(self._at - count, count)
-
-    def read(self, count: int = -1) -> bytes:
-        """Return the next bytes. Raises StoreError."""
-        data: bytes = self.read_buffer(self._file.size - self._at if count < 0 else count).to_pybytes()
-        return data
-
-    def close(self) -> None:
-        """Nothing is open."""
+    def stretch(self, start: int, count: int) -> pa.Buffer:
+        """Return some bytes. Raises StoreError."""
+        return self._file.read(start, count)
