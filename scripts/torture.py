@@ -682,6 +682,7 @@ def main() -> None:
         parser.error(f"{given.proof} needs DATA")
     if given.source and given.proof not in PROOFS_OF_SOURCES:
         parser.error(f"{given.proof} is done on photos alone")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has a job in the background ignore it
     started = time.monotonic()
     if given.proof in PROOFS:
         proof, times = PROOFS[given.proof]
