@@ -317,7 +317,9 @@ class History:
         self.together(parts[:-1])
         if self.rng.random() < 0.3:
             early = self.runner.once(["merge", self.url], self.rng, False)
-            if early.code == 0 or "are missing" not in early.errors:
+            if early.code == 0 and "--update" in how:  # fewer shards than parts were to be built: nothing was missing
+                self.runner.count("early merges that were whole")
+            elif early.code == 0 or "are missing" not in early.errors:
                 raise WrongError(f"merge of some parts: exit code {early.code}: {early.output} {early.errors}")
         self.together(parts[-1:])
         self.runner.until_done(["merge", self.url], self.rng, self.rng.choice([0, 1, 1, 2]))
