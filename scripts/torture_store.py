@@ -231,6 +231,7 @@ class History:
             self.source.add()
         self.recipe, self.steps = "", []  # type: str, list[str]
         self.uploads = self.unknown = 0
+        self.perhaps: list[State] = []
         self.is_updated = self.is_abandoned = False
 
     def run(self) -> None:
@@ -250,21 +251,21 @@ class History:
         if cache is not None:
             refuse_locks(cache)
             if self.there is not None:
-                self.read_once(cache, limit, self.there)
+                self.read_once(cache, limit, [self.there, *self.perhaps])
             refuse_locks(cache)
 
     def order_faults(self) -> None:
         for number, (kind, given) in enumerate(FAULTS.items()):
             self.server.fault(kind, share=SHARE, seed=self.rng.randrange(1 << 30) + number, **given)
 
-    def read_once(self, cache: Path, limit: int | None, there: State) -> None:
+    def read_once(self, cache: Path, limit: int | None, there: list[State]) -> None:
         """Read with the cache that killed readers have left."""
         stop = self.scratch / "stop"
         stop.touch()
         words = [*READ, self.url, str(cache), str("" if limit is None else limit), "1", str(stop)]
         ran = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
         events = [json.loads(line) for line in ran.stdout.splitlines()]
-        if ran.returncode or events[-1].get("samples") != there.samples:
+        if ran.returncode or all(events[-1].get("samples") != state.samples for state in there):
             raise WrongError(f"a fresh reader with the same cache: exit code {ran.returncode} {ran.stdout[:2000]} {ran.stderr}")
         if limit is not None and size_of(cache) > limit:
             raise WrongError(f"the cache has {size_of(cache):,} bytes, its limit is {limit:,}")
@@ -294,6 +295,7 @@ class History:
             ended = self.runner.once(self.convert(recipe, how), rng, True)
             if ended.code in STOPPED:
                 self.runner.count("abandoned")
+                self.perhaps = expected  # it may have been stopped after its commit
                 return
             if ended.code:
                 raise WrongError(f"exit code {ended.code}: {ended.errors}")
@@ -363,7 +365,7 @@ class History:
             if found is None:
                 raise WrongError(f"the dataset has other samples than a fresh local conversion: {len(samples)}")
         self.recipe = found.recipe
-        self.there = found
+        self.there, self.perhaps = found, []
         how = ["--update"] if self.is_updated else []
         ended = self.runner.until_done([*self.convert(self.recipe, how), "--json"], self.rng, 0)
         if json.loads(ended.output)["status"] != "up-to-date":
