@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import simplejpeg
+from guarded_memory import run_checked
 from PIL import Image, ImageFile
 
 import shardctl
 from shardctl.codecs import formats, image
-from shardctl.codecs.jpeg import JpegDecoder, decodes_whole
+from shardctl.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.errors import DatasetError, Rejection
 from shardctl.geometry import View
 from shardctl.tables import read_rejects
@@ -75,6 +77,32 @@ def lossless_jpeg(pixels: Pixels) -> bytes:
     segments = [(0xC3, frame), (0xC4, tables), (0xDA, start)]
     head = b"".join(struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for marker, content in segments)
     return b"\xff\xd8" + head + scan + b"\xff\xd9"
+
+
+def with_fill_bytes(data: bytes, count: int) -> bytes:
+    """A JPEG with `count` bytes 0xFF before its first marker: the standard has them, and decoders pass over them."""
+    return data[:2] + b"\xff" * count + data[2:]
+
+
+def with_another_frame(data: bytes, place: int) -> bytes:
+    """A grey JPEG with a comment, of which the bytes at `place` of the file are a frame that is none, and a start of scan."""
+    height_width = data[data.index(b"\xff\xc3") + 5 :][:4]
+    first = 2 + data[2:].index(b"\xff\xc4")
+    comment = bytearray(0xFFFF - 2)
+    frame = b"\xff\xc0\x00\x0b\x08" + height_width + b"\x01\x01\x11\x00"
+    inside = place - first - 4
+    comment[inside : inside + 23] = frame + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00"
+    return data[:first] + b"\xff\xfe\xff\xff" + bytes(comment) + data[first:]
+
+
+CRAFTED = {
+    "fill byte": lambda: with_another_frame(with_fill_bytes(lossless_jpeg(scene(400, 300)[..., :1]), 1), 4 + 0xC300),
+    "fill bytes": lambda: with_fill_bytes(lossless_jpeg(scene(400, 300)[..., :1]), 5),
+    "marker without a length": lambda: with_another_frame(
+        lossless_jpeg(scene(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1), 4 + 0xFFC3
+    ),
+}
+"""Losslessly coded JPEG in which another frame, or none, is found by who looks for markers in another way than libjpeg."""
 
 
 MADE: dict[str, Callable[[], bytes]] = {
@@ -218,6 +246,55 @@ def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey: bool) -> N
     """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and something crashes later."""
     pixels = scene(23, 17)[..., :1] if grey else scene(23, 17)
     assert not decodes_whole(lossless_jpeg(pixels))
+
+
+READ = """
+import sys
+from pathlib import Path
+from shardctl.codecs import image
+from shardctl.codecs.jpeg import decodes_whole
+from shardctl.geometry import View
+data = Path(sys.argv[1]).read_bytes()
+for _ in range(5):
+    assert not decodes_whole(data)
+    image.check(image.open_image(data))
+    assert image.render(image.open_image(data), View.whole((400, 300)).scaled((4, 3))).shape == (3, 4, 3)
+"""
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name: str, tmp_path: Path) -> None:
+    data = CRAFTED[name]()
+    (tmp_path / "a.jpg").write_bytes(data)
+    ended = run_checked(READ, [str(tmp_path / "a.jpg")])
+    assert ended.returncode == 0, ended.stderr
+    assert np.array_equal(image.decode(data), np.broadcast_to(scene(400, 300)[..., :1], (300, 400, 3)))
+
+
+def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes no more, also where it does not make it smaller."""
+    sizes = []
+    decode = simplejpeg.decode_jpeg
+
+    def measured(*given: Any, buffer: Any, **options: Any) -> Any:
+        sizes.append(len(buffer))
+        return decode(*given, buffer=buffer, **options)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", measured)
+    assert decodes_whole(encoded("JPEG", Image.fromarray(scene(900, 700))))
+    assert decodes_whole(encoded("JPEG"))
+    assert sizes[0] >= 900 * 700
+    assert sizes[1] >= 41 * 37
+
+
+def test_a_jpeg_with_fill_bytes_is_decoded_as_the_same_one_without() -> None:
+    data = encoded("JPEG")
+    filled = with_fill_bytes(data, 3)
+    assert jpeg_facts(filled) == jpeg_facts(data)
+    for copy in (data, filled):
+        whole = JpegDecoder().decode(np.frombuffer(copy, np.uint8))
+        assert whole is not None
+        assert np.array_equal(whole, image.decode(data))
 
 
 @pytest.mark.parametrize("grey", [False, True])

@@ -136,11 +136,12 @@ class Opened:
         that has never been loaded: after an error, a second `load` of the same one gives the damaged pixels without a word.
         """
         image, self._unread = self._unread, None
-        if self.format in _JPEG and is_lossless(self.data):  # the libjpeg of most builds of Pillow cannot read it
-            return Image.fromarray(decode_lossless(self.data))
+        lossless = is_lossless(self.data) if self.format in _JPEG else None
+        if lossless:  # the libjpeg of most builds of Pillow cannot read it
+            return Image.fromarray(decode_lossless(self.data, math.prod(self.size)))
         with _TRUNCATED.set_to(self.keep_truncated):
             image = image or _open(self.data)
-            if least is not None and self.format in _JPEG:
+            if least is not None and lossless is False:
                 image.draft(None, least)
             image.load()
         return image

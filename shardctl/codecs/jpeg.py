@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,12 +29,18 @@ _ALIKE = frozenset(("YCbCr", "RGB", "Gray"))
 _MOST_PIXELS = 100_000_000
 """Larger images are left to Pillow, which takes memory as it decodes: the size in a damaged header means nothing."""
 
-_START_OF_SCAN, _END_OF_IMAGE, _LOSSLESS = 0xDA, 0xD9, 0xC3
+_START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _LOSSLESS = 0xD8, 0xD9, 0xDA, 0xC3
 _PROGRESSIVE = (0xC2, 0xCA)
 """Frames whose coefficients come in several scans, each more exact than the one before."""
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers whose segment says how the pixels are coded and how many there are."""
+
+_SEGMENTS = _FRAMES | {0xC4, 0xCC, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
+"""Markers of all segments that may be before the first scan: also tables, comments and what applications add."""
+
+_ALONE = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers without a length that decoders pass over. Two more have none: the start and the end of an image."""
 
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """What ends the data of a scan: in it, 0 or a restart marker (0xD0 to 0xD7) is behind each 0xFF."""
@@ -134,7 +141,8 @@ def decodes_whole(data: bytes) -> bool:
     """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False says nothing.
 
     It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed. Not
-    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it into memory for an eighth.
+    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it where an eighth is expected. The memory is
+    for all pixels, in case that `_header` takes the image for another kind: what is not written to costs nothing.
     """
     view = memoryview(data)
     try:
@@ -144,10 +152,22 @@ def decodes_whole(data: bytes) -> bool:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(view)
         if colours not in _ALIKE or height * width > _MOST_PIXELS:
             return False
-        simplejpeg.decode_jpeg(view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1)
+        room = _room(height * width)
+        simplejpeg.decode_jpeg(view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, buffer=room)
     except Exception:  # noqa: BLE001 - whatever it is, the slow way finds it too, and has words for it
         return False
     return True
+
+
+_local = threading.local()
+
+
+def _room(size: int) -> Pixels:
+    """Return memory of this thread, of `size` bytes or more, which the next call returns again."""
+    if len(getattr(_local, "room", ())) < size:
+        _local.room = np.empty(size, np.uint8)
+    room: Pixels = _local.room
+    return room
 
 
 def decode_plain_alone(data: memoryview) -> Pixels | None:
@@ -191,46 +211,73 @@ def plain_size(data: Pixels) -> tuple[int, int] | None:
     return width, height
 
 
-def is_lossless(data: bytes) -> bool:
-    """Return whether this is a losslessly coded JPEG (SOF3; not JPEG-LS, which is another format)."""
+def is_lossless(data: bytes) -> bool | None:
+    """Return whether a JPEG is losslessly coded (SOF3; not JPEG-LS, which is another format). None if its header is broken.
+
+    No decoder is safe to be asked for a losslessly coded one at a smaller size.
+    """
     header = _header(memoryview(data))
-    return header is not None and header.frame == _LOSSLESS
+    return None if header is None else header.frame == _LOSSLESS
 
 
-def decode_lossless(data: bytes) -> Pixels:
-    """Return the pixels of a losslessly coded JPEG, (height, width, 3) RGB or (height, width) grey, not turned.
+def decode_lossless(data: bytes, pixels: int) -> Pixels:
+    """Return the values of a losslessly coded JPEG, (height, width, 3) RGB or (height, width) grey, not turned.
 
-    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value and for other colours.
+    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value, for other colours, and for one that
+    libjpeg-turbo takes to have more than `pixels` pixels.
     """
     try:
-        if simplejpeg.decode_jpeg_header(data)[2] == "Gray":  # libjpeg-turbo converts no colours here, not even from grey
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if height * width > pixels:
+            raise ValueError(f"{width} x {height} pixels, not {pixels}")
+        if colours == "Gray":  # libjpeg-turbo converts no colours here, not even from grey
             grey: Pixels = simplejpeg.decode_jpeg(data, "GRAY")[..., 0]
             return grey
-        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
+        values: Pixels = simplejpeg.decode_jpeg(data, "RGB")
     except Exception as error:
         message = (
             f"a losslessly coded JPEG that is damaged, or neither RGB nor grey ({error}); see whether another program opens it"
         )
         raise Rejection("decode", "damaged", message) from error
-    return pixels
+    return values
 
 
 def _header(view: memoryview) -> _Header | None:
-    """Return what a JPEG says before its first scan, None for anything else."""
+    """Return what a JPEG says before its first scan. None for anything else, and for what libjpeg would not decode.
+
+    It looks for markers as libjpeg does, so that both find the same frame. What the standard does not have there, and libjpeg
+    passes over, makes it not `plain`.
+    """
     if bytes(view[:2]) != b"\xff\xd8":
         return None
     place, size, plain = 2, len(view) - 10, True
     frame = bits = 0
-    while place < size and view[place] == 0xFF:
+    while place < size:
         marker = view[place + 1]
-        if marker == _START_OF_SCAN:
-            return _Header(frame, bits, plain)
-        length = view[place + 2] << 8 | view[place + 3]
-        if marker in _FRAMES:
-            frame, bits = marker, view[place + 4]
-        elif _APP0 <= marker <= _APP14:
-            plain = plain and _is_plain(marker, bytes(view[place + 4 : place + 2 + length]))
-        place += 2 + length
+        if view[place] == 0xFF and marker in _SEGMENTS:
+            length = view[place + 2] << 8 | view[place + 3]
+            if marker in _FRAMES:
+                if frame:  # a second one
+                    return None
+                frame, bits = marker, view[place + 4]
+            elif _APP0 <= marker <= _APP14:
+                plain = plain and _is_plain(marker, bytes(view[place + 4 : place + 2 + length]))
+            if length < 2:
+                return None
+            place += 2 + length
+        elif view[place] != 0xFF or marker == 0:  # no marker
+            found = _MARKER.search(view, place)
+            if found is None:
+                return None
+            place, plain = found.start(), False
+        elif marker == _START_OF_SCAN:
+            return _Header(frame, bits, plain) if frame else None
+        elif marker == 0xFF:  # a fill byte
+            place += 1
+        elif marker in _ALONE:
+            place, plain = place + 2, False
+        else:
+            return None
     return None
 
 
@@ -239,7 +286,9 @@ def _segments(view: memoryview) -> Iterator[tuple[int, memoryview]]:
     place = 2
     while found := _MARKER.search(view, place):
         marker, place = view[found.end() - 1], found.end()
-        if marker == _END_OF_IMAGE or place + 2 > len(view):
+        if marker in _ALONE:
+            continue
+        if marker in (_START_OF_IMAGE, _END_OF_IMAGE) or place + 2 > len(view):
             return
         length = view[place] << 8 | view[place + 1]
         yield marker, view[place + 2 : place + length]
