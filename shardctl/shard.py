@@ -339,6 +339,9 @@ class BlockFile:
         self.path, self._shown = Path(path), printable(str(path))
         try:
             self._file = opener(path)
+            # Now, since only one thread has the file: it has one position for all.
+            self.contents = self._file.read_buffer() if isinstance(self._file, pa.BufferReader) else pa.py_buffer(b"")
+            """All bytes of a file that is mapped or loaded; none of one that is read when its blocks are requested."""
             # The callers have their own threads; Arrow's would only compete for the same cores.
             options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
             self._reader = pa.ipc.open_file(self._file, options=options)
@@ -353,11 +356,6 @@ class BlockFile:
     def __len__(self) -> int:
         """Return the number of blocks."""
         return int(self._reader.num_record_batches)
-
-    def contents(self) -> pa.Buffer:
-        """Return all bytes of the file, without a copy where they are mapped or loaded. Not for two threads at once."""
-        self._file.seek(0)
-        return self._file.read_buffer()
 
     def fetch(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Return block `index` with its metadata, unchecked. Raises DatasetError if Arrow cannot make it out."""

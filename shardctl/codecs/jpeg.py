@@ -141,8 +141,8 @@ def decodes_whole(data: bytes) -> bool:
     """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False says nothing.
 
     It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed. Not
-    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it where an eighth is expected. The memory is
-    for all pixels, in case that `_header` takes the image for another kind: what is not written to costs nothing.
+    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it where an eighth is expected. The memory
+    is for all pixels, in case that `_header` takes the image for another kind: what is not written to costs nothing.
     """
     view = memoryview(data)
     try:

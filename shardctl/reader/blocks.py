@@ -126,7 +126,7 @@ class BlockCache:
         loaded, fault, refusal = None, None, None
         try:
             with self._stages.stage(DECOMPRESS):
-                loaded = found[block] = Block(self._read(block))
+                loaded = found[block] = self._read(block)
         except DatasetError as error:
             fault = faults[block] = error
         except StorageError as error:  # of a store, or of the cache
@@ -147,22 +147,22 @@ class BlockCache:
         while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
             self._drop(next(iter(self._ready)))
 
-    def _read(self, block: int) -> pa.RecordBatch:
+    def _read(self, block: int) -> Block:
         batch, metadata = self._shards.read(block, self._fields, self._stages)
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
             check_block(self._shards, block, batch, metadata)
-        self._validate(block, batch)
-        return batch
+        loaded = Block(batch)
+        self._validate(block, loaded)
+        return loaded
 
-    def _validate(self, block: int, batch: pa.RecordBatch) -> None:
+    def _validate(self, block: int, loaded: Block) -> None:
         """Look at all values of the columns that Arrow itself will read; our own reading checks what it uses."""
         for column in self._columns:
-            values = batch.column(column.name)
-            if _is_for_arrow(column, values):
+            if _is_for_arrow(column, loaded.batch.column(column.name)):
                 try:
-                    values.validate(full=True)
+                    loaded.checked(column)
                 except (pa.ArrowException, ValueError) as error:
                     raise DatasetError(
                         f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"

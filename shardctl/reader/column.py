@@ -164,6 +164,7 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
 
     Raises ValueError for buffers that are too small for the rows.
     """
+    array.validate()  # before nulls are counted in a bitmap that may be too short
     values = array.field(0) if column.is_encoded_image else array.storage if isinstance(array, pa.ExtensionArray) else array
     if array.null_count or values.null_count:
         return None
@@ -193,6 +194,17 @@ class Block:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self._flats: dict[str, Flat | None] = {}
+        self._checked: set[str] = set()
+
+    def checked(self, column: Column) -> pa.Array:
+        """Return the values of a column for Arrow to read: all of them are looked at first, once.
+
+        Raises ValueError for values that cannot be.
+        """
+        if column.name not in self._checked:
+            self.batch.column(column.name).validate(full=True)
+            self._checked.add(column.name)
+        return column.values(self.batch)
 
     def flat(self, column: Column) -> Flat | None:
         """Return the buffers of a column, as `flatten` does."""

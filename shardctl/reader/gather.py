@@ -27,6 +27,9 @@ _INLINE = 12
 _WINDOW = 16
 """Number of bytes that are gathered if fewer are needed, so that they are too many for the view itself."""
 
+_STRETCH = 1 << 30
+"""Larger buffers are handed to Arrow in overlapping stretches that begin so many bytes apart: it counts in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Located:
@@ -60,50 +63,79 @@ class Located:
 
 def gather(located: Located) -> pa.Array:
     """Copy the values into one array of large_binary."""
-    views = np.zeros(len(located), _VIEW)
-    views["length"], views["buffer"], views["start"] = located.length, located.which, located.start
+    if located.length.max(initial=0) > _STRETCH:
+        return _one_by_one(located)
+    views, buffers = _views(located)
     short = np.flatnonzero(located.length <= _INLINE)
     if len(short):
-        views.view(np.uint8).reshape(-1, _VIEW.itemsize)[short, 4:] = _short(located.at(short))
-    return _cast(views, located.buffers)
+        views.view(np.uint8).reshape(-1, _VIEW.itemsize)[short, 4:] = _windows(located.at(short))[:, :_INLINE]
+    return _cast(views, buffers)
 
 
 def gather_fixed(located: Located, width: int) -> Bytes:
     """Copy values of one width into an array (n, width) uint8."""
+    if width > _STRETCH:
+        return np.frombuffer(_one_by_one(located).buffers()[2], np.uint8).reshape(len(located), width)
     if width > _INLINE:
         return _fixed(located, width)
     return _windows(located)[:, :width]
 
 
 def _fixed(located: Located, width: int) -> Bytes:
-    views = np.zeros(len(located), _VIEW)
-    views["length"], views["buffer"], views["start"] = width, located.which, located.start
-    data = _cast(views, located.buffers).buffers()[2]
+    """Copy `width` bytes from each start on, (n, width): more than _INLINE, and all of them are in the buffer."""
+    views, buffers = _views(located)
+    views["length"] = width
+    data = _cast(views, buffers).buffers()[2]
     return np.frombuffer(data, np.uint8, len(located) * width).reshape(len(located), width)
 
 
 def _windows(located: Located) -> Bytes:
-    """Copy _WINDOW bytes from each start on. The buffers must go on for so long."""
-    return _fixed(located, _WINDOW)
-
-
-def _short(located: Located) -> Bytes:
-    """Return the first _INLINE bytes from each start on, even beyond the value; zeros past the buffer's end."""
-    sizes = np.array([buffer.size for buffer in located.buffers], np.int64)[located.which]
-    near_end = np.flatnonzero(located.start + _WINDOW > sizes)
-    if not len(near_end):
-        return _windows(located)[:, :_INLINE]
-    result = np.zeros((len(located), _INLINE), np.uint8)
-    inside = np.flatnonzero(located.start + _WINDOW <= sizes)
-    if len(inside):
-        result[inside] = _windows(located.at(inside))[:, :_INLINE]
-    for place in near_end.tolist():
-        start, length = int(located.start[place]), int(located.length[place])
-        result[place, :length] = np.frombuffer(located.buffers[located.which[place]], np.uint8)[start : start + length]
+    """Copy _WINDOW bytes from each start on, even beyond the value, (n, _WINDOW); zeros past the buffer's end."""
+    sizes = [buffer.size for buffer in located.buffers]
+    if not len(located) or int(located.start.max()) + _WINDOW <= min(sizes):
+        return _fixed(located, _WINDOW)
+    inside = located.start <= (np.array(sizes, np.int64) - _WINDOW)[located.which]
+    if inside.all():
+        return _fixed(located, _WINDOW)
+    result = np.zeros((len(located), _WINDOW), np.uint8)
+    whole = np.flatnonzero(inside)
+    if len(whole):
+        result[whole] = _fixed(located.at(whole), _WINDOW)
+    for place in np.flatnonzero(~inside).tolist():
+        start, data = int(located.start[place]), np.frombuffer(located.buffers[located.which[place]], np.uint8)
+        rest = data[start : start + _WINDOW]
+        result[place, : len(rest)] = rest
     return result
 
 
+def _views(located: Located) -> tuple[npt.NDArray[Any], list[pa.Buffer]]:
+    """Return views of these values, and the buffers that they are of. No value is longer than _STRETCH."""
+    which, start, buffers = located.which, located.start, located.buffers
+    if start.max(initial=0) >= _STRETCH:
+        counts = np.array([max(1, -(-buffer.size // _STRETCH)) for buffer in buffers], np.int64)
+        which = (np.cumsum(counts) - counts)[which] + start // _STRETCH
+        start = start % _STRETCH
+        buffers = [part for buffer in buffers for part in _stretches(buffer)]
+    views = np.zeros(len(located), _VIEW)
+    views["length"], views["buffer"], views["start"] = located.length, which, start
+    return views, buffers
+
+
+def _stretches(buffer: pa.Buffer) -> list[pa.Buffer]:
+    """Return a buffer in stretches that begin _STRETCH bytes apart, each with as many bytes more of the next one."""
+    starts = range(0, max(1, buffer.size), _STRETCH)
+    return [buffer.slice(start, min(2 * _STRETCH, buffer.size - start)) for start in starts]
+
+
+def _one_by_one(located: Located) -> pa.Array:
+    """Do as `gather` for values of any length."""
+    offsets = np.concatenate([[0], np.cumsum(located.length)]).astype(np.int64)
+    data = np.concatenate([np.empty(0, np.uint8), *located.rows()])
+    return pa.Array.from_buffers(pa.large_binary(), len(located), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
 def _cast(views: npt.NDArray[Any], buffers: list[pa.Buffer]) -> pa.Array:
+    """Copy what the views show. Arrow follows them unseen: they must be those of values that lie in the buffers."""
     array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
     return array.cast(pa.large_binary())
 

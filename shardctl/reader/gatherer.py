@@ -114,9 +114,12 @@ class Gatherer:
         mended_before = mended()
         sources = Sources(self._places, wanted)
         batch: Batch = {}
-        for column in self.columns:
-            batch.update(self._values(column, sources, samples, epoch, memory))
-        batch.update(self._derived.read(batch, sources, memory))
+        try:
+            for column in self.columns:
+                batch.update(self._values(column, sources, samples, epoch, memory))
+            batch.update(self._derived.read(batch, sources, memory))
+        except DamagedValues as damaged:
+            raise Unreadable(damaged.places, damaged) from damaged
         if mended() != mended_before and self._places.in_place is not None:  # a mapped file shrank, perhaps one of these
             faults = self._places.in_place.changed(wanted)
             if faults:
@@ -147,16 +150,12 @@ class Gatherer:
             memory = Sources(self._places, wanted, counted=False).memory
         except Unreadable as unreadable:
             raise unreadable.error from unreadable.error.__cause__
-        memory.validate()
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
     def _values(self, column: Column, sources: Sources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         if column.objects is not None:
             return self._objects.read(column, sources, samples, epoch, memory)
-        try:
-            located = sources.locate(column)
-        except DamagedValues as damaged:
-            raise Unreadable(damaged.places, damaged) from damaged
+        located = sources.locate(column)
         try:
             if located is None:
                 taken = sources.memory_of(column).take(column, sources.wanted)

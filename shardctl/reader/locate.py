@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from copy import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from shardctl.mapping import mended, was_mended, watch
 from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Block, Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
-from shardctl.reader.shards import SEGMENT_BITS, VERIFY_ADVICE, OpenShard, Shards
+from shardctl.reader.shards import VERIFY_ADVICE, OpenShard, Shards
 from shardctl.reader.stages import Stages
 from shardctl.shard import Opener, load_file
 from shardctl.storage import printable
@@ -155,7 +156,7 @@ class InPlace:
 
     def _check_readable(self, opened: OpenShard) -> None:
         """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
-        if mended() and opened.segments and was_mended(opened.segments[0].address):
+        if mended() and was_mended(opened.file.contents.address):
             shown = printable(str(opened.file.path))
             raise DatasetError(
                 f"{shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
@@ -179,7 +180,7 @@ class InPlace:
             raise other_rows(self._shards, block)
         if self._checksums:
             check_block(self._shards, block, batch, metadata)
-        base, end = opened.segments[0].address, opened.file.bytes
+        base, end = opened.file.contents.address, opened.file.contents.size
         for column in self._columns:
             try:
                 flat = flatten(batch.column(column.name), column)
@@ -227,19 +228,20 @@ def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
     return ordered[new], which
 
 
+_NO_BYTES = pa.py_buffer(b"")
+
+
 class Files:
     """The bytes of the files that some samples are in; `which` says for every sample in which."""
 
     def __init__(self, opened: list[OpenShard | None], which: Indices) -> None:
-        segments = [shard.segments if shard is not None else [] for shard in opened]
-        self._buffers = [segment for of_file in segments for segment in of_file]
-        self._first = np.cumsum([0, *map(len, segments)])[which]
+        self._buffers = [shard.file.contents if shard is not None else _NO_BYTES for shard in opened]
+        self._which = which
 
     def located(self, position: Indices, length: Indices | int) -> Located:
         """Return the bytes at these positions of the samples' files."""
-        which = self._first + (position >> SEGMENT_BITS)
         lengths = np.full(len(position), length) if isinstance(length, int) else length
-        return Located(self._buffers, which, position & ((1 << SEGMENT_BITS) - 1), lengths)
+        return Located(self._buffers, self._which, position, lengths)
 
 
 class InMemory:
@@ -278,26 +280,27 @@ class InMemory:
         _check_bounds(self._shards, column, wanted, begins, ends, sizes)
         return Located(buffers, wanted.inverse, begins, ends - begins)
 
-    def validate(self) -> None:
-        """Look at all values of all columns. Raises DatasetError if one leads out of its block."""
-        for loaded in self._blocks:
-            try:
-                loaded.batch.validate(full=True)
-            except (pa.ArrowException, ValueError) as error:
-                raise DatasetError(f"{self._shards.shown}: {first_line(error)}; {VERIFY_ADVICE}") from error
-
     def take(self, column: Column, wanted: Wanted) -> pa.Array:
-        """Copy the values of any column into one Arrow array; of objects, the wanted members."""
+        """Copy the values of any column into one Arrow array; of objects, the wanted members. Raises DamagedValues."""
         if not self._blocks:
             return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
         order, edges = wanted.by_block
         parts = [
-            column.values(loaded.batch).take(_arrow(wanted.rows[order[begin:end]]))
-            for loaded, begin, end in zip(self._blocks, edges[:-1], edges[1:], strict=True)
+            self._checked(column, place, wanted).take(_arrow(wanted.rows[order[begin:end]]))
+            for place, (begin, end) in enumerate(pairwise(edges))
         ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_arrays(parts).take(_arrow(back))
+
+    def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
+        """Return the values of a column of one block. Raises DamagedValues where Arrow must not read them."""
+        try:
+            return self._blocks[place].checked(column)
+        except ValueError as error:
+            where = self._shards.where(int(wanted.blocks[place]))
+            message = f"{where} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+            raise DamagedValues(message, np.flatnonzero(wanted.inverse == place)) from error
 
 
 def _arrow(numbers: Indices) -> pa.Array:

@@ -26,11 +26,6 @@ from shardctl.tables import ShardTable
 class InMemoryShard(OpenShard):
     """A shard that has no file here: its schema and the places of its blocks are known, and none of its bytes."""
 
-    @property
-    def segments(self) -> list[pa.Buffer]:
-        """No bytes."""
-        return []
-
 
 class RemoteShards(Shards):
     """The shards of one split of a dataset on a store, or of all. Threads may share it.

@@ -39,10 +39,6 @@ Indices = npt.NDArray[np.int64]
 
 VERIFY_ADVICE = "run `shardctl verify` on the dataset"
 
-SEGMENT_BITS = 30
-"""A file is handed out in overlapping stretches of up to 2 GiB that begin 2^30 bytes apart: Arrow counts in 32 bits."""
-
-
 SETTLING_SECONDS = 0.5
 """How long a dataset that takes the place of another one may take to have its kept generations too."""
 
@@ -57,14 +53,6 @@ class OpenShard:
     file: BlockFile
     identity: tuple[int, int, int]
     checked: list[float]
-
-    @cached_property
-    def segments(self) -> list[pa.Buffer]:
-        """The file's bytes: byte `p` is at `p % 2^30` of segment `p // 2^30`, and the next 2^30 are there too."""
-        contents = self.file.contents()
-        return [
-            contents.slice(start, min(2**31 - 1, contents.size - start)) for start in range(0, contents.size, 1 << SEGMENT_BITS)
-        ]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,20 +47,15 @@ class Places:
     """The places of all samples of some columns. Threads may share it."""
 
     def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
-        self.shards, self._columns, self._options, self.stages = shards, columns, options, stages
+        self.shards, self._options, self.stages = shards, options, stages
         flat = [column for column in columns if column.is_flat]
         opener = shards.opener(options.preload)
         self.in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
-
-    @cached_property
-    def blocks(self) -> BlockCache:
+        # Made now: threads that need one at the same time would each make their own.
+        self.blocks = self._cache(columns)
         """The blocks that are read into memory."""
-        return self._cache(self._columns)
-
-    @cached_property
-    def nested(self) -> BlockCache:
+        self.nested = self._cache([column for column in columns if not column.is_flat])
         """The blocks of the columns that are never read in place: without the images and numbers that are."""
-        return self._cache([column for column in self._columns if not column.is_flat])
 
     def _cache(self, columns: Sequence[Column]) -> BlockCache:
         limit, limit_bytes = self._options.blocks, self._options.block_bytes
@@ -71,8 +65,7 @@ class Places:
 
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of blocks, and what came over a network."""
-        used = [self.__dict__[name] for name in ("blocks", "nested") if name in self.__dict__]
-        hits, misses = sum(cache.hits for cache in used), sum(cache.misses for cache in used)
+        hits, misses = self.blocks.hits + self.nested.hits, self.blocks.misses + self.nested.misses
         return {"block_hits": hits, "block_misses": misses, **self.shards.counts()}
 
 

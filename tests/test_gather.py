@@ -1,0 +1,103 @@
+"""Values are gathered out of their buffers, and nothing beyond them is read: the page behind may belong to nobody."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from guarded_memory import run_checked
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.reader import gather as gathering
+from shardctl.reader.gather import Located, gather, gather_fixed
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+import pyarrow as pa
+from shardctl.reader.gather import Located, gather, gather_fixed
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+
+def at_the_end_of_a_page(data):
+    page = libc.mmap(None, 2 * mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    libc.mprotect(ctypes.c_void_p(page + mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE), 0)
+    place = page + mmap.PAGESIZE - len(data)
+    ctypes.memmove(place, data, len(data))
+    return pa.foreign_buffer(place, len(data))
+
+def places(*numbers):
+    return np.array(numbers, np.int64)
+
+for count in (1, 2, 3, 7, 20, 100):
+    for width in (1, 2, 4, 8, 12, 13, 16, 40):
+        data = bytes(number % 251 for number in range(count * width))
+        buffers = [at_the_end_of_a_page(data), at_the_end_of_a_page(data[:width])]
+        rows = places(*range(count), 0, count - 1)
+        which = places(*[0] * count, 1, 0)
+        located = Located(buffers, which, rows * width, np.full(len(rows), width))
+        expected = [data[row * width : (row + 1) * width] for row in rows.tolist()]
+        assert [bytes(row) for row in gather_fixed(located, width)] == expected
+        assert gather(located).to_pylist() == expected
+        assert [bytes(row) for row in located.rows()] == expected
+print("read")
+"""
+
+
+def test_nothing_behind_a_buffer_is_read() -> None:
+    ended = run_checked(GUARDED)
+    assert (ended.returncode, ended.stdout) == (0, "read\n"), ended.stderr
+
+
+@pytest.mark.parametrize("stretch", [1 << 30, 16])
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.data())
+def test_gathered_values_are_those_of_the_buffers(stretch: int, contents: list[bytes], data: st.DataObject) -> None:
+    """With a stretch of 16 bytes, buffers and values are as large for it as those of more than 1 GiB."""
+    places = []
+    for _ in range(data.draw(st.integers(0, 8))):
+        which = data.draw(st.integers(0, len(contents) - 1))
+        start = data.draw(st.integers(0, len(contents[which])))
+        places.append((which, start, data.draw(st.integers(0, len(contents[which]) - start))))
+    which, start, length = np.array(places, np.int64).reshape(-1, 3).T
+    located = Located([pa.py_buffer(content) for content in contents], which, start, length)
+    expected = [contents[which][start : start + length] for which, start, length in places]
+    with mock.patch.object(gathering, "_STRETCH", stretch):
+        assert gather(located).to_pylist() == expected
+        for width in {int(size) for size in length}:
+            same = located.at(length == width)
+            assert [bytes(row) for row in gather_fixed(same, width)] == [bytes(row) for row in same.rows()]
+    assert [bytes(row) for row in located.rows()] == expected
+
+
+PLACES = [0, (1 << 30) - 20, 1 << 30, (1 << 31) - 20, (1 << 31) + 5, (1 << 32) - 20, (1 << 32) + 5]
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> pa.Buffer:
+    """A buffer of more than 4 GiB: a file with holes."""
+    with open(tmp_path / "far", "w+b") as file:
+        file.truncate((1 << 32) + (1 << 20))
+        for place in PLACES:
+            file.seek(place)
+            file.write(bytes(range(place % 200, place % 200 + 40)))
+        file.flush()
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+@pytest.mark.parametrize("width", [4, 12, 13, 40])
+def test_values_beyond_2_gib_of_a_buffer_are_found(far: pa.Buffer, width: int) -> None:
+    near = pa.py_buffer(b"near" * 20)
+    start = np.array([*PLACES, 4], np.int64)
+    located = Located([near, far], np.array([1] * len(PLACES) + [0]), start, np.full(len(start), width))
+    expected = [bytes(range(place % 200, place % 200 + width)) for place in PLACES] + [(b"near" * 20)[4 : 4 + width]]
+    assert gather(located).to_pylist() == expected
+    assert [bytes(row) for row in gather_fixed(located, width)] == expected
+    assert [bytes(row) for row in located.rows()] == expected
+    assert [bytes(view) for _, view in located.views(list(range(len(start))))] == expected
