@@ -252,6 +252,15 @@ class StoredDataset:
         """The paths of all files, checked: none leads outside of its memory. Raises DatasetError."""
         return open_checked_table(self.root / FILES, ["path"])["path"]
 
+    @cached_property
+    def said(self) -> pa.Table:
+        """What labels and tables say of all files, checked: the columns `label` and `columns`, where they are there.
+
+        Raises DatasetError.
+        """
+        names = [name for name in ("label", "columns") if name in self.files.column_names]
+        return open_checked_table(self.root / FILES, names)
+
     def paths_of(self, numbers: Numbers) -> pa.Array:
         """Return the paths of some files by their numbers, which `units` has checked: (n,) string. Raises DatasetError."""
         return take(self.paths, numbers)

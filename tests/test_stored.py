@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from guarded_memory import astray
 from test_forged import edit_unit, read_table, replace_column, sign, write_table
 
 import shardctl
@@ -207,6 +208,22 @@ def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> N
         record_of_key(dataset, "../../etc/passwd")
     with pytest.raises(DatasetError, match="values that cannot be"):
         StoredDataset(dataset).file(0)
+
+
+def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_path: Path) -> None:
+    """The process would end where an offset is followed that leads astray."""
+    images = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
+    for out in ("a", "b"):
+        rows = [f"{name},what {out} has on {name}\n" for name in images]
+        (tmp_path / f"{out}.csv").write_text("".join(["file,caption\n", *rows]))
+        shardctl.convert(photos, tmp_path / out, labels=tmp_path / f"{out}.csv", workers=0)
+    files = read_table(tmp_path / "a" / "files.arrow").combine_chunks()
+    said = files["columns"].chunk(0)
+    place = files.schema.get_field_index("columns")
+    wrong = pa.StructArray.from_arrays([astray(said.field("caption"), 3)], ["caption"])
+    write_table(tmp_path / "a" / "files.arrow", files.set_column(place, "columns", wrong))
+    with pytest.raises(DatasetError, match="holds values that cannot be"):
+        differences(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -133,12 +133,9 @@ def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
     checks = mix64(units.digest ^ np.uint64(xxhash.xxh3_64_intdigest(units.entry.split.encode())))
     for numbers in (units.first, units.skip, units.records):
         checks = mix64(checks ^ mix64(numbers.astype(np.uint64)))
-    for name in ("label", "columns"):
-        if name in stored.files.column_names and len(units):
-            values = take(stored.files[name], units.file)
-            values.validate(full=True)
-            said = [xxhash.xxh3_64_intdigest(repr(value).encode()) for value in values.to_pylist()]
-            checks = mix64(checks ^ np.array(said, np.uint64))
+    for column in stored.said.columns if len(units) else ():
+        said = [xxhash.xxh3_64_intdigest(repr(value).encode()) for value in take(column, units.file).to_pylist()]
+        checks = mix64(checks ^ np.array(said, np.uint64))
     checks[~units.has_digest] = 0
     return np.repeat(checks, units.samples)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from guarded_memory import astray
 from pyarrow import feather
 from reading import cut, read, types_of, units_of
 from test_parquet import columns_of_all_types
@@ -116,6 +117,19 @@ def test_feather_of_version_1_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
     with pytest.raises(Rejection, match="version 1"):
         cut(ARROW, tmp_path / "a.feather")
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_offsets_that_lead_astray_are_looked_at_before_rows_are_chosen(some: bool, tmp_path: Path) -> None:
+    """The process would end where they are followed."""
+    text = astray(pa.array([f"row {n}" for n in range(1000)]), 501)
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema([("n", pa.int64()), ("text", pa.string())])) as writer:
+        writer.write_batch(pa.record_batch([pa.array(range(1000)), text], ["n", "text"]))
+    found = read(ARROW, tmp_path / "a.arrow", choose=(lambda rows: rows % 2 == 1) if some else None)
+    rejected = [501] if some else [501, 502]
+    assert [(number, error) for number, error, _ in found.rejects] == [(number, "invalid-value") for number in rejected]
+    assert found.numbers == [number for number in range(1, 1001, 1 + some) if number not in rejected]
+    assert found.table["text"].to_pylist() == [f"row {number - 1}" for number in found.numbers]
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -304,14 +304,15 @@ def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose 
     A row with a value that is not valid (text that is no UTF-8) is rejected. Raises Misfit, ArrowInvalid.
     """
     numbers = np.arange(first, first + len(batch))
+    batch, valid, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
+    numbers = numbers[valid] if rejects else numbers
     if choose is not None:
         wanted = choose(numbers)
         if not wanted.all():
-            numbers = numbers[wanted]
-            batch.validate()  # before anything follows its offsets
-            batch = batch.filter(pa.array(wanted))
-    batch, valid, rejects = _valid_rows(batch, numbers)
-    numbers = numbers[valid] if rejects else numbers
+            numbers, batch = numbers[wanted], batch.filter(pa.array(wanted))
+        if rejects:
+            ours = choose(np.array([number for number, _ in rejects], np.int64))
+            rejects = [reject for reject, own in zip(rejects, ours.tolist(), strict=True) if own]
     if len(batch) > 1 and batch.nbytes > 2 * BATCH_BYTES:  # rows are larger than the average of the file
         half = len(batch) // 2
         parts = [(batch.slice(0, half), numbers[:half]), (batch.slice(half), numbers[half:])]
