@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
 from shardctl.order import mix64
 from shardctl.sources.exported import Description, described
-from shardctl.sources.labels import SPLIT_COLUMN, some
+from shardctl.sources.labels import SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import is_split_name, named_as_splits, rank, split_word
 from shardctl.storage import counted
 
@@ -76,20 +77,35 @@ class Splitting:
 class Draw:
     """Draws the split of a record from a hash of its key, so that it stays where it is when others come or go.
 
-    `edges` are the upper ends of the shares of all splits but the last.
+    `edges` are the upper ends of the shares of all splits but the last. `by_key` says that keys are values of a field of the
+    records; else they are made of the path of a file and the number of the record in it.
     """
 
     edges: tuple[float, ...]
     seed: int
+    by_key: bool = False
 
     @classmethod
-    def of(cls, rule: SplitRule, seed: int) -> Draw:
+    def of(cls, rule: SplitRule, seed: int, by_key: bool = False) -> Draw:
         """Return what draws splits by the shares of a rule."""
-        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed)
+        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed, by_key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"edges": self.edges, "seed": self.seed, **({"by_key": True} if self.by_key else {})}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Draw:
+        """Build what `to_json` gave. Raises KeyError, TypeError, ValueError."""
+        return cls(tuple(map(float, record["edges"])), int(record["seed"]), bool(record.get("by_key", False)))
 
     def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,) uint8."""
         return self._place(self._seeded(hashes))
+
+    def of_keys(self, keys: Iterable[str]) -> npt.NDArray[np.uint8]:
+        """Return the split of records by their own keys, (n,) uint8: that of a file of this name."""
+        return self.of_files(hash_names(keys))
 
     def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return the split of records of one file, given the hash of its path and their numbers in it. (n,) uint8."""
@@ -103,14 +119,17 @@ class Draw:
         return np.searchsorted(np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right").astype(np.uint8)
 
 
-def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Divide the files. Raises InputError if they do not have what the rule asks for, or it is not clear what they have."""
+def split_files(listing: Listing, rule: SplitRule, seed: int, by_key: bool = False) -> Splitting:
+    """Divide the files. `by_key` says that the records have keys of their own.
+
+    Raises InputError if they do not have what the rule asks for, or it is not clear what they have.
+    """
     column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
     by = _found(listing, column) if rule.mode == "auto" else rule.mode
     if column and by != "column":
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
     if by == "shares":
-        return _by_shares(listing, rule, seed)
+        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole), rule)
     if by == "none":
         return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
     if by == "declared":
@@ -322,8 +341,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
     return Splitting(tuple(present), np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()], by)
 
 
-def _by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    draw = Draw.of(rule, seed)
+def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
     names = tuple(name for name, _ in rule.shares)
     return Splitting(names, draw.of_files(listing.hashes) if listing.whole else None, "shares", draw)
 

@@ -202,7 +202,7 @@ class Job:
             "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
             "fields": _encoded(self.fields),
-            "draw": asdict(self.draw) if self.draw else None,
+            "draw": self.draw.to_json() if self.draw else None,
         }
         record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
         return {**record, **changed}
@@ -253,7 +253,7 @@ class Job:
             "layout": Layout.loads(record["layout"]),
             "splits": tuple(SplitPlan(**split) for split in record["splits"]),
             "fields": _decoded(record["fields"]),
-            "draw": Draw(tuple(draw["edges"]), draw["seed"]) if draw else None,
+            "draw": Draw.from_json(draw) if draw else None,
         }
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
             raise ValueError("it has another recipe")
@@ -264,7 +264,7 @@ class Job:
         """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
         if self.fields is None:
             return None
-        draw = asdict(self.draw) if self.draw else None
+        draw = self.draw.to_json() if self.draw else None
         joined = {"joined": True} if self.recipe.joins else {}
         return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **joined}
 
@@ -424,7 +424,10 @@ class Job:
         return roots
 
     def choose(self, planned: Planned, split: int) -> Choose | None:
-        """Return what tells which records of a unit are in a split; None: all of them."""
+        """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
+
+        Where records have keys of their own, these decide instead: engines.records.choice_of.
+        """
         if self.draw is None:
             return None
         draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
@@ -486,7 +489,7 @@ def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "fields": _decoded(record["schema"]),
         "by_field": bool(record["by_field"]),
-        "draw": Draw(tuple(map(float, draw["edges"])), int(draw["seed"])) if draw else None,
+        "draw": Draw.from_json(draw) if draw else None,
     }
 
 

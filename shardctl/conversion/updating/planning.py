@@ -216,7 +216,7 @@ class _Planning:
             raise AnewError("duplicates are looked for among all inputs")
         if listing.digest_beside != before.seen.digest_beside:
             raise AnewError("files that say what is read of others have changed")
-        splitting = split_files(listing, self.settings.split, self.settings.seed)
+        splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.get("draw"):
             raise AnewError("the splits are made in another way")
