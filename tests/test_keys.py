@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
+from shardctl.conversion import converting
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError
 from shardctl.tables import read_rejects
@@ -260,3 +262,67 @@ def test_a_dataset_whose_splits_were_drawn_by_numbers_is_not_the_same(tmp_path: 
     assert sums(tmp_path / "out") == whole
     shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), overwrite=True, **KEYED)
     assert split_of(tmp_path / "out") != before
+
+
+def grown(path: Path, of: list[dict[str, Any]], second: int) -> None:
+    write_lines(path, of)
+    os.utime(path, (0, second))
+
+
+def warned(result: shardctl.conversion.ConvertResult) -> list[str]:
+    return [warning for warning in result.warnings if "another split" in warning]
+
+
+def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path: Path, cli: Any) -> None:
+    """How many there are: not those before the change, and none where a file only grew."""
+    several = [{"text": f"text {number} {'x' * 1100}"} for number in range(2400)]  # three units in each file
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "abc":
+        grown(source / f"{name}.jsonl", several, 1)
+    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
+    assert warned(shardctl.convert(source, out, **options)) == []
+    grown(source / "a.jsonl", several + several[:5], 2)
+    os.utime(source / "b.jsonl", (0, 2))
+    assert warned(shardctl.convert(source, out, **options)) == []
+    grown(source / "a.jsonl", several[1:], 3)
+    grown(source / "b.jsonl", several[:-1], 3)
+    said = (
+        r"a\.jsonl, b\.jsonl have changed, and the numbers of their records decide their split: ([0-9,]+) of 4,805 records may"
+    )
+    (warning,) = warned(shardctl.convert(source, out, **options, dry_run=True))
+    found = re.match(said, warning)
+    assert found is not None, warning
+    assert 2406 <= int(found[1].replace(",", "")) < 3600, "all of a, and the last unit of b"
+    assert "With --key-field each record keeps its split" in warning
+    ran = cli("convert", source, out, "--update", "--split", SHARES, "--workers", 0, "--json")
+    assert (ran.code, warned_json(ran)) == (0, [warning])
+    assert warned(shardctl.convert(source, out, **options)) == [], "nothing has changed since"
+
+
+def warned_json(ran: Any) -> list[str]:
+    return [warning for warning in ran.json["warnings"] if "another split" in warning]
+
+
+def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True, "samples_per_shard": 10}
+    grown(source, rows(40), 1)
+    shardctl.convert(source, out, **options)
+    grown(source, [{**row, "more": 1} for row in rows(39)], 2)
+    anew = shardctl.convert(source, out, **options)
+    assert anew.changes is not None
+    assert anew.changes.anew
+    assert "40 of 40 records" in warned(anew)[0]
+    grown(source, [{**row, "more": 1} for row in rows(30)], 3)
+
+    def stops(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(converting, "build", stops)
+        with pytest.raises(KeyboardInterrupt):
+            shardctl.convert(source, out, **options)
+    assert "39 of 39 records" in warned(shardctl.convert(source, out, **options))[0]

@@ -158,8 +158,9 @@ class Job:
     a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of the
     `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date (its
     SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and
-    `changes` say what differs. `beside` stands for the files that decide what is read of others. `url` is the dataset's where
-    that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the job.
+    `changes` say what differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the
+    end. `url` is the dataset's where that is on an object store, with its files in the folder `base` there; then `folder`
+    holds a copy of the job.
     """
 
     folder: Path
@@ -183,6 +184,7 @@ class Job:
     kept_records: int = 0
     changes: dict[str, Any] | None = None
     beside: str = ""
+    warnings: tuple[str, ...] = ()
     url: str = ""
     base: str = ""
 
