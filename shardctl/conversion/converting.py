@@ -69,6 +69,7 @@ from shardctl.recipe import Recipe
 from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
+from shardctl.splitting import warn_of_mixed
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
 
@@ -174,6 +175,7 @@ class Conversion:
             rule, reading = self.settings.labels, self.recipe.reading
             listing = list_files(self.roots, kind, reading, rule, path, self.listener.listing, known)
             listing.notices[:0] = self.notices
+            self.warnings = warn_of_mixed(listing, self.settings.split)
             parts = fingerprint_parts(listing, self.recipe, self.asked.recorded_settings(self.recipe))
 
             if self.options.explain:

@@ -70,8 +70,8 @@ def _read(
 def choice_of(job: Job, planned: Planned, split: int, crumb: Breadcrumb, known: Instructions) -> Choose | None:
     """Return what tells which records of a unit are in a split; None: all of them. Raises MemoryError, SourceGoneError.
 
-    Where the records have keys of their own, these are read before. A record whose key cannot be read is drawn by its number,
-    so that it is a reject of one split.
+    Where the records have keys of their own, this reads them first. It draws a record without a readable key by its number, so
+    that this record is a reject of one split.
     """
     by_number, draw, unit = job.choose(planned, split), job.draw, planned.unit
     if by_number is None or draw is None or not draw.by_key:

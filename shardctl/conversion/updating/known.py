@@ -172,7 +172,7 @@ def moved_records(job: Job, before: Before, listing: Listing, matching: Matching
 
 
 def _same_records(job: Job, before: Before, listing: Listing, row: int, units: Numbers, most: int) -> tuple[int, int, int]:
-    """Return how many records a file had, with how many of these it still begins, and how many bytes were compared.
+    """Return how many records a file had, how many of these are still at its beginning, and how many bytes were compared.
 
     `row` is that of the file in the listing, and `units` are its rows of the plan before. No more than `most` bytes are
     compared, and none of a file on a store.
@@ -196,7 +196,7 @@ def _same_records(job: Job, before: Before, listing: Listing, row: int, units: N
 
 
 class _UnitsOfFiles:
-    """The units of each file in the plan before, in the order of the file. Where they are in several splits, those of one."""
+    """The units of each file in the plan before, in the order of the file. If each split has them, those of one split."""
 
     def __init__(self, before: Before) -> None:
         splits = [entry.split for entry in before.table]

@@ -235,7 +235,7 @@ class _Opened:
 _KEPT: dict[tuple[int, bool], _Opened] = {}
 """The compressed file that this process read last, by the number of the process: a forked one must not share its open file.
 
-One of which a single field is read has a place of its own: the keys of the same records are read before them.
+There are two at most: shardctl reads the keys of records, which are a single field, ahead of the records.
 """
 
 
