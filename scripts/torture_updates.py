@@ -1,7 +1,8 @@
 """200 random histories of a source, each followed by `convert --update` and compared with a conversion of the source as it is.
 
 A history adds, removes, changes, touches and relabels inputs; half of its updates are killed at random moments. Now and then
-the dataset is compacted, or a sample of it is pruned and must stay away. Run by `scripts/torture.py updates`.
+the dataset is compacted, or a sample of it is pruned and must stay away. A key of a field stays in its
+split. Run by `scripts/torture.py updates`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ KINDS = (
     Kind("lines", ("--shuffle", "5")),
     Kind("csv", ()),
     Kind("texts", ("--record", "file")),
+    Kind("keyed", ("--key-field", "id")),
+    Kind("keyed", ("--key-field", "id", "--shuffle", "5")),
 )
 
 
@@ -76,7 +79,7 @@ class Source:
 
     def add(self) -> None:
         self.number += 1
-        endings = {"photos": "jpg", "lines": "jsonl", "csv": "csv", "texts": "txt"}
+        endings = {"photos": "jpg", "lines": "jsonl", "keyed": "jsonl", "csv": "csv", "texts": "txt"}
         folder = self.rng.choice("abc") if self.kind.name == "photos" and not self.kind.labelled else "day"
         self._write(self.root / folder / f"{self.rng.randint(0, 9999):04}-{self.number}.{endings[self.kind.name]}")
 
@@ -88,12 +91,24 @@ class Source:
         elif self.kind.name == "lines":
             rows = ({"text": f"{self.rng.random()}", "label": self.rng.choice("ab"), "n": n} for n in records)
             data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        elif self.kind.name == "keyed":
+            data = "".join(json.dumps(row) + "\n" for row in self._rows_with_keys(path)).encode()
         elif self.kind.name == "csv":
             data = ("n,text\n" + "".join(f"{n},{self.rng.choice('xyz')}\n" for n in records)).encode()
         else:
             data = f"A text of {self.rng.random()}.\n".encode()
         path.write_bytes(data)
         self._date(path)
+
+    def _rows_with_keys(self, path: Path) -> list[dict[str, str]]:
+        """Return the rows of a file, without some of them, with new ones, in another order. A key is there once."""
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        rows = [row for row in rows if self.rng.random() > 0.2]
+        rows += [
+            {"id": f"{self.rng.getrandbits(60):x}", "text": f"{self.rng.random()}"} for _ in range(self.rng.randint(1, 15))
+        ]
+        self.rng.shuffle(rows)
+        return rows
 
     def _date(self, path: Path) -> None:
         os.utime(path, ns=(time.time_ns(), self.rng.randint(1, 10**18)))
@@ -138,7 +153,7 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
         named = [str(scratch / FLIPS) if option == FLIPS else option for option in kind.options]
         options = [*named, *split, "--samples-per-shard", str(rng.randint(3, 30))]
         base = [*command, str(source)]
-        pruned = set[str]()
+        pruned, split_of = set[str](), dict[str, str]()
         for step in range(STEPS):
             if step:
                 for _ in range(rng.randint(0, 4)):
@@ -146,7 +161,7 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
                 changing.settle()
             workers = ["--workers", rng.choice("012")]
             killing([*base, str(out), "--update", *options, *workers], rng, 0.6, rng.choice((0, 0, 1, 2)), kills)
-            if rng.random() < 0.25 and not (kind.name in ("lines", "csv") and "--shuffle" in kind.options):
+            if rng.random() < 0.25 and not (kind.name in ("lines", "keyed", "csv") and "--shuffle" in kind.options):
                 killing([*command[:-1], "compact", str(out)], rng, 0.4, rng.choice((0, 1)), kills)
                 counts["compactions"] += 1
             keys = sorted({key for key, _ in samples_of(out)})
@@ -173,6 +188,9 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
             for name in ("inputs", "fingerprint", *names):
                 if one.get(name) != other.get(name):
                     raise SystemExit(f"{where}: another {name} than a fresh conversion: {one.get(name)}, {other.get(name)}")
+            for (key, _), (name, _) in samples_of(out).items() if kind.name == "keyed" else ():
+                if split_of.setdefault(key, name) != name:
+                    raise SystemExit(f"{where}: {key} was in {split_of[key]}, and is in {name}")
             counts["updates"] += 1
         counts["histories"] += 1
     return f"{dict(counts)}, {sum(kills.values())} kills {dict(kills)}: all as fresh"

@@ -29,12 +29,16 @@ ANNOTATED_ROWS = 8192
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order."""
+    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order.
+
+    `by_key` says that records have keys of their own, which decide the splits that are drawn.
+    """
 
     split: SplitRule
     labels: LabelRule
     shuffle: int | None
     seed: int
+    by_key: bool = False
 
     def record(self) -> dict[str, Any]:
         """Return the settings as plain data."""
@@ -44,6 +48,8 @@ class PlanSettings:
             "shuffle": self.shuffle,
             "lenient_labels": self.labels.lenient,
         }
+        if self.by_key and self.split.shares:
+            record["drawn_by"] = "key"
         record |= self.labels.annotation_rule.record()
         return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 

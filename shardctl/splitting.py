@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +17,26 @@ from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
 from shardctl.order import mix64
 from shardctl.sources.exported import Description, described
-from shardctl.sources.labels import SPLIT_COLUMN, some
-from shardctl.sources.splits import is_split_name, named_as_splits, rank, split_word
+from shardctl.sources.labels import SPLIT_COLUMN, hash_names, some
+from shardctl.sources.splits import is_split_name, may_name_a_split, named_as_splits, rank, split_word
+from shardctl.spread import spread
+from shardctl.stand_ins import source_of
 from shardctl.storage import counted
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
 MODES = ("auto", "folder", "source", "column", "none")
 MOST_SPLITS = 255
+
+TRAINING = 0
+SETS = ("training", "validation", "test")
+"""What the roles of splits.ROLES are called in sentences."""
+
+AMBIGUOUS = ("dev", "devel", "development", "eval", "evaluation")
+"""Words that name a set only if the name has no other word: dev_log and eval_scores name something else."""
+
+LOOKED_AT = 20_000
+"""How many names of files are looked at, where each file is one record."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +90,35 @@ class Splitting:
 class Draw:
     """Draws the split of a record from a hash of its key, so that it stays where it is when others come or go.
 
-    `edges` are the upper ends of the shares of all splits but the last.
+    `edges` are the upper ends of the shares of all splits but the last. `by_key` says that keys are values of a field of the
+    records; else they are made of the path of a file and the number of the record in it.
     """
 
     edges: tuple[float, ...]
     seed: int
+    by_key: bool = False
 
     @classmethod
-    def of(cls, rule: SplitRule, seed: int) -> Draw:
+    def of(cls, rule: SplitRule, seed: int, by_key: bool = False) -> Draw:
         """Return what draws splits by the shares of a rule."""
-        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed)
+        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed, by_key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"edges": self.edges, "seed": self.seed, **({"by_key": True} if self.by_key else {})}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Draw:
+        """Build what `to_json` gave. Raises KeyError, TypeError, ValueError."""
+        return cls(tuple(map(float, record["edges"])), int(record["seed"]), bool(record.get("by_key", False)))
 
     def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,) uint8."""
         return self._place(self._seeded(hashes))
+
+    def of_keys(self, keys: Iterable[str]) -> npt.NDArray[np.uint8]:
+        """Return the split of records by their own keys, (n,) uint8: that of a file of this name."""
+        return self.of_files(hash_names(keys))
 
     def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return the split of records of one file, given the hash of its path and their numbers in it. (n,) uint8."""
@@ -103,14 +132,17 @@ class Draw:
         return np.searchsorted(np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right").astype(np.uint8)
 
 
-def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Divide the files. Raises InputError if they do not have what the rule asks for, or it is not clear what they have."""
+def split_files(listing: Listing, rule: SplitRule, seed: int, by_key: bool = False) -> Splitting:
+    """Divide the files. `by_key` says that the records have keys of their own.
+
+    Raises InputError if they do not have what the rule asks for, or it is not clear what they have.
+    """
     column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
-    by = _found(listing, column) if rule.mode == "auto" else rule.mode
+    by = _by(listing, rule, column)
     if column and by != "column":
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
     if by == "shares":
-        return _by_shares(listing, rule, seed)
+        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole), rule)
     if by == "none":
         return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
     if by == "declared":
@@ -132,6 +164,14 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
     return splitting
 
 
+def _by(listing: Listing, rule: SplitRule, column: bool) -> str:
+    """Return what names splits, which is looked for once. Raises InputError if that is not clear."""
+    if rule.mode != "auto":
+        return rule.mode
+    listing.split_by = listing.split_by or _found(listing, column)
+    return listing.split_by
+
+
 def _found(listing: Listing, column: bool) -> str:
     """Return what names splits: column, source, folder or none. Raises InputError if that is not clear."""
     if all(group.is_split for group in listing.groups) and _is_one_dataset(listing):
@@ -139,6 +179,8 @@ def _found(listing: Listing, column: bool) -> str:
     base = _common_folder(listing)
     tops = {_top(group, base) for group in listing.groups}
     by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
+    if by_top == tops and not any(root.is_dir() for root in listing.roots) and len({_role(name) for name in tops}) < 2:
+        by_top = set()  # the sources are these very files: their name decides no more than that of a folder would
     sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
     by_source = named_as_splits(sources)
     if column:
@@ -162,11 +204,6 @@ def _found(listing: Listing, column: bool) -> str:
     if by_top:
         return "folder"
     _refuse_deeper(listing)
-    option, lone = ("source", by_source) if by_source else ("folder", named_as_splits(tops))
-    if any(_split_name(name, True) != "train" for name in lone):
-        listing.notices.append(
-            f"{some(_sorted(lone))} is the name of a split, and its inputs become the split train; --split {option} names it so"
-        )
     return "none"
 
 
@@ -176,10 +213,13 @@ def _common_folder(listing: Listing) -> str:
     """
     if listing.whole:
         return ""
-    common = os.path.commonpath([f"/{group.folder}" for group in listing.groups]).strip("/")
-    parts = common.split("/")
+    parts = _folder_of_all(listing).split("/")
     named = named_as_splits(parts)
     return "/".join(takewhile(lambda part: part not in named, parts))
+
+
+def _folder_of_all(listing: Listing) -> str:
+    return os.path.commonpath([f"/{group.folder}" for group in listing.groups]).strip("/")
 
 
 def _top(group: Group, base: str) -> str:
@@ -188,13 +228,13 @@ def _top(group: Group, base: str) -> str:
 
 
 def _named(tops: set[str], beside: Iterable[Group]) -> set[str]:
-    """Return those that are named as splits. A file of lines alone names none: it may as well be all there is.
+    """Return those that are named as splits. Files that are all named as training data name none: there is one split anyway.
 
     `beside` are the groups that are in no folder below that of all.
     """
     named = named_as_splits(tops)
     files = {group.stem for group in beside}
-    return set() if named <= files and len({_split_name(name, True) for name in named}) < 2 and named == tops else named
+    return set() if named == tops and named <= files and {_role(name) for name in named} == {TRAINING} else named
 
 
 def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
@@ -322,10 +362,115 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
     return Splitting(tuple(present), np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()], by)
 
 
-def _by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    draw = Draw.of(rule, seed)
+def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
     names = tuple(name for name, _ in rule.shares)
     return Splitting(names, draw.of_files(listing.hashes) if listing.whole else None, "shares", draw)
+
+
+# --- what looks like a validation or test set, and becomes part of another split ---
+
+
+def warn_of_mixed(listing: Listing, rule: SplitRule) -> list[str]:
+    """Warn of inputs that are named as a validation or test set, and go into another split, or are divided by shares.
+
+    There is no warning if `--split` names the rule by a word, nor for inputs that `split_files` refuses.
+    """
+    by, column = "", listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
+    if rule.mode in ("auto", "shares"):
+        with suppress(InputError):
+            by = _by(listing, rule, column)
+    if by not in ("none", "folder", "shares"):
+        return []
+    base, split = _common_folder(listing), "" if by == "shares" else "train"
+    named = [number for number, group in enumerate(listing.groups) if may_name_a_split(f"{group.folder}/{group.stem}")]
+    of_all = _folder_of_all(listing) if named else ""
+    found: dict[tuple[int, str, str], list[str | int]] = {}
+    for number in named:
+        group = listing.groups[number]
+        if by == "folder":
+            split = _split_name(_top(group, base), group.folder == base)
+        for name, role, option in _names_of_sets(listing, number, group, of_all):
+            if role != _role(split):
+                found.setdefault((role, split, option), []).append(name)
+    if by != "folder":
+        for root, name in zip(listing.roots, listing.root_names, strict=True):
+            if root.is_dir() and (role := _role_of_set(name, True)):
+                found.setdefault((role, split, "--split source"), []).append(source_of(root))
+        for role, path in _sets_of_files(listing).items():
+            found.setdefault((role, split, "put the files of each set into a folder of its own (train/, test/)"), []).append(
+                path
+            )
+    return [_mixed(listing, names, *what, rule) for what, names in sorted(found.items(), key=lambda each: each[0])]
+
+
+def _mixed(listing: Listing, names: list[str | int], role: int, split: str, option: str, rule: SplitRule) -> str:
+    """Return the warning on these names. A number stands for the file of this group."""
+    names = list(dict.fromkeys(names))
+    one = len(names) == 1
+    shown = [_path_in(listing, name) if isinstance(name, int) else name for name in names[:3]]
+    is_set = f"{some([*shown, *map(str, names[3:])])} {'looks' if one else 'look'} like a {SETS[role]} set"
+    goes = f'{"goes" if one else "go"} into the split "{split}"'
+    divided = f"{'is' if one else 'are'} divided into {' and '.join(name for name, _ in rule.shares)}"
+    return f"{is_set}, but {goes if split else divided}. To keep {'it' if one else 'them'} apart: {option}"
+
+
+def _path_in(listing: Listing, group: int) -> str:
+    """Return the path of the first file of a group."""
+    return listing.paths_at(np.flatnonzero(listing.table["group"].to_numpy() == group)[:1])[0]
+
+
+def _names_of_sets(listing: Listing, number: int, group: Group, of_all: str) -> Iterator[tuple[str | int, int, str]]:
+    """Yield each name in the path of a group that is that of a validation or test set, with its role and how to keep it apart.
+
+    A file is given by the number of its group. `of_all` is the folder that has all files.
+    """
+    parts = group.folder.split("/") if group.folder else []
+    for depth, name in enumerate([*parts, group.stem]):
+        role = _role_of_set(name, depth == len(parts) or not listing.whole)
+        if not role:
+            continue
+        above = "/".join(parts[:depth])
+        shown = number if depth == len(parts) else f"{'/'.join(parts[: depth + 1])}/"
+        if not above:
+            option = "--split folder"
+        elif len(listing.roots) == 1 and f"{of_all}/".startswith(f"{above}/"):
+            option = f"convert {source_of(listing.roots[0])}/{above}, with --split folder"
+        else:
+            option = "convert it alone, or move it"
+        yield shown, role, option
+
+
+def _sets_of_files(listing: Listing) -> dict[int, str]:
+    """Return a file of each validation and test set among files that are one record each, by their roles.
+
+    Only where names tell several sets apart (train.txt, test.txt): alone they may mean anything. Of very many files some
+    from all over are looked at.
+    """
+    if not listing.whole:
+        return {}
+    roles: dict[int, str] = {}
+    for path in filter(may_name_a_split, listing.paths_at(np.array(spread(len(listing), LOOKED_AT), np.int64))):
+        word = split_word(path.rpartition("/")[2].partition(".")[0])
+        if word is not None and word.alone:
+            roles.setdefault(word.role, path)
+    return {role: path for role, path in sorted(roles.items()) if role != TRAINING} if len(roles) > 1 else {}
+
+
+def _role(name: str) -> int | None:
+    """Return the role of the split word in a name, None if it has none."""
+    word = split_word(name) if name else None
+    return None if word is None else word.role
+
+
+def _role_of_set(name: str, contained: bool) -> int:
+    """Return the role of a name of a validation or test set, 0 for another name.
+
+    A word of several counts if it may be `contained` in others (imdb_test), and seldom means something else there (dev_log).
+    """
+    word = split_word(name) if may_name_a_split(name) else None
+    if word is None or not (word.alone or (contained and word.word not in AMBIGUOUS)):
+        return TRAINING
+    return word.role
 
 
 def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import InputError, UsageError
@@ -21,6 +26,13 @@ def tree(root: Path, *names: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".png":
             Image.new("RGB", (4, 4), (len(name), 0, 0)).save(path)
+        elif path.suffix == ".parquet":
+            parquet.write_table(pa.table({"text": ["a"]}), path)
+        elif path.suffix == ".tar":
+            with tarfile.open(path, "w") as tar:
+                tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO(b""))
+        elif path.suffix == ".csv":
+            path.write_text("text\na\n")
         else:
             path.write_text('{"text": "a"}\n')
     return root
@@ -127,22 +139,101 @@ def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path:
         planned([tmp_path / "train", tmp_path / "test"], tmp_path / "out")
 
 
-def test_one_source_that_is_named_as_a_split_is_told(tmp_path: Path) -> None:
-    tree(tmp_path, "val/a.png")
-    result = planned(tmp_path / "val", tmp_path / "out")
-    assert splits(result) == {"train": 1}
-    assert any("val is the name of a split, and its inputs become the split train" in notice for notice in result.notices)
-    assert splits(planned(tmp_path / "val", tmp_path / "out", split="source")) == {"val": 1}
-
-
 def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) -> None:
     source = tree(tmp_path / "in", "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl", "test-00000-of-00001.jsonl")
     assert splits(planned(source, tmp_path / "out")) == {"train": 2, "test": 1}
     files = [source / "train-00000-of-00002.jsonl", source / "test-00000-of-00001.jsonl"]
     assert splits(planned(files, tmp_path / "out")) == {"train": 1, "test": 1}
-    alone = planned(source / "test-00000-of-00001.jsonl", tmp_path / "out")
-    assert splits(alone) == {"train": 1}
-    assert any("is the name of a split" in notice for notice in alone.notices)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("test.jsonl",), {"test": 1}),
+        (("test/1.jsonl",), {"test": 1}),
+        (("test/1.png",), {"test": 1}),
+        (("val.csv",), {"val": 1}),
+        (("data/test.csv",), {"test": 1}),
+        (("test-00000-of-00002.parquet", "test-00001-of-00002.parquet"), {"test": 2}),
+        (("test.tar",), {"test": 1}),
+        (("dev.jsonl", "test.jsonl"), {"dev": 1, "test": 1}),
+        (("imdb_train.jsonl", "imdb_test.jsonl"), {"train": 1, "test": 1}),
+        (("seg_train/1.png", "seg_test/1.png"), {"seg_train": 1, "seg_test": 1}),
+        (("train.jsonl",), {"train": 1}),
+        (("training.jsonl",), {"train": 1}),
+        (("more.jsonl", "attest.jsonl", "dev_log.jsonl"), {"train": 3}),
+    ],
+    ids=" ".join,
+)
+def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
+    tmp_path: Path, names: tuple[str, ...], found: dict[str, int]
+) -> None:
+    result = planned(tree(tmp_path / "in", *names), tmp_path / "out")
+    assert splits(result) == found
+    assert result.warnings == ()
+
+
+TRAINED = 'but goes into the split "train". To keep it apart'
+DRAWN = "but is divided into train and val. To keep it apart: --split folder"
+SHARES = "train=0.9,val=0.1"
+
+
+@pytest.mark.parametrize(
+    ("names", "sources", "split", "warning"),
+    [
+        ("test.jsonl", "test.jsonl", "auto", f"test.jsonl looks like a test set, {TRAINED}: --split folder"),
+        ("eval.tar", "eval.tar", "auto", f"eval.tar looks like a test set, {TRAINED}: --split folder"),
+        ("test/1.png", "test", "auto", f"/test looks like a test set, {TRAINED}: --split source"),
+        ("val/a.jsonl", "val", "auto", f"/val looks like a validation set, {TRAINED}: --split source"),
+        ("test_0.csv test_1.csv", "test_0.csv test_1.csv", "auto", "test_0.csv, test_1.csv look like a test set, but go into"),
+        ("test/a.jsonl b.jsonl", "test b.jsonl", "auto", f"/test looks like a test set, {TRAINED}: --split source"),
+        ("my_test/a.jsonl more/b.jsonl", "my_test more", "auto", f"/my_test looks like a test set, {TRAINED}: --split source"),
+        ("imdb_test.jsonl", ".", "auto", f"imdb_test.jsonl looks like a test set, {TRAINED}: --split folder"),
+        ("a.csv imdb_test.csv", ".", "auto", f"imdb_test.csv looks like a test set, {TRAINED}: --split folder"),
+        ("imdb_test/a.jsonl b/a.jsonl", ".", "auto", f"imdb_test/ looks like a test set, {TRAINED}: --split folder"),
+        ("data/a.csv data/imdb_test.csv", ".", "auto", "/in/data, with --split folder"),
+        ("cat/a.png dog/val/b.png", ".", "auto", f"dog/val/ looks like a validation set, {TRAINED}: convert it alone"),
+        ("train/a.csv train/test.csv val/b.csv", ".", "auto", f"train/test.csv looks like a test set, {TRAINED}: convert it"),
+        (
+            "train.txt test.txt",
+            ".",
+            "auto",
+            f"test.txt looks like a test set, {TRAINED}: put the files of each set into a folder",
+        ),
+        ("train_1.png valid_1.png", ".", "auto", f"valid_1.png looks like a validation set, {TRAINED}: put the files"),
+        ("a.jsonl test.jsonl", ".", SHARES, f"test.jsonl looks like a test set, {DRAWN}"),
+        ("test/1.png train/1.png", ".", SHARES, f"test/ looks like a test set, {DRAWN}"),
+        ("val/1.png", "val", SHARES, "/val looks like a validation set, but is divided into train and val"),
+    ],
+)
+def test_a_set_that_becomes_part_of_another_split_is_a_warning_with_the_way_out(
+    tmp_path: Path, names: str, sources: str, split: str, warning: str
+) -> None:
+    """One rule: for files, for folders, and for what is given as a source, one or several of them."""
+    source = tree(tmp_path / "in", *names.split())
+    given = [str(source / name) for name in sources.split()]
+    result = planned(given, tmp_path / "out", split=split)
+    assert len(result.warnings) == 1
+    assert warning in result.warnings[0]
+    assert planned(given, tmp_path / "out", split="none").warnings == (), "they said that all is one split"
+    option = re.search(r"--split (folder|source)$", result.warnings[0])
+    if option is not None:
+        again = re.search(r"convert (.*), with", result.warnings[0])
+        kept = planned(again[1] if again else given, tmp_path / "out", split=option[1])
+        assert kept.warnings == ()
+        assert any(word in name for name in splits(kept) for word in ("test", "val", "eval"))
+
+
+def test_the_warning_comes_each_time_in_all_forms(tmp_path: Path, cli: Any) -> None:
+    source = tree(tmp_path / "in", "test.jsonl") / "test.jsonl"
+    said = 'test.jsonl looks like a test set, but goes into the split "train". To keep it apart: --split folder'
+    for more, status in ((("--dry-run",), "planned"), ((), "created"), ((), "up-to-date"), (("--update",), "up-to-date")):
+        ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
+        assert (ran.code, ran.json["status"], ran.json["warnings"]) == (0, status, [said])
+    ran = cli("convert", source, tmp_path / "out", "--workers", "0", "-q", "--overwrite")
+    assert f"WARNING: {said}" in ran.err
+    assert cli("convert", source, tmp_path / "apart", "--workers", "0", "--split", "folder").code == 0
+    assert [split.name for split in shardctl.open(tmp_path / "apart").manifest.splits] == ["test"]
 
 
 def with_column(root: Path, rows: dict[str, str], **more: str) -> Path:

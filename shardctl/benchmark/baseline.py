@@ -21,9 +21,11 @@ from shardctl.benchmark.page_cache import drop
 from shardctl.benchmark.result import BaselineResult
 from shardctl.benchmark.throughput import Throughput
 from shardctl.codecs.image import Store
+from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import check_digest, digest_of, read_whole
+from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, Root, records_read
-from shardctl.engines.records import origin_of, read_unit
+from shardctl.engines.records import choice_of, origin_of, read_unit
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
@@ -205,7 +207,7 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choose = job.choose(planned, self._splits.index(split))
+        choose = choice_of(job, planned, self._splits.index(split), Breadcrumb(), Instructions())
         for parsed in read_unit(job, planned, planned.unit, choose, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)

@@ -83,7 +83,7 @@ class Asked:
 
     def planning(self, recipe: Recipe) -> PlanSettings:
         """Return the settings of the plan."""
-        return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed)
+        return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -41,8 +41,8 @@ from shardctl.conversion.staging import (
 )
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
-from shardctl.conversion.updating.known import hide_pruned, write_known
-from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
+from shardctl.conversion.updating.known import hide_pruned, moved_records, write_known
+from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, matching_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
 from shardctl.engines import named
 from shardctl.engines.base import Engine
@@ -69,6 +69,7 @@ from shardctl.recipe import Recipe
 from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
+from shardctl.splitting import warn_of_mixed
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
 
@@ -174,6 +175,7 @@ class Conversion:
             rule, reading = self.settings.labels, self.recipe.reading
             listing = list_files(self.roots, kind, reading, rule, path, self.listener.listing, known)
             listing.notices[:0] = self.notices
+            self.warnings = warn_of_mixed(listing, self.settings.split)
             parts = fingerprint_parts(listing, self.recipe, self.asked.recorded_settings(self.recipe))
 
             if self.options.explain:
@@ -354,6 +356,7 @@ class Conversion:
             job, status = self._begin(folder, listing, parts, drafted, held, again), self._status_of_new()
         else:
             self.changes, status = changes_of(job), "resumed"
+            self._warn(job.warnings)
         return self._complete(job, status, listing, engine, held)
 
     def _status_of_new(self) -> str:
@@ -413,7 +416,8 @@ class Conversion:
         plan.write(folder)
         if self.before is not None:
             hide_pruned(job, self.before)
-            self.warnings += write_known(job, self.before, plan.of_old if isinstance(plan, Update) else None)
+            self._warn(write_known(job, self.before, plan.of_old if isinstance(plan, Update) else None))
+        job = replace(job, warnings=tuple(self.warnings))
         begin(job)
         self.place.begun(job)
         return job
@@ -430,7 +434,9 @@ class Conversion:
                     listing, self.recipe, self.settings, self.options, self.before, self.bases, self.engine, scratch
                 )
                 self.place.refuse_lost(self.before, update.kept)
-                return update, update.job(folder, self.bases, parts)
+                job = update.job(folder, self.bases, parts)
+                self._warn(moved_records(job, self.before, listing, update.matching))
+                return update, job
             except AnewError as reason:
                 why = str(reason)
         if why and self.options.append:
@@ -438,9 +444,15 @@ class Conversion:
         plan = drafted()
         job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
         if self.before is not None:
-            changes = changes_anew(self.before, plan, job.shards, listing.path.parent, why)
+            matching = matching_anew(self.before, plan, listing.path.parent)
+            self._warn(moved_records(job, self.before, listing, matching))
+            changes = changes_anew(self.before, matching, job.shards, why)
             job = replace(job, changes=asdict(changes), updates=self.before.digest)
         return plan, job
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        """Tell of these in the end. A plan may be made twice."""
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
 
     def _check_space(self, expected: Estimate) -> None:
         if expected.free_bytes is not None and expected.bytes * SPARE_DISK > expected.free_bytes:
@@ -471,7 +483,8 @@ class Conversion:
 
     def _only_planned(self, expected: Estimate, fingerprint: str, listing: Listing) -> ConvertResult:
         facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, fingerprint)
-        return ConvertResult("planned", *facts, estimate=expected, notices=tuple(listing.notices), changes=self.changes)
+        notices, warnings = tuple(listing.notices), tuple(self.warnings)
+        return ConvertResult("planned", *facts, estimate=expected, notices=notices, warnings=warnings, changes=self.changes)
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
         refuse_many_rejects(self.target, manifest, self.options.max_rejects)
@@ -488,7 +501,7 @@ class Conversion:
             manifest.fingerprint,
             copied=self._copied(),
             notices=tuple(notices),
-            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest)),
+            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest), *self.warnings),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
         )

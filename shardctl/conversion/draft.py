@@ -150,7 +150,7 @@ def make_draft(
     else:
         types = surveyor.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
-    splitting = split_files(listing, settings.split, settings.seed)
+    splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
     by_folder, label = splitting.by in ("folder", "declared"), recipe.reading.label

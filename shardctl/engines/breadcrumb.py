@@ -12,12 +12,15 @@ _RECORD_AT, _STAGE_AT = 8, 16
 SIZE = 24
 """Bytes of a breadcrumb."""
 
-STAGES = ("read", "decode", "transform", "encode", "write", "compare", "deliver")
+STAGES = ("read", "decode", "transform", "encode", "write", "compare", "deliver", "keys")
 """What can be happening to an input. The first four are stages of rejects.
 
 `write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether its source answers.
-`deliver`: the shard is on its way to a store, and the work is on no input.
+`deliver`: the shard is on its way to a store, and the work is on no input. `keys`: the keys of the records of a unit are read,
+which decide their splits.
 """
+
+KEYS = STAGES[-1]
 
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
 _TRANSFORM = _NUMBERS["transform"]

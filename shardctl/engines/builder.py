@@ -13,13 +13,13 @@ import xxhash
 
 from shardctl.annotations.masks import MASK
 from shardctl.codecs.jpeg import JpegFacts
-from shardctl.engines.breadcrumb import NOWHERE, TOGETHER, WHOLE, Breadcrumb
+from shardctl.engines.breadcrumb import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.masks import digest_with, read_mask
-from shardctl.engines.records import FITTED_RECORDS, origin_of, read_unit
+from shardctl.engines.records import FITTED_RECORDS, choice_of, origin_of, read_unit
 from shardctl.engines.reused import Reused, Stretch, jpegs_of_images, shapes_of_images
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import DatasetError, Rejection, TypesDifferError
@@ -147,6 +147,7 @@ class ShardBuilder:
         self._slot = self._calls = 0
         self._ranks: npt.NDArray[np.int64] | None = None
         self._late_rejects: list[tuple[int, Rejection]] = []
+        self._chosen: tuple[int, Choose | None] = (NOWHERE, None)
         self.outcomes: list[UnitOutcome] = []
         self.shapes: set[Shape] = set()
         self.labels: Counter[int] = Counter()
@@ -269,6 +270,10 @@ class ShardBuilder:
         """Add the samples of a unit of a file of many records."""
         if (planned.number, None) in self._known.lost:
             raise self._known.lost[planned.number, None]
+        try:
+            self._ours(planned)
+        except MemoryError:
+            raise CarefulUnitError(planned.number) from None
         lost = self._known.lost_records(planned.number)
         self._lost_ahead = [record for record in lost if self._is_ours(planned, record)]
         self._late_rejects = []
@@ -313,7 +318,7 @@ class ShardBuilder:
         return self._rows.settles_alone or self._crumb.place != planned.number or self._crumb.stage == "write"
 
     def _is_ours(self, planned: Planned, record: int) -> bool:
-        ours = self._job.choose(planned, self._split)
+        ours = self._ours(planned)
         return ours is None or bool(ours(np.array([record]))[0])
 
     def _add_one_by_one(self, planned: Planned, outcome: UnitOutcome) -> None:
@@ -574,7 +579,7 @@ class ShardBuilder:
 
     def _ranks_of(self, planned: Planned) -> npt.NDArray[np.int64] | None:
         """Return the places of a unit's records among those of the same split, (records,); None if all are of this one."""
-        ours, unit = self._job.choose(planned, self._split), planned.unit
+        ours, unit = self._ours(planned), planned.unit
         return None if ours is None else np.cumsum(ours(np.arange(unit.first, unit.first + unit.records))) - 1
 
     def on(self, record: int, stage: str) -> None:
@@ -589,14 +594,20 @@ class ShardBuilder:
 
     def _choose(self, planned: Planned) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, but for those that end a worker."""
-        return self._known.without_lost(planned.number, self._job.choose(planned, self._split))
+        return self._known.without_lost(planned.number, self._ours(planned))
+
+    def _ours(self, planned: Planned) -> Choose | None:
+        """Return what tells which records of a unit are of this split; None: all of them. Keys are read once for it."""
+        if self._chosen[0] != planned.number:
+            self._chosen = planned.number, choice_of(self._job, planned, self._split, self._crumb, self._known)
+        return self._chosen[1]
 
     def _reject_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
         """Reject all records of a unit that are of this split."""
         if self._together is not None and self._job.fields is None:  # in its turn
             self._held.append(_Held(planned, outcome, None, rejection=rejection.bare()))
             return
-        unit, ours = planned.unit, self._job.choose(planned, self._split)
+        unit, ours = planned.unit, self._ours(planned)
         first, count = unit.first, unit.records
         if ours is not None:
             own = np.flatnonzero(ours(np.arange(unit.first, unit.first + unit.records)))
@@ -607,7 +618,8 @@ class ShardBuilder:
     def _reject(self, planned: Planned, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
         message = rejection.message + of_several(records)
         key = planned.key(record)
-        self._write_reject(Reject(planned.file.path, key, rejection.stage, rejection.error, message, records))
+        stage = "read" if rejection.stage == KEYS else rejection.stage
+        self._write_reject(Reject(planned.file.path, key, stage, rejection.error, message, records))
         outcome.rejected += records
         self.rejected += records
         self.inputs += records

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardctl.engines.breadcrumb import TOGETHER
+from shardctl.engines.breadcrumb import KEYS, TOGETHER
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits
 from shardctl.errors import SourceGoneError, WorkerError
@@ -81,7 +81,9 @@ class Casualties:
         if death.stage == "compare" and death.overtime:
             raise SourceGoneError(self._no_answer(task, death))
         unit = None if death.stage == "compare" else death.place
-        unread = death.overtime and death.stage == "read"
+        if death.stage == KEYS and unit not in task["careful"]:
+            death = replace(death, record=None)  # keys were read together: the number only says how far
+        unread = death.overtime and death.stage in ("read", KEYS)
         together = death.record is not None and death.record <= TOGETHER
         of_many = unit is not None and death.record is None and not unread and self._has_many(unit)
         if (of_many or together) and unit not in task["careful"]:

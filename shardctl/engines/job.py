@@ -158,8 +158,9 @@ class Job:
     a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of the
     `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date (its
     SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and
-    `changes` say what differs. `beside` stands for the files that decide what is read of others. `url` is the dataset's where
-    that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the job.
+    `changes` say what differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the
+    end. `url` is the dataset's where that is on an object store, with its files in the folder `base` there; then `folder`
+    holds a copy of the job.
     """
 
     folder: Path
@@ -183,6 +184,7 @@ class Job:
     kept_records: int = 0
     changes: dict[str, Any] | None = None
     beside: str = ""
+    warnings: tuple[str, ...] = ()
     url: str = ""
     base: str = ""
 
@@ -202,7 +204,7 @@ class Job:
             "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
             "fields": _encoded(self.fields),
-            "draw": asdict(self.draw) if self.draw else None,
+            "draw": self.draw.to_json() if self.draw else None,
         }
         record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
         return {**record, **changed}
@@ -253,7 +255,7 @@ class Job:
             "layout": Layout.loads(record["layout"]),
             "splits": tuple(SplitPlan(**split) for split in record["splits"]),
             "fields": _decoded(record["fields"]),
-            "draw": Draw(tuple(draw["edges"]), draw["seed"]) if draw else None,
+            "draw": Draw.from_json(draw) if draw else None,
         }
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
             raise ValueError("it has another recipe")
@@ -264,7 +266,7 @@ class Job:
         """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
         if self.fields is None:
             return None
-        draw = asdict(self.draw) if self.draw else None
+        draw = self.draw.to_json() if self.draw else None
         joined = {"joined": True} if self.recipe.joins else {}
         return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **joined}
 
@@ -424,7 +426,10 @@ class Job:
         return roots
 
     def choose(self, planned: Planned, split: int) -> Choose | None:
-        """Return what tells which records of a unit are in a split; None: all of them."""
+        """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
+
+        Where records have keys of their own, these decide instead: engines.records.choice_of.
+        """
         if self.draw is None:
             return None
         draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
@@ -486,7 +491,7 @@ def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "fields": _decoded(record["schema"]),
         "by_field": bool(record["by_field"]),
-        "draw": Draw(tuple(map(float, draw["edges"])), int(draw["seed"])) if draw else None,
+        "draw": Draw.from_json(draw) if draw else None,
     }
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from operator import itemgetter
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.annotations.masks import MASK
-from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.breadcrumb import KEYS, WHOLE, Breadcrumb
 from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import KEY, Job, Planned
@@ -21,7 +22,7 @@ from shardctl.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
 from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Choose, Digest, Parsed, Unit, find_format
+from shardctl.sources.formats import CHOSEN, Choose, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.times import python_rows
 
@@ -35,18 +36,7 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
     Raises Rejection, Misfit, SourceGoneError.
     """
     assert job.fields is not None, "a format reads into columns"
-    path = job.path_of(planned.file)
-    before = None
-    with reading(job, planned):
-        before = state_of(job, planned)
-        form = find_format(ending_of(planned.file.path, path), job.recipe.reading, job.shuffle is not None)
-        parts = form.read(path, unit, job.recipe.reading, job.fields, choose, digest)
-    while True:
-        with reading(job, planned):
-            parsed = next(parts, None)
-            if parsed is None:
-                check_state(job, planned, before)
-                return
+    for parsed in _read(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
         if job.renames:
             parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
         if job.by_field and job.layout.classes is not None:
@@ -56,6 +46,81 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
         if job.recipe.key_source is not None:
             parsed = _without(parsed, *check_keys(parsed.batch))
         yield parsed
+
+
+def _read(
+    job: Job, planned: Planned, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+) -> Iterator[Parsed]:
+    """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit, SourceGoneError."""
+    path = job.path_of(planned.file)
+    before = None
+    with reading(job, planned):
+        before = state_of(job, planned)
+        form = find_format(ending_of(planned.file.path, path), rules, job.shuffle is not None)
+        parts = form.read(path, unit, rules, schema, choose, digest)
+    while True:
+        with reading(job, planned):
+            parsed = next(parts, None)
+            if parsed is None:
+                check_state(job, planned, before)
+                return
+        yield parsed
+
+
+def choice_of(job: Job, planned: Planned, split: int, crumb: Breadcrumb, known: Instructions) -> Choose | None:
+    """Return what tells which records of a unit are in a split; None: all of them. Raises MemoryError, SourceGoneError.
+
+    Where the records have keys of their own, this reads them first. It draws a record without a readable key by its number, so
+    that this record is a reject of one split.
+    """
+    by_number, draw, unit = job.choose(planned, split), job.draw, planned.unit
+    if by_number is None or draw is None or not draw.by_key:
+        return by_number
+    has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
+    lost = known.lost.get((planned.number, None))
+    for numbers, keys in () if lost is not None and lost.stage == KEYS else _keys_of(job, planned, crumb, known):
+        has_key[numbers - unit.first] = True
+        own[numbers - unit.first] = draw.of_keys(keys) == split
+    crumb.drop(planned.number)
+
+    def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
+        places = np.clip(numbers - unit.first, 0, unit.records - 1)  # a format may ask of records behind the unit
+        return np.where(has_key[places], own[places], by_number(numbers))
+
+    return choose
+
+
+def _keys_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Numbers, list[str]]]:
+    """Yield the numbers and the keys of records of a unit, without those whose key cannot be read.
+
+    They are read together, and in smaller parts where one does not fit; one by one where one of them has ended a worker.
+    """
+    source, unit = str(job.recipe.key_source), planned.unit
+    assert job.fields is not None, "files of many records have columns"
+    rules, schema = replace(job.recipe.reading, only=(source,)), pa.schema([job.fields.field(source)], {CHOSEN: b""})
+    fatal = [n for n in known.lost_records(planned.number) if known.lost[planned.number, n].stage == KEYS]
+    together, done = 1 if planned.number in known.careful else unit.records, 0
+    while done < unit.records:
+        count = min(together, unit.records - done)
+        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+        crumb.drop(planned.number, part.first if together == 1 else WHOLE, KEYS)
+        try:
+            for parsed in _read(job, planned, part, rules, schema, lambda numbers: ~np.isin(numbers, fatal), xxhash.xxh3_64()):
+                keys = parsed.batch.column(0).cast(pa.string())
+                there = np.asarray(keys.is_valid())
+                if together > 1 and len(keys):  # its time runs anew with each part: a compressed file is one unit
+                    crumb.drop(planned.number, int(parsed.numbers[-1]), KEYS)
+                yield parsed.numbers[there], keys.drop_null().to_pylist()
+        except Misfit:
+            if count > 1:
+                together = min(count // 2, FITTED_RECORDS)
+                continue
+        except Rejection:
+            pass  # it is told where the records themselves are read
+        except MemoryError:
+            if count > 1:
+                raise
+        done += count
 
 
 def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:

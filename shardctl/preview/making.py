@@ -126,7 +126,7 @@ def make_preview(
         backend.require_one()
         rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        plan_settings = PlanSettings(split, labels, None, checked.seed)
+        plan_settings = PlanSettings(split, labels, None, checked.seed, checked.key_source is not None)
         with scratch_folder() as scratch:
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
             listing.notices[:0] = notices

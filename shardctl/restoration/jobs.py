@@ -195,11 +195,12 @@ def list_again(folder: Path, made: Made) -> Fresh:
     given = settings["labels"]
     rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
     labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
-    rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed)
+    by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
+    rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key)
     roots = list(map(path_of, made.sources))
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
-    splitting = split_files(listing, rules.split, rules.seed)
+    splitting = split_files(listing, rules.split, rules.seed, rules.by_key)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
     if made.recipe.joins:
@@ -262,13 +263,9 @@ def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> N
         for number in _units_of_files(job, set(by_source)):
             planned = job.planned_at(number)
             # Not of blocks: they are counted for the unit that filled them.
-            whole = (
-                plan is not None
-                and not job.recipe.joins
-                and plan["samples"][number].as_py() == 0
-                and plan["rejected"][number].as_py() > 0
-            )
-            for record, reject in _rejects_of(job, planned, by_source[planned.file.path], whole):
+            empty = plan is not None and not job.recipe.joins and plan["samples"][number].as_py() == 0
+            lost = plan["rejected"][number].as_py() if plan is not None and empty else 0
+            for record, reject in _rejects_of(job, planned, by_source[planned.file.path], lost):
                 message = reject.message.removesuffix(of_several(reject.records))
                 line = [number, record, reject.stage, reject.error, message]
                 sink.write(json.dumps(line).encode() + b"\n")
@@ -281,8 +278,11 @@ def _units_of_files(job: Job, paths: set[str]) -> list[int]:
     return rows
 
 
-def _rejects_of(job: Job, planned: Planned, of_file: dict[int, Reject], whole: bool) -> Iterator[tuple[int | None, Reject]]:
-    """Yield the rejects of a unit, each with its record; None: all of them. `whole` says that nothing came of the unit."""
+def _rejects_of(job: Job, planned: Planned, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
+    """Yield the rejects of a unit, each with its record; None: all of them.
+
+    `lost` records were rejected where nothing came of the unit, 0 elsewhere.
+    """
     unit = planned.unit
     if unit.first == 0:
         if 0 in of_file:
@@ -290,10 +290,17 @@ def _rejects_of(job: Job, planned: Planned, of_file: dict[int, Reject], whole: b
         return
     numbers = sorted(of_file)
     own = numbers[bisect_left(numbers, unit.first) : bisect_left(numbers, unit.first + unit.records)]
+    if job.draw is not None and job.draw.by_key:
+        # Which are of this split is not known without a look at their keys: who builds the shard leaves out the others.
+        of_all = next((of_file[number] for number in own if 1 < of_file[number].records == lost), None)
+        yield from ((number, of_file[number]) for number in own if of_file[number].records == 1 and of_all is None)
+        if of_all is not None:
+            yield None, of_all
+        return
     choose = job.choose(planned, job.place(shard_of(job, planned.number)).split) if own else None
     if choose is not None:
         own = np.array(own)[choose(np.array(own))].tolist()
-    if own and (whole or of_file[own[0]].records > 1 or unit.records == 1):
+    if own and (lost or of_file[own[0]].records > 1 or unit.records == 1):
         yield None, of_file[own[0]]
         return
     for record in own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 
@@ -12,18 +13,24 @@ import pyarrow.compute as pc
 import xxhash
 
 from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.matching import Matching
 from shardctl.engines.builder import of_several
 from shardctl.engines.job import KNOWN, File, Job, Planned
 from shardctl.errors import Rejection
+from shardctl.listing import Listing
 from shardctl.plan import NOT_KEPT
 from shardctl.seen import Pruned
-from shardctl.sources.brought import local
+from shardctl.sources.brought import is_brought, local
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Misfit, Unit, find_format
+from shardctl.sources.labels import some
 from shardctl.storage import counted, naming_the_path, printable, replacing
 from shardctl.tables import FILES, PRUNED, UNIT_FIELDS, Reject
 
 Numbers = npt.NDArray[np.int64]
+
+COMPARED_BYTES = 256 << 20
+"""Bytes of changed files that are compared, at most, to know which of their records may have moved: less than a second."""
 
 Line = tuple[int, int | None, str, str, str]
 """A line of known.jsonl: the row of the plan, the record (None: all of them), and the reason."""
@@ -116,18 +123,92 @@ class _Numbers:
         yield from units[pruned].tolist()
 
     def _reads_as_before(self, file: File, row: int) -> bool:
-        (planned,) = self._before.plan.slice(row, 1).to_pylist()
-        unit, digest = Unit._make(planned[name] for name, _ in UNIT_FIELDS[1:]), xxhash.xxh3_64()
-        path, reading = self._job.path_of(file), self._job.recipe.reading
-        form = find_format(ending_of(file.path, path), reading, self._job.shuffle is not None)
-        assert self._job.fields is not None, "it is a file of many records"
-        try:
+        path = self._job.path_of(file)
+        with contextlib.suppress(Rejection, OSError):
             local(path, file.mtime_ns)
-            for _ in form.read(path, unit, reading, self._job.fields, lambda numbers: np.zeros(len(numbers), bool), digest):
-                pass
-        except (Rejection, Misfit, OSError):
-            return False
-        return bool(digest.intdigest() == planned["digest"])
+            return _reads_as_before(self._job, self._before, file.path, path, row)
+        return False
+
+
+def _reads_as_before(job: Job, before: Before, path: str, opened: str, row: int) -> bool:
+    """Return whether a file still has the unit that is this row of the plan before, where it was. Nothing of it is parsed."""
+    (planned,) = before.plan.slice(row, 1).to_pylist()
+    unit, digest = Unit._make(planned[name] for name, _ in UNIT_FIELDS[1:]), xxhash.xxh3_64()
+    reading, fields = job.recipe.reading, job.fields
+    assert fields is not None, "it is a file of many records"
+    try:
+        form = find_format(ending_of(path, opened), reading, job.shuffle is not None)
+        for _ in form.read(opened, unit, reading, fields, lambda numbers: np.zeros(len(numbers), bool), digest):
+            pass
+    except (Rejection, Misfit, OSError):
+        return False
+    return bool(digest.intdigest() == planned["digest"])
+
+
+def moved_records(job: Job, before: Before, listing: Listing, matching: Matching) -> list[str]:
+    """Warn of records that may be in another split than before: their file has changed, and their number decides.
+
+    Those before the first change still have their numbers, as far as `_same_records` compares.
+    """
+    if job.draw is None or job.draw.by_key:
+        return []
+    rows = np.flatnonzero((matching.before >= 0) & ~matching.same)
+    units, left, moved, records = _UnitsOfFiles(before), COMPARED_BYTES, 0, 0
+    paths: list[str] = []
+    for row, file in zip(rows.tolist(), matching.before[rows].tolist(), strict=True):
+        whole, same, compared = _same_records(job, before, listing, row, units.of(file), left)
+        left -= compared
+        if same < whole:
+            paths += listing.paths_at(np.array([row]))
+            moved, records = moved + whole - same, records + whole
+    if not paths:
+        return []
+    have, its = ("has", "its") if len(paths) == 1 else ("have", "their")
+    return [
+        f"{some(paths)} {have} changed, and the numbers of {its} records decide their split: {moved:,} of"
+        f" {counted(records, 'record')} may now be in another split, for instance in train and not in val any more. With"
+        " --key-field each record keeps its split"
+    ]
+
+
+def _same_records(job: Job, before: Before, listing: Listing, row: int, units: Numbers, most: int) -> tuple[int, int, int]:
+    """Return how many records a file had, how many of these are still at its beginning, and how many bytes were compared.
+
+    `row` is that of the file in the listing, and `units` are its rows of the plan before. No more than `most` bytes are
+    compared, and none of a file on a store.
+    """
+    first, records, sizes = (before.units(name)[units] for name in ("first", "records", "size"))
+    ends = first + records - 1
+    whole, same, compared = int(ends[-1]) if len(ends) else 0, 0, 0
+    path, opened = listing.paths_at(np.array([row]))[0], listing.opened(listing.table.slice(row, 1).to_pylist()[0])
+    last = len(units) - 1
+    for place in (last, *range(last)) if len(units) and not is_brought(opened) else ():  # most files only grow at their end
+        compared += int(sizes[place])
+        if compared > most:
+            break
+        if _reads_as_before(job, before, path, opened, int(units[place])):
+            same = int(ends[place])
+        elif place < last:
+            break
+        if same == whole:
+            break
+    return whole, same, compared
+
+
+class _UnitsOfFiles:
+    """The units of each file in the plan before, in the order of the file. If each split has them, those of one split."""
+
+    def __init__(self, before: Before) -> None:
+        splits = [entry.split for entry in before.table]
+        of = np.array([splits.index(split) for split in splits], np.int64)[before.units("shard")]
+        self._rows = np.flatnonzero(of == of[0]) if len(of) else np.zeros(0, np.int64)
+        self._rows = self._rows[np.lexsort((before.units("first")[self._rows], before.units("file")[self._rows]))]
+        self._files = before.units("file")[self._rows]
+
+    def of(self, file: int) -> Numbers:
+        """Return the rows of the plan that are units of a file."""
+        start, end = np.searchsorted(self._files, (file, file + 1))
+        return self._rows[start:end]
 
 
 def _unknown(job: Job, before: Before) -> dict[str, list[int]]:

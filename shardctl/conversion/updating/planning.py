@@ -187,11 +187,15 @@ def plan_update(
     return planning.run(Surveyor(listing, recipe.reading, settings.shuffle is not None, engine))
 
 
-def changes_anew(before: Before, draft: Draft, shards: int, folder: Path, why: str) -> Changes:
-    """Return what a conversion does that makes all of a dataset's shards again. `folder` is for scratch."""
+def matching_anew(before: Before, draft: Draft, folder: Path) -> Matching:
+    """Compare the inputs of a conversion that makes all shards again with those of the dataset. `folder` is for scratch."""
     files = folder / f"anew-{FILES}"
     write_files(files, draft.listing, draft.labelling)
-    matching = match_files(before, draft.listing, files)
+    return match_files(before, draft.listing, files)
+
+
+def changes_anew(before: Before, matching: Matching, shards: int, why: str) -> Changes:
+    """Return what a conversion does that makes all of a dataset's shards again."""
     old = len(before.table)
     return Changes(matching.added, matching.removed, matching.changed, min(old, shards), max(0, shards - old), 0, why)
 
@@ -216,7 +220,7 @@ class _Planning:
             raise AnewError("duplicates are looked for among all inputs")
         if listing.digest_beside != before.seen.digest_beside:
             raise AnewError("files that say what is read of others have changed")
-        splitting = split_files(listing, self.settings.split, self.settings.seed)
+        splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.get("draw"):
             raise AnewError("the splits are made in another way")

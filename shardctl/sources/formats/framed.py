@@ -232,8 +232,15 @@ class _Opened:
         self.container.content.close()
 
 
-_KEPT: dict[int, _Opened] = {}
-"""The compressed file that this process read last, by the number of the process: a forked one must not share its open file."""
+_KEPT: dict[tuple[int, bool], _Opened] = {}
+"""The compressed file that this process read last, by the number of the process: a forked one must not share its open file.
+
+There are two at most: shardctl reads the keys of records, which are a single field, ahead of the records.
+"""
+
+
+def _place(reading: Reading) -> tuple[int, bool]:
+    return os.getpid(), len(reading.only) == 1
 
 
 def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
@@ -245,15 +252,16 @@ def _keep(opened: _Opened) -> None:
     if not opened.is_compressed:
         opened.close()
         return
-    other = _KEPT.pop(os.getpid(), None)
+    place = _place(opened.key[-1])
+    other = _KEPT.pop(place, None)
     if other is not None:
         other.close()
-    _KEPT[os.getpid()] = opened
+    _KEPT[place] = opened
 
 
 def _take_kept(form: ContainerFormat, path: str, reading: Reading, unit: Unit) -> _Opened:
     """Return the open file, or open it where the unit begins."""
-    kept = _KEPT.pop(os.getpid(), None)
+    kept = _KEPT.pop(_place(reading), None)
     if kept is not None and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
         return kept
     if kept is not None:

@@ -386,8 +386,15 @@ def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
     return Rejection(fault.stage, fault.error, f"{fault.message}, {had}{kept}; get the whole file")
 
 
-_KEPT: dict[int, _Records] = {}
-"""The stream that this process read last, by the number of the process: a forked one must not share its open file."""
+_KEPT: dict[tuple[int, bool], _Records] = {}
+"""The stream that this process read last, by the number of the process: a forked one must not share its open file.
+
+There are two at most: shardctl reads the keys of records, which are a single field, ahead of the records.
+"""
+
+
+def _place(reading: Reading) -> tuple[int, bool]:
+    return os.getpid(), len(reading.only) == 1
 
 
 def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
@@ -400,15 +407,16 @@ def _keep(records: _Records) -> None:
     if records.can_be_cut or records.is_exhausted:
         records.close()
         return
-    other = _KEPT.pop(os.getpid(), None)
+    place = _place(records.key[-1])
+    other = _KEPT.pop(place, None)
     if other:
         other.close()
-    _KEPT[os.getpid()] = records
+    _KEPT[place] = records
 
 
 def _take_kept(form: Sequential, path: str, reading: Reading, unit: Unit) -> _Records | None:
     """Return the open stream of a file, if it has not passed the beginning of the unit."""
-    kept = _KEPT.pop(os.getpid(), None)
+    kept = _KEPT.pop(_place(reading), None)
     if kept and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
         return kept
     if kept:
