@@ -247,7 +247,8 @@ def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType |
     for sample in samples:
         try:
             plain = plain_value(sample.fields.get(name))
-            pa.array([plain])
+            if known is None or not _fits(plain, known):
+                check_fit(plain, column_type(pa.array([plain]).type))
             values.append(plain)
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise
