@@ -38,7 +38,7 @@ from shardctl.sources.values import (
     kinds_of_values,
     ordered,
 )
-from shardctl.storage import printable
+from shardctl.storage import first_repeated, printable
 
 WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.
@@ -248,10 +248,11 @@ def _without_null(type_: pa.DataType) -> pa.DataType:
 
 
 def _unique_names(schema: pa.Schema) -> tuple[str, ...]:
-    twice = [name for name in schema.names if schema.names.count(name) > 1]
-    if twice:
-        raise InputError(f"two columns have the name {printable(twice[0])}; rename one")
-    return tuple(schema.names)
+    names = tuple(schema.names)
+    twice = first_repeated(names)
+    if twice is not None:
+        raise InputError(f"two columns have the name {printable(twice)}; rename one")
+    return names
 
 
 def _join_labels(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

@@ -28,7 +28,7 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import WRITTEN, Types, without_nulls
 from shardctl.sources.written import Written, filled, gives_back
-from shardctl.storage import printable
+from shardctl.storage import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
@@ -279,7 +279,7 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     nameless = next((place for place, name in enumerate(names, 1) if not name), None)
     if nameless is not None:
         raise Rejection("read", "nameless-column", f"column {nameless} has no name in the header; write one there")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice is not None:
         raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)} in the header; rename one")
     return tuple(names)
