@@ -260,7 +260,7 @@ def list_files(
         raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
-            listing.side = labels.load(side_files, rule.drop)
+            listing.side = labels.load(side_files, rule.drop, reading.null_values)
         except InputError as error:
             hint = hint_of_format(rule.file) if rule.file is not None else ""
             if hint:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT
+from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, NULL_WORDS
 from shardctl.sources.values import (
     ARROW,
     BYTES,
@@ -165,7 +165,7 @@ class Types:
         written = self._fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
-        if pa.types.is_string(type_) and not written.text and not written.digits:
+        if pa.types.is_string(type_) and not written.is_text and not written.digits:
             return pa.field(name, type_, metadata={WRITTEN: b"words"})
         if written.places is None or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
             return pa.field(name, type_)
@@ -200,6 +200,16 @@ class Types:
         """Return the CSV columns that are text though all their cells look like numbers, each with a cell that makes it so."""
         odd = {name: kinds.written.odd() for name, kinds in self._fields.items() if kinds.written is not None}
         return {name: cell for name, cell in odd.items() if cell is not None}
+
+    def cells_of_nulls(self) -> dict[str, list[str]]:
+        """Return the CSV columns that would be numbers without cells such as NA, each with these words."""
+        found = {name: kinds.written.hiding_nulls() for name, kinds in self._fields.items() if kinds.written is not None}
+        return {name: words for name, words in found.items() if words}
+
+    def null_labels(self) -> list[str]:
+        """Return the words for a missing value that are labels of CSV files, sorted."""
+        kinds = self._fields.get(self._label)
+        return sorted((self._labels or frozenset()) & NULL_WORDS) if kinds is not None and kinds.written is not None else []
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
