@@ -33,7 +33,7 @@ from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
 from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import counted, naming_the_path, printable
+from shardctl.storage import counted, first_repeated, naming_the_path, printable
 from shardctl.tables import open_table
 
 CHUNK_ROWS = 65536
@@ -262,7 +262,7 @@ def list_files(
         raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
-            listing.side = labels.load(side_files, rule.drop)
+            listing.side = labels.load(side_files, rule.drop, reading.null_values)
         except InputError as error:
             hint = hint_of_format(rule.file) if rule.file is not None else ""
             if hint:
@@ -309,7 +309,7 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
     listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, listing.path.parent)
     columns = listing.side.columns.column_names if listing.side else []
     names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice is not None:
         raise InputError(f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, or one of them")
     if rule.mode == "folder" and "label" in names:

@@ -200,6 +200,12 @@ class Recipe(Settings):
     delimiter: str | None = setting(
         Optional(Delimiter()), None, "What is between the cells of CSV files; tab too. Default: a comma, in .tsv files a tab."
     )
+    null_values: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Cells of CSV files that stand for a missing value, such as NA. Default: none; see docs/inputs.md.",
+        later=True,
+    )
     text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
     label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
     key_field: str | None = setting(
@@ -290,7 +296,15 @@ class Recipe(Settings):
         image = self.image_field if self.kind == "image" else None
         only, format_ = tuple(self.chosen_fields), "" if self.format == UNDECIDED else self.format
         return Reading(
-            self.record, self.encoding, self.columns, self.delimiter, self.label_source, image, format=format_, only=only
+            self.record,
+            self.encoding,
+            self.columns,
+            self.delimiter,
+            self.label_source,
+            image,
+            format=format_,
+            only=only,
+            null_values=self.null_values,
         )
 
     @classmethod

@@ -12,7 +12,8 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -365,6 +366,12 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that some names have more than once; None if there is none. Tables may have thousands."""
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -488,6 +488,9 @@ def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_pat
     assert [(s["_id"], s["few"], s["mixed"]) for s in (ds[2], ds[3], ds[4])] == [(1, 2, None), (None, 2.5, "a"), (2, None, "7")]
 
 
+NOON = datetime.datetime(2020, 1, 1, 12, 30, 5, 678)
+
+
 @pytest.mark.parametrize(
     ("value", "type_"),
     [
@@ -504,6 +507,15 @@ def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_pat
         (np.array([]), pa.list_(pa.int64())),
         (np.array([2**53], np.uint64), pa.list_(pa.float64())),
         (datetime.date(2020, 1, 1), pa.date32()),
+        (NOON, pa.timestamp("us")),
+        (NOON, pa.timestamp("ns")),
+        (NOON.replace(microsecond=0), pa.timestamp("s")),
+        (NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))), pa.timestamp("us", "Europe/Berlin")),
+        (NOON.time(), pa.time64("us")),
+        (np.timedelta64(1, "ns"), pa.time64("ns")),
+        (np.timedelta64("NaT", "ns"), pa.duration("ns")),
+        (datetime.timedelta(-1, 5), pa.duration("s")),
+        ({"a": 1}, pa.map_(pa.string(), pa.int64())),
         ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
     ],
 )  # fmt: skip
@@ -533,7 +545,33 @@ def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
         (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64()), "a numpy array of shape (1,) and type uint64"),
         (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64()), "a numpy array of shape (1,) and type uint64"),
         (np.array([-1]), pa.list_(pa.uint64()), "a numpy array of shape (1,) and type int64"),
-        (datetime.datetime(2020, 1, 1, 13, 30), pa.date32(), "an object of type datetime.datetime"),
+        (NOON, pa.date32(), "2020-01-01 12:30:05.000678 (datetime)"),
+        (NOON, pa.timestamp("s"), "2020-01-01 12:30:05.000678 (datetime)"),
+        (NOON, pa.timestamp("ms"), "2020-01-01 12:30:05.000678 (datetime)"),
+        (NOON, pa.timestamp("us", "UTC"), "2020-01-01 12:30:05.000678 (datetime)"),
+        (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us"), "2020-01-01 12:30:05.000678+00:00 (datetime)"),
+        (NOON.time(), pa.time32("ms"), "12:30:05.000678 (time)"),
+        (NOON.replace(tzinfo=datetime.timezone.utc).timetz(), pa.time64("us"), "12:30:05.000678+00:00 (time)"),
+        (datetime.timedelta(microseconds=1), pa.duration("ms"), "0:00:00.000001 (timedelta)"),
+        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s"), "2020-01-01 00:00:00.500000 (datetime)"),
+        (np.datetime64(1, "ns"), pa.timestamp("us"), "1970-01-01T00:00:00.000000001 (numpy datetime64)"),
+        (np.datetime64(1, "ns"), pa.date64(), "1970-01-01T00:00:00.000000001 (numpy datetime64)"),
+        (np.timedelta64(5, "M"), pa.int64(), "5 months (numpy timedelta64)"),
+        (np.timedelta64(5, "ns"), pa.float64(), "5 nanoseconds (numpy timedelta64)"),
+        (5, pa.timestamp("s"), "5 (int)"),
+        (5.5, pa.duration("s"), "5.5 (float)"),
+        (5.5, pa.date32(), "5.5 (float)"),
+        ([[NOON]], pa.list_(pa.large_list(pa.timestamp("s"))), "2020-01-01 12:30:05.000678 (datetime)"),
+        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))]), "2020-01-01 12:30:05.000678 (datetime)"),
+        ([2.7], pa.large_list(pa.int64()), "a list with 2.7 (float) in it"),
+        ([2.7], pa.list_view(pa.int64()), "a list with 2.7 (float) in it"),
+        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())])), "a dict with the key 'b' (str), which others do not have"),
+        ({"a": 2.7}, pa.map_(pa.string(), pa.int64()), "2.7 (float)"),
+        (2.7, pa.dictionary(pa.int32(), pa.int64()), "2.7 (float)"),
+        (b"a", pa.large_string(), "b'a' (bytes)"),
+        ("a", pa.large_binary(), "'a' (str)"),
+        ("aaa", pa.binary(3), "'aaa' (str)"),
+        (1e300, pa.float32(), "1e+300 (float)"),
         ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which others do not have"),
         ([("a", 1)], pa.struct([("a", pa.int64())]), "a list of length 1"),
         ({"a": 1}, pa.list_(pa.int64()), "a dict of length 1"),

@@ -362,6 +362,8 @@ def test_of_a_mixed_folder_the_kind_that_was_asked_for_is_converted(
 
 NOTICES = [
     ("a.csv", b"v,n\n1.9,1\n1.10,2\n", [], "the column v is kept as text: 1.10 would change if it were read as a number"),
+    ("a.csv", b"v,n\n1.5,1\nNA,2\n-,3\n", [], "the column v is kept as text: some cells are - or NA, and all others numbers"),
+    ("a.csv", b"v,label\n1,cat\n2,NA\n", [], "NA is a class; if that is a missing label, use --null-values NA"),
     ("a.csv", b"a;b\n1;2\n", [], "there is one column, a;b; if it is several, use --delimiter ';'"),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', [], "the field a holds values of several types"),
     ("a.jsonl", b'{"split": "val", "n": 1}\n', [], "the field split of the records is kept as a field, and decides no split"),
@@ -370,6 +372,27 @@ NOTICES = [
     ("a.jsonl", b'{"a": 1, "b": 2}\n', ["--schema", "a:int64"], "left out: the fields b, which the schema does not name"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int64,c:int64"], "the first records have no field c, which the schema names"),
 ]
+
+
+ROWS_WITH_NA = b'v,label,t\n1,cat,x\nNA,NA,NA\n"null",dog,null\n2,"NA",\n'
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
+def test_words_for_a_missing_value_are_missing_where_they_are_named(name: str, tmp_path: Path) -> None:
+    data = ROWS_WITH_NA if name == "a.csv" else gzip.compress(ROWS_WITH_NA.replace(b",", b"\t"))
+    (tmp_path / name).write_bytes(data)
+    told = shardctl.convert(tmp_path / name, tmp_path / "out", recipe={"null_values": "NA,null"}, workers=0).notices
+    dataset = shardctl.open(tmp_path / "out")
+    assert dataset.classes == ("cat", "dog")
+    assert [(row["v"], row["label"], row["t"]) for row in dataset] == [(1, 0, "x"), (None,) * 3, (None, 1, None), (2, None, "")]
+    assert told == ("2 of 4 samples without a label",)
+    assert (
+        shardctl.convert(tmp_path / name, tmp_path / "out", recipe={"null_values": ["NA", "null"]}, workers=0).status
+        == "up to date"
+    )
+    as_they_are = shardctl.convert(tmp_path / name, tmp_path / "plain", workers=0)
+    assert shardctl.open(tmp_path / "plain").classes == ("NA", "cat", "dog")
+    assert len(as_they_are.notices) == 2
 
 
 def test_a_delimiter_that_may_be_another_one_is_told_of_the_first_such_file(cli: Any, tmp_path: Path) -> None:

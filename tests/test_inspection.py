@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,21 @@ def test_statistics_of_images_come_from_their_headers(photos: Path, tmp_path: Pa
     assert found["image, bytes"].high == max(path.stat().st_size for path in photos.rglob("*.*"))
     formats = statistics_of(tmp_path / "out", blocks=100).formats
     assert formats == {"JPEG": len(list(photos.rglob("*.jpg"))), "PNG": len(list(photos.rglob("*.png")))}
-    assert distribution("none", np.empty(0)).counts == ()
+    assert distribution("none", Counter()).counts == ()
+
+
+def test_statistics_keep_no_block_in_memory(tmp_path: Path) -> None:
+    texts = ({"text": f"{number:05d}" * 2000} for number in range(4000))
+    shardctl.write(tmp_path / "out", texts, pa.schema({"text": pa.string()}), compression="zstd:1")
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        found = statistics_of(tmp_path / "out", blocks=1024)
+    finally:
+        pa.set_memory_pool(before)
+    whole = sum(column.raw_bytes for column in found.columns) * found.samples
+    assert (found.samples, whole > 30e6) == (4000, True)
+    assert 0 < pool.max_memory() < whole / 4
 
 
 @pytest.mark.parametrize("store", ["source", "raw"])

@@ -108,6 +108,28 @@ def test_a_column_of_other_words_stays_text(tmp_path: Path, cells: list[str]) ->
     assert column(tmp_path / "out", "x") == ("string", cells)
 
 
+def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path: Path, cli: Any) -> None:
+    source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
+    column_told, label_told = notices_of(source, tmp_path / "out")
+    assert (
+        "the column x is kept as text: some cells are NA or null, and all others numbers; with --null-values NA,null"
+        in column_told
+    )
+    assert "NA is a class (2 of 4 rows); if that is a missing label, use --null-values NA" in label_told
+    assert column(tmp_path / "out", "x") == ("string", ["1", "NA", "null", ""])
+    ran = cli("convert", source, tmp_path / "named", "--workers", "0", "--null-values", "NA,null", "--json")
+    assert [notice.partition(": ")[2] for notice in ran.json["notices"]] == ["2 rows of 4 without a label"]
+    assert column(tmp_path / "named", "x") == ("int64", [1, None, None, None])
+    assert shardctl.open(tmp_path / "named").classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("cells", [["NA", "null"], ["NA", "x"], ["None", "1.9", "1.10"]])
+def test_words_for_a_missing_value_are_not_told_where_the_other_cells_are_text(tmp_path: Path, cells: list[str]) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == ("string", cells)
+
+
 def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None:
     labelled(tmp_path / "in" / "train", "label,x", ["a,1", "b,2"])
     labelled(tmp_path / "in" / "val", "label,x", ["a,007", "b,"])

@@ -6,10 +6,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import xxhash
@@ -244,6 +246,57 @@ def test_times_with_a_zone_are_written_as_they_were_read(tmp_path: Path) -> None
     assert shardctl.open(tmp_path / "again")[0]["t"] == np.datetime64(1, "ns")
 
 
+NAIVE = datetime(2020, 1, 2, 3, 4, 5, 678)
+AWARE = NAIVE.replace(tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("several", "message"),
+    [
+        ([NAIVE, AWARE], r"the field t has values of several types, .*678 \(datetime\) in sample 0 and .*00:00 .* in sample 1"),
+        ([AWARE, NAIVE], r"the field t has values of several types, .*00:00 \(datetime\) in sample 0 and .*678 .* in sample 1"),
+        ([*[NAIVE] * 1100, AWARE], r"sample 1,100 \(000001100\): the field t is .*00:00 \(datetime\); its column"),
+        ([[NAIVE, AWARE]], "sample 0: the field t is a list of length 2, which no column holds"),
+        ([NAIVE.time(), AWARE.timetz()], r"sample 1: the field t is 03:04:05.000678\+00:00 \(time\), which no column holds"),
+        ([np.timedelta64(1, "M")], "sample 0: the field t is 1 months .*, which no column holds"),
+        ([pd.Timestamp(1)], r"sample 0: the field t is .*001 \(Timestamp\), which no column holds without a schema"),
+    ],
+)
+def test_no_time_is_changed_where_its_type_is_found(several: list[Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        shardctl.write(tmp_path / "out", [{"t": value} for value in several])
+
+
+def test_times_with_and_without_a_zone_come_out_as_they_went_in(tmp_path: Path) -> None:
+    east = AWARE.astimezone(timezone(timedelta(hours=2)))
+    sample = {"a": NAIVE, "b": AWARE, "c": NAIVE.time(), "d": NAIVE - NAIVE.replace(day=1), "e": pd.Timestamp(1)}
+    types = {"a": pa.timestamp("us"), "b": pa.timestamp("us", "UTC"), "c": pa.time64("us"), "d": pa.duration("us")}
+    schema = pa.schema({**types, "e": pa.timestamp("ns")})
+    shardctl.write(tmp_path / "out", [sample, {**sample, "b": east}], schema)
+    for row in shardctl.open(tmp_path / "out"):
+        assert {name: row[name] for name in "abcde"} == {**sample, "e": np.datetime64(1, "ns")}
+
+
+def test_a_declared_float32_takes_python_floats_and_rounds_them(tmp_path: Path) -> None:
+    narrow = pa.float32()
+    schema = pa.schema(
+        {"a": narrow, "b": pa.list_(narrow), "c": pa.struct({"d": pa.float16()}), "t": pa.fixed_shape_tensor(narrow, (1, 2))}
+    )
+    shardctl.write(tmp_path / "out", [{"a": 0.1, "b": [0.1, 2.5, 3], "c": {"d": 0.1}, "t": [[0.1, float("inf")]]}], schema)
+    (row,) = shardctl.open(tmp_path / "out")
+    near = float(np.float32(0.1))
+    assert (row["a"], list(row["b"]), row["c"]["d"]) == (near, [near, 2.5, 3], float(np.float16(0.1)))
+    assert row["t"].tolist() == [[near, float("inf")]]
+
+
+@pytest.mark.parametrize("value", [1e300, 2**24 + 1, np.float64(0.1), True, "0.1"])
+def test_what_is_no_float_that_a_declared_float32_rounds_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sample 0 .*: the field a is .*; its column is of type float"):
+        shardctl.write(tmp_path / "out", [{"a": value}], pa.schema({"a": pa.float32()}))
+    with pytest.raises(InputError, match=r"sample 1,100 .*: the field a is 0\.1"):  # nobody chose float32
+        shardctl.write(tmp_path / "out", [*[{"a": np.float32(0.5)}] * 1100, {"a": 0.1}])
+
+
 TENSOR = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2, 3)))])
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -273,7 +326,8 @@ def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(valu
         ([True, 5.5], pa.float64()),
         (range(2), pa.int64()),
         (bytearray(b"ab"), pa.uint8()),
-        ([0.1, 0.5], pa.float32()),
+        ([1e300, 0.5], pa.float32()),
+        ([np.float64(0.1), 0.5], pa.float32()),
         ([2**24 + 1, 0.5], pa.float32()),
         ([[1, 2]], pa.int64()),
         ([[1], [2]], pa.int64()),

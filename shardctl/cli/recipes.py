@@ -62,6 +62,11 @@ _SOURCE = (
         "--delimiter", metavar="C|tab", help="What is between the cells of CSV files, for instance ;. Default: a comma."
     ),
     click.option(
+        "--null-values",
+        metavar="A,B,…",
+        help="Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none.",
+    ),
+    click.option(
         "--encoding",
         metavar="utf-8|NAME|detect",
         help="Encoding of text files, for instance gbk; detect finds that of each file. Default: utf-8.",

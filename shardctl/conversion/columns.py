@@ -166,8 +166,9 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
 
     Raises InputError if they have none of its fields.
     """
-    left_out = [name for name in first if name not in schema.names]
-    missing = [name for name in schema.names if name not in first]
+    named, held = dict.fromkeys(schema.names), dict.fromkeys(first)
+    left_out = [name for name in held if name not in named]
+    missing = [name for name in named if name not in held]
     if first and len(missing) == len(schema):
         raise InputError(f"the records have none of the fields of the schema ({some(missing)}); they have {some(first)}")
     if left_out:

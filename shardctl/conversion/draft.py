@@ -33,7 +33,7 @@ from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
-from shardctl.sources.jsonl import mixed_notices
+from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.types import Types, without_nulls
 from shardctl.splitting import split_files
@@ -190,6 +190,8 @@ def make_draft(
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
+        if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
+            listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_streams(surveyor, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
@@ -233,6 +235,7 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
         f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
         for name, cell in types.odd_cells().items()
     ]
+    notices += [null_notice(name, words) for name, words in types.cells_of_nulls().items()]
     path, name = surveyor.only_column()
     if path:
         mark = next(mark for mark in DELIMITERS if mark in name)

@@ -187,26 +187,23 @@ def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str])
     if image is not None and image.shape is not None:
         fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
     known = {f.name: f for f in fields}
-    names = list(dict.fromkeys(name for sample in samples for name in sample.fields))
-    result = [f for f in fields if f.name in names]
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    result = {f.name: f for f in fields if f.name in names}
     for name in names:
         if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
             continue
         type_ = _array_type(name, samples) if setters[name] in models and name not in known else None
         found = pa.field(name, type_ or _own_type(name, samples, setters[name], known[name].type if name in known else None))
-        if name in known:
-            result[[f.name for f in result].index(name)] = found
-        else:
-            result.append(found)
+        result[name] = found
     if "variant" not in known and any(sample.fields["variant"] for sample in samples):
-        result.append(pa.field("variant", pa.int32()))  # a function makes several samples of one
-    kept = [f.name for f in result if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
+        result["variant"] = pa.field("variant", pa.int32())  # a function makes several samples of one
+    kept = [f.name for f in result.values() if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
     roles = {
         f.name: role
-        for f in result
+        for f in result.values()
         if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
     }
-    return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept, roles)
+    return Layout.by_name(job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles)
 
 
 def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
@@ -247,7 +244,8 @@ def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType |
     for sample in samples:
         try:
             plain = plain_value(sample.fields.get(name))
-            pa.array([plain])
+            if known is None or not _fits(plain, known):
+                check_fit(plain, column_type(pa.array([plain]).type))
             values.append(plain)
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise

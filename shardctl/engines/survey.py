@@ -101,7 +101,8 @@ def stretches_from(record: dict[str, Any]) -> tuple[Stretch, ...]:
 
 def reading_from(record: dict[str, Any]) -> Reading:
     """Return how the records of such work are read."""
-    return Reading(**{**record["reading"], **{name: tuple(record["reading"][name]) for name in ("columns", "only")}})
+    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values")}
+    return Reading(**{**record["reading"], **lists})
 
 
 Found = list[Any]

@@ -10,6 +10,7 @@ from shardctl.exports.images import Recoding
 from shardctl.exports.source import Source
 from shardctl.json_form import check_type
 from shardctl.sources.exported import Field
+from shardctl.storage import first_repeated
 
 SHORT = 60
 """A type with more letters than this is not written out in a sentence."""
@@ -42,7 +43,7 @@ def plan_fields(export: Export, source: Source) -> tuple[PlannedField, ...]:
     Recoding.parse(source.choice.store)
     planned = tuple(_planned(export, Column(source, name), source.choice.on_loss) for name in source.names)
     names = [each.written for each in planned if each.written is not None]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice is not None:
         raise UsageError(f"several columns would be called {twice!r} in the export; --rename gives them other names")
     return planned

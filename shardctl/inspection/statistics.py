@@ -15,6 +15,7 @@ from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import some_blocks
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
+from shardctl.roles import Roles
 from shardctl.shard import Compression
 from shardctl.token_columns import DOCUMENT_COLUMNS, packed_column
 
@@ -73,35 +74,65 @@ def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) 
 
     Raises DatasetError if not even its tables can be read, UsageError for a split that there is not.
     """
-    looked_at: list[pa.RecordBatch] = []
-    images: dict[str, None] = {}
-    told_elsewhere = {"key"}
+    compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
+    tally = _Tally(compression.codec(), images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(target, split, blocks)))))
     faults: list[str] = []
     for block in some_blocks(target, split, blocks):
         try:
-            looked_at.append(block.data)
-            images |= dict.fromkeys(block.reader.layout.roles.images)
-            if packed_column(block.reader.layout.roles) is not None:
-                told_elsewhere |= set(DOCUMENT_COLUMNS)  # token_statistics.py tells how many documents there are
+            tally.add(block.data, block.reader.layout.roles)
         except DatasetError as error:
             faults.append(str(error))
-    compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
-    codec = compression.codec()
-    samples = sum(block.num_rows for block in looked_at)
-    columns: list[ColumnStatistics] = []
-    distributions: list[Distribution] = []
-    formats: Counter[str] = Counter()
-    for place, field in enumerate(looked_at[0].schema if looked_at else ()):
-        parts = [block.column(place) for block in looked_at]
-        raw = sum(part.nbytes for part in parts)
-        stored = sum(_stored(part, codec) for part in parts)
-        columns.append(ColumnStatistics(field.name, str(field.type), round(raw / samples, 1), round(stored / samples, 1)))
-        if field.name in images and field.type.equals(ENCODED_IMAGE):
-            distributions += _image_sizes(field.name, parts, formats)
-        elif field.name not in told_elsewhere and (lengths := _lengths(parts)) is not None:
-            distributions.append(distribution(f"{field.name}, {_unit(field.type)}", lengths))
-    of_formats = dict(formats.most_common())
-    return Statistics(samples, len(looked_at), tuple(columns), tuple(distributions), of_formats, tuple(faults))
+    return tally.result(faults)
+
+
+class _Tally:
+    """What was counted so far, a block at a time: nothing of a block stays, and different lengths are few."""
+
+    def __init__(self, codec: pa.Codec | None, images: int) -> None:
+        self._codec, self._images = codec, images
+        self._samples = self._blocks = 0
+        self._types: dict[str, pa.DataType] = {}
+        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._counts: dict[str, dict[str, Counter[Any]]] = {}
+        self._formats: Counter[str] = Counter()
+
+    def add(self, block: pa.RecordBatch, roles: Roles) -> None:
+        """Count a block."""
+        told_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}  # token_statistics.py does
+        self._samples += block.num_rows
+        self._blocks += 1
+        for field, column in zip(block.schema, block.columns, strict=True):
+            self._types.setdefault(field.name, field.type)
+            self._bytes[field.name, "raw"] += column.nbytes
+            self._bytes[field.name, "stored"] += _stored(column, self._codec)
+            spreads = self._counts.setdefault(field.name, {})
+            if field.name in roles.images and field.type.equals(ENCODED_IMAGE):
+                self._add_images(column, field.name, spreads)
+            elif field.name not in told_elsewhere and (lengths := _lengths(column)) is not None:
+                values, counts = np.unique(lengths, return_counts=True)
+                spread = spreads.setdefault(f"{field.name}, {_unit(field.type)}", Counter())
+                spread.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def _add_images(self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]) -> None:
+        """Count width, height, stored bytes and formats of some images of a field."""
+        from shardctl.inspection.images import facts_of  # loads the decoders, which most datasets of text never need
+
+        facts = [facts_of(data.as_py()) for data in column.slice(0, self._images).field("bytes") if data.is_valid]
+        self._formats.update(str(fact["format"] or "unreadable") for fact in facts)
+        for name, what in (("width", f"{field} width"), ("height", f"{field} height"), ("image_bytes", f"{field}, bytes")):
+            known = Counter(fact[name] for fact in facts if fact[name] is not None)
+            if known:
+                spreads.setdefault(what, Counter()).update(known)
+
+    def result(self, faults: list[str]) -> Statistics:
+        """Return all of it, with what was wrong with blocks."""
+        columns = []
+        for name, type_ in self._types.items():
+            raw, stored = (round(self._bytes[name, which] / self._samples, 1) for which in ("raw", "stored"))
+            columns.append(ColumnStatistics(name, str(type_), raw, stored))
+        distributions = [distribution(what, counter) for each in self._counts.values() for what, counter in each.items()]
+        of_formats = dict(self._formats.most_common())
+        return Statistics(self._samples, self._blocks, tuple(columns), tuple(distributions), of_formats, tuple(faults))
 
 
 def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
@@ -116,15 +147,14 @@ def _unit(type_: pa.DataType) -> str:
     return "bytes" if pa.types.is_string(type_) or pa.types.is_binary(type_) else "items"
 
 
-def _lengths(parts: list[pa.Array]) -> npt.NDArray[Any] | None:
+def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
     """Return how long text, bytes and lists are; None for other columns."""
-    type_ = parts[0].type
+    type_ = column.type
     small = pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_)
     if not small and not pa.types.is_large_list(type_):
         return None
-    width = np.int32 if small else np.int64
-    offsets = [np.frombuffer(part.buffers()[1], width)[part.offset : part.offset + len(part) + 1] for part in parts]
-    return np.concatenate([np.diff(each)[_there(part)] for each, part in zip(offsets, parts, strict=True)])
+    offsets = np.frombuffer(column.buffers()[1], np.int32 if small else np.int64)
+    return np.asarray(np.diff(offsets[column.offset : column.offset + len(column) + 1])[_there(column)])
 
 
 def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
@@ -132,41 +162,36 @@ def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
     return np.asarray(column.is_valid()) if column.null_count else np.ones(len(column), bool)
 
 
-def _image_sizes(field: str, parts: list[pa.StructArray], formats: Counter[str]) -> list[Distribution]:
-    """Return the spread of width, height and stored bytes of some images of a field, and count their formats."""
-    from shardctl.inspection.images import facts_of  # loads the decoders, which most datasets of text never need
-
-    share = max(1, IMAGES // len(parts))
-    facts = [facts_of(data.as_py()) for part in parts for data in part.slice(0, share).field("bytes") if data.is_valid]
-    formats.update(str(fact["format"] or "unreadable") for fact in facts)
-    found = []
-    for name, what in (("width", f"{field} width"), ("height", f"{field} height"), ("image_bytes", f"{field}, bytes")):
-        values = np.array([fact[name] for fact in facts if fact[name] is not None])
-        if len(values):
-            found.append(distribution(what, values))
-    return found
-
-
-def distribution(what: str, values: npt.NDArray[Any]) -> Distribution:
-    """Return how numbers are spread; nothing of none."""
-    if not len(values):
+def distribution(what: str, counter: Counter[Any]) -> Distribution:
+    """Return how numbers are spread, given how often there is each; nothing of none."""
+    if not counter:
         return Distribution(what, 0, 0, 0, (), ())
-    counts, edges = np.histogram(values, min(BINS, max(1, int(values.max() - values.min()))))
-    spread = (float(values.min()), float(np.median(values)), float(values.max()))
-    return Distribution(what, *spread, tuple(edges.round(1).tolist()), tuple(counts.tolist()))
+    values, counts = _sorted_counts(counter)
+    binned, edges = np.histogram(values, min(BINS, max(1, int(values[-1] - values[0]))), weights=counts)
+    spread = (float(values[0]), _median(values, counts), float(values[-1]))
+    return Distribution(what, *spread, tuple(edges.round(1).tolist()), tuple(binned.astype(np.int64).tolist()))
+
+
+def _sorted_counts(counter: Counter[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    values = np.array(sorted(counter))
+    return values, np.array([counter[value] for value in values.tolist()], np.int64)
+
+
+def _median(values: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
+    """Return the median of numbers, of which `values` are sorted and `counts` says how often there is each."""
+    up_to, total = np.cumsum(counts), int(counts.sum())
+    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
+    return sum(middle) / 2
 
 
 def spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
     """Return how whole numbers are spread: bins of one number each, or of several where there are too many."""
     if not counter:
         return Distribution(what, 0, 0, 0, (), ())
-    values = np.array(sorted(counter))
-    counts = np.array([counter[value] for value in values.tolist()])
+    values, counts = _sorted_counts(counter)
     low, high = int(values[0]), int(values[-1])
     width = -(-(high + 1 - low) // BINS)
     bins = -(-(high + 1 - low) // width)
     binned = np.bincount((values - low) // width, counts, minlength=bins).astype(np.int64)
     edges = tuple(float(low + width * number) for number in range(bins + 1))
-    up_to, total = np.cumsum(counts), int(counts.sum())
-    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
-    return Distribution(what, low, sum(middle) / 2, high, edges, tuple(binned.tolist()))
+    return Distribution(what, low, _median(values, counts), high, edges, tuple(binned.tolist()))

@@ -38,11 +38,12 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
     """
     schema, roles = shards.layout.columns, shards.layout.roles
     chosen: dict[str, Column] = {}
+    there = set(schema.names)
     for name in schema.names if names is None else names:
-        whole, _, member = name.partition(".") if name not in schema.names else (name, "", "")
-        column = Column.of(schema.field(whole), roles.get(whole)) if whole in schema.names else None
+        whole, _, member = name.partition(".") if name not in there else (name, "", "")
+        column = Column.of(schema.field(whole), roles.get(whole)) if whole in there else None
         if column is None or (member and (column.objects is None or member not in column.object_members)):
-            raise _no_column(shards, [name for name in names or () if name not in schema.names])
+            raise _no_column(shards, [name for name in names or () if name not in there])
         before = chosen.get(whole)
         if member and (before is None or before.members is not None):
             column = replace(column, members=(*(before.object_members if before is not None else ()), member))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.brought import local_path
+from shardctl.sources.jsonl import null_notice
 from shardctl.sources.written import Written, filled
 from shardctl.storage import READ_CHUNK, HashingReader, printable
 
 
-def read_delimited(path: Path) -> tuple[pa.Table, str]:
+def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str]:
     """Return the table of a CSV file (a TSV file by its suffix), every cell as it is written, and the file's SHA-256 in hex.
 
-    Raises InputError.
+    Cells that are one of `nulls` are null. Raises InputError.
     """
     shown = printable(str(path))
     from pyarrow import csv as arrow_csv  # 20 ms to import, and most conversions have no CSV
@@ -37,7 +38,9 @@ def read_delimited(path: Path) -> tuple[pa.Table, str]:
                 io.BufferedReader(raw, READ_CHUNK),
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types={name: pa.string() for name in names}, strings_can_be_null=False
+                    column_types={name: pa.string() for name in names},
+                    null_values=list(nulls),
+                    strings_can_be_null=bool(nulls),
                 ),
             )
         if table.column_names != names:  # cells of columns that were not named are no longer as they are written
@@ -61,19 +64,16 @@ def narrowed(table: pa.Table, as_text: Collection[str]) -> tuple[pa.Table, list[
     """
     columns, notices = [], []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        narrow, odd = (column, None) if name in as_text else _narrowed_column(column)
-        columns.append(narrow)
-        if odd is not None:
+        if name in as_text:
+            columns.append(column)
+            continue
+        written = Written.of(column)
+        type_ = written.type()
+        columns.append(column if pa.types.is_string(type_) else filled(column).cast(type_))
+        if (odd := written.odd()) is not None:
             notices.append(
                 f"the column {printable(name)} is kept as text: {printable(odd)} would change if it were read as a number"
             )
+        if words := written.hiding_nulls():
+            notices.append(null_notice(name, words))
     return pa.table(columns, names=table.column_names), notices
-
-
-def _narrowed_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
-    """Return the column as numbers; or as it is, with the first value for which that is so if all look like numbers."""
-    written = Written.of(column)
-    type_ = written.type()
-    if pa.types.is_string(type_):
-        return column, written.odd()
-    return filled(column).cast(type_), None

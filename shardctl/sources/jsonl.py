@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,11 @@ MOST_LEVELS = 500
 
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
+
+NULL_WORDS = frozenset(
+    ("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "NULL", "Null", "null", "None", "none", "NaN", "nan", "?", "-", "\\N")
+)
+"""What people write into a cell of a table that has no value. shardctl takes none of them for that unless it is told to."""
 
 SHOWN_DIGITS = 40
 """Characters of a number that a message shows."""
@@ -127,6 +132,21 @@ def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
         " are no strings are kept as JSON text"
         for name in fields
     ]
+
+
+def null_notice(column: str, words: Sequence[str]) -> str:
+    """Say which words for a missing value make a column text whose other cells are all numbers."""
+    cells = " or ".join(map(printable, words))
+    return (
+        f"the column {printable(column)} is kept as text: some cells are {cells}, and all others numbers; with --null-values"
+        f" {printable(','.join(words))} those are missing values, and the column has numbers"
+    )
+
+
+def null_label_notice(words: Sequence[str], counts: str) -> str:
+    """Say which words for a missing value name classes; `counts` says of how many rows."""
+    one, are = (" and ".join(map(printable, words)), "is a class" if len(words) == 1 else "are classes")
+    return f"{one} {are}{counts}; if that is a missing label, use --null-values {printable(','.join(words))}"
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:

@@ -20,6 +20,7 @@ from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
 from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described
+from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.types import Types
 from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
 
@@ -126,11 +127,11 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     return count, few
 
 
-def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideTable:
+def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> SideTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
-    `drop` names columns that are left out. Raises InputError: not UTF-8, not CSV or JSONL, no rows, no column of file
-    names, repeated names. UsageError if there is no column to drop.
+    `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
+    UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column to drop.
     """
     paths = [path for path, _ in found]
     shown = some([str(path) for path in paths])
@@ -138,7 +139,9 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
     exports = [described(str(path)) for path in paths]
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
-    parts = [read(files, {*drop, *own}) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
+    left_out = {*drop, *own}
+    parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
+    parts += [_read_all_lines(json, left_out)] if json else []
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
@@ -150,7 +153,7 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     if count:
         rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
-    columns, classes, said = _encode_label(columns, shown)
+    columns, classes, said = _encode_label(columns, shown, bool(csv))
     if classes is None and LABEL_COLUMN in columns.column_names:
         classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
@@ -196,13 +199,13 @@ class _Read:
     notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
+def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str], nulls: Sequence[str]) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
     from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
 
     tables, names, held, digests = [], [], [], []
     for path, folder in found:
-        table, digest = delimited.read_delimited(path)
+        table, digest = delimited.read_delimited(path, nulls)
         digests.append(digest)
         shown = printable(str(path))
         if not len(table):
@@ -342,8 +345,11 @@ def _hashes_of(names: pa.Array) -> npt.NDArray[np.uint64]:
     return np.concatenate([hash_names(names.slice(start, ROWS_AT_ONCE).to_pylist()) for start in starts])
 
 
-def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
-    """Make `label` int64: class names become their place in the sorted list of names. The last is notices."""
+def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
+    """Make `label` int64: class names become their place in the sorted list of names. The last is notices.
+
+    `has_cells`: some of the rows are of CSV files.
+    """
     if LABEL_COLUMN not in table.column_names:
         like = [name for name in table.column_names if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN]
         rename = f" (rename {printable(like[0])} to label if that is what it is)" if like else ""
@@ -362,7 +368,12 @@ def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...
         raise InputError(f"{shown}: the column label holds {label.type}; it must hold class names or whole numbers")
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count
-    return table, classes, [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
+    notices = [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
+    words = [name for name in classes or () if name in NULL_WORDS]
+    if words and has_cells:
+        rows = pc.sum(pc.is_in(label, value_set=pa.array(words))).as_py()
+        notices.append(null_label_notice(words, f" ({rows:,} of {len(table):,} rows)"))
+    return table, classes, notices
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT
+from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, NULL_WORDS
 from shardctl.sources.values import (
     ARROW,
     BYTES,
@@ -38,7 +38,7 @@ from shardctl.sources.values import (
     kinds_of_values,
     ordered,
 )
-from shardctl.storage import printable
+from shardctl.storage import first_repeated, printable
 
 WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.
@@ -165,7 +165,7 @@ class Types:
         written = self._fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
-        if pa.types.is_string(type_) and not written.text and not written.digits:
+        if pa.types.is_string(type_) and not written.is_text and not written.digits:
             return pa.field(name, type_, metadata={WRITTEN: b"words"})
         if written.places is None or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
             return pa.field(name, type_)
@@ -200,6 +200,16 @@ class Types:
         """Return the CSV columns that are text though all their cells look like numbers, each with a cell that makes it so."""
         odd = {name: kinds.written.odd() for name, kinds in self._fields.items() if kinds.written is not None}
         return {name: cell for name, cell in odd.items() if cell is not None}
+
+    def cells_of_nulls(self) -> dict[str, list[str]]:
+        """Return the CSV columns that would be numbers without cells such as NA, each with these words."""
+        found = {name: kinds.written.hiding_nulls() for name, kinds in self._fields.items() if kinds.written is not None}
+        return {name: words for name, words in found.items() if words}
+
+    def null_labels(self) -> list[str]:
+        """Return the words for a missing value that are labels of CSV files, sorted."""
+        kinds = self._fields.get(self._label)
+        return sorted((self._labels or frozenset()) & NULL_WORDS) if kinds is not None and kinds.written is not None else []
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
@@ -248,10 +258,11 @@ def _without_null(type_: pa.DataType) -> pa.DataType:
 
 
 def _unique_names(schema: pa.Schema) -> tuple[str, ...]:
-    twice = [name for name in schema.names if schema.names.count(name) > 1]
-    if twice:
-        raise InputError(f"two columns have the name {printable(twice[0])}; rename one")
-    return tuple(schema.names)
+    names = tuple(schema.names)
+    twice = first_repeated(names)
+    if twice is not None:
+        raise InputError(f"two columns have the name {printable(twice)}; rename one")
+    return names
 
 
 def _join_labels(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

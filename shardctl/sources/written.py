@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.sources.jsonl import EXACT_IN_FLOAT
+from shardctl.sources.jsonl import EXACT_IN_FLOAT, NULL_WORDS
 
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _WORDS = r"^(nan|NaN|inf|-inf)$"
 _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-][0-9]+)?$"
 _LIKE_A_NUMBER = r"^\s*[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 """Text that looks like a number: if it is kept as text, a notice says so."""
+
+_NO_NUMBERS = sorted(word for word in NULL_WORDS if not re.search(_WORDS, word))
+_NO_NUMBER = frozenset(_NO_NUMBERS)
+"""Words for a missing value that make a column text."""
 
 _LOOKS_LIKE_A_NUMBER = re.compile(rf"{_LIKE_A_NUMBER}|{_WORDS}")
 
@@ -31,7 +35,8 @@ class Written:
     `digits`: a cell has digits (`nan` and `inf` alone are words). `whole`: all cells are whole numbers. `places` are the
     fewest and the most decimal places. The others are the first cell that is a whole number `beyond` 64 bits, is `inexact`
     (float64 would not give it back as it is written) or is `padded` with a zero at its end, as 1.10 is (1.0 is not: that is
-    how a whole float64 is printed).
+    how a whole float64 is printed). `nulls` are the words for a missing value that are in other cells than these: they make
+    the column text, too.
     """
 
     cells: bool = False
@@ -42,11 +47,17 @@ class Written:
     beyond: str | None = None
     inexact: str | None = None
     padded: str | None = None
+    nulls: frozenset[str] = frozenset()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a cell is not written as a number, or as `nan` or `inf`."""
+        return self.text or bool(self.nulls)
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray) -> Written:
         """Look at a column of strings, in which an empty string is an empty cell; null is one too."""
-        few = [value for value in column.slice(0, 100).to_pylist() if value]
+        few = [value for value in column.slice(0, 100).to_pylist() if value and value not in _NO_NUMBER]
         if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
             return cls(True, text=True)  # the usual column of text, without a copy of it
         values = filled(column).drop_null()
@@ -90,7 +101,11 @@ class Written:
     @classmethod
     def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> Written:
         if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
-            return cls(True, text=True)
+            are_nulls = pc.is_in(values, value_set=pa.array(_NO_NUMBERS, values.type))
+            nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
+            if not len(nulls):
+                return cls(True, text=True)
+            return replace(cls.of(others), cells=True).join(cls(True, nulls=frozenset(pc.unique(nulls).to_pylist())))
         numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
         if not len(numbers):
             return cls(True, whole=False)
@@ -120,11 +135,12 @@ class Written:
             beyond=_first(self.beyond, other.beyond),
             inexact=_first(self.inexact, other.inexact),
             padded=_first(self.padded, other.padded),
+            nulls=self.nulls | other.nulls,
         )
 
     def type(self) -> pa.DataType:
         """Return int64, float64 or string. More cells never make numbers of a column that is text, unless it has words only."""
-        if self.text or not self.digits or self.beyond or (self.inexact and not self.whole):
+        if self.is_text or not self.digits or self.beyond or (self.inexact and not self.whole):
             return pa.string()
         if self.whole:
             return pa.int64()
@@ -133,19 +149,25 @@ class Written:
 
     def odd(self) -> str | None:
         """Return a cell for which the column is text though all its cells look like numbers; None if that is not so."""
-        if not pa.types.is_string(self.type()) or self.text or not self.digits:
+        if not pa.types.is_string(self.type()) or self.is_text or not self.digits:
             return None
         return self.beyond or (None if self.whole else self.inexact or self.padded)
 
+    def hiding_nulls(self) -> list[str]:
+        """Return the words for which the column is text though all its other cells are numbers; none if that is not so."""
+        of_others = replace(self, nulls=frozenset()).type()
+        return [] if pa.types.is_string(of_others) else sorted(self.nulls)
+
     def to_json(self) -> list[Any]:
         """Return everything as plain data."""
-        return [self.cells, self.text, self.digits, self.whole, self.places, self.beyond, self.inexact, self.padded]
+        odd = [self.beyond, self.inexact, self.padded]
+        return [self.cells, self.text, self.digits, self.whole, self.places, sorted(self.nulls), *odd]
 
     @classmethod
     def from_json(cls, record: list[Any]) -> Written:
         """Build what `to_json` gave."""
-        some, text, digits, whole, places, *cells = record
-        return cls(some, text, digits, whole, tuple(places) if places else None, *cells)
+        some, text, digits, whole, places, nulls, beyond, inexact, padded = record
+        return cls(some, text, digits, whole, tuple(places) if places else None, beyond, inexact, padded, frozenset(nulls))
 
 
 def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:

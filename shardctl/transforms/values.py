@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -188,13 +189,51 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
     """Return a value as a column of this type takes it. Raises UnfitValue if it would not come out as it went in."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _for_tensor(value, type_)
-    plain = plain_value(value)
-    if isinstance(plain, np.datetime64) and pa.types.is_timestamp(type_) and type_.tz:
+    if isinstance(value, np.datetime64) and pa.types.is_timestamp(type_) and type_.tz:
         # In UTC, as it is read; Arrow takes numpy's times for columns without a time zone only.
-        number = plain.astype(f"datetime64[{type_.unit}]")
-        plain = plain if np.isnat(number) or number != plain else int(number.astype(np.int64))
+        number = value.astype(f"datetime64[{type_.unit}]")
+        if np.isnat(value) or number != value:
+            check_fit(plain_value(value), pa.timestamp(type_.unit))
+            return None
+        return int(number.astype(np.int64))
+    plain = plain_value(value)
     check_fit(plain, type_)
     return plain
+
+
+def rounded(value: Any, type_: pa.DataType) -> Any:
+    """Return a value with its Python floats rounded to a narrow floating type, where a person chose it for the column.
+
+    Python has one width of floats, so that they cannot be written otherwise. Numbers of numpy have the width that was chosen
+    for them, and stay as they are; so does a float beyond the type, which would become infinite.
+    """
+    if isinstance(type_, pa.FixedShapeTensorType):
+        nested = type_.value_type
+        for _ in range(1 if _is_flat(value) else len(type_.shape)):
+            nested = pa.list_(nested)
+        return rounded(value, nested)
+    if _is_list(type_) and isinstance(value, list | tuple):
+        inner = type_.value_type
+        if _is_wide(inner) or set(map(type, value)) != {float}:
+            return [rounded(part, inner) for part in value]
+        exact = np.array(value)
+        with np.errstate(over="ignore"):
+            narrow = exact.astype(inner.to_pandas_dtype()).astype(np.float64)
+        return np.where(np.isinf(narrow), exact, narrow).tolist()
+    if pa.types.is_struct(type_) and isinstance(value, dict):
+        types = {field.name: field.type for field in type_}
+        return {name: rounded(part, types[name]) if name in types else part for name, part in value.items()}
+    if _is_wide(type_) or not isinstance(value, float) or isinstance(value, np.generic):
+        return value
+    one = _narrowed(value, type_)
+    return value if math.isinf(one) else one
+
+
+def holds_narrow_floats(type_: pa.DataType) -> bool:
+    """Return whether a type is one of floats that are narrower than Python's, or has one inside."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return holds_narrow_floats(type_.storage_type)
+    return not _is_wide(type_) or any(holds_narrow_floats(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
@@ -259,12 +298,21 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
 def _check(value: Any, type_: pa.DataType) -> None:
     if value is None:
         return
-    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+    if _is_list(type_):
         _check_list(value, type_.value_type)
     elif pa.types.is_struct(type_):
         _check_struct(value, type_)
+    elif pa.types.is_map(type_):
+        _check_map(value, type_)
+    elif pa.types.is_dictionary(type_):
+        _check(value, type_.value_type)
     elif not _takes(type_, type(value)) or not _is_exact(value, type_):
         raise UnfitValue(describe(value))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_list, pa.types.is_fixed_size_list, pa.types.is_large_list, pa.types.is_list_view)
+    return any(is_kind(type_) for is_kind in kinds) or bool(pa.types.is_large_list_view(type_))
 
 
 def _check_list(value: Any, type_: pa.DataType) -> None:
@@ -273,12 +321,17 @@ def _check_list(value: Any, type_: pa.DataType) -> None:
             raise UnfitValue(describe(value))
     elif not isinstance(value, list):
         raise UnfitValue(describe(value))
-    elif pa.types.is_nested(type_) or not (_is_wide(type_) or _are_exact(value, type_)):
+    elif _needs_a_look(type_) or not (_is_wide(type_) or _are_exact(value, type_)):
         for part in value:
             _check(part, type_)
     elif odd := [kind for kind in set(map(type, value)) - {type(None)} if not _takes(type_, kind)]:
         part = next(part for part in value if type(part) in odd)
         raise UnfitValue(f"a {type(value).__name__} with {describe(part)} in it")
+
+
+def _needs_a_look(type_: pa.DataType) -> bool:
+    """Return whether the type of a value does not say yet that a column of this type holds it."""
+    return bool(pa.types.is_nested(type_) or _is_time(type_) or pa.types.is_dictionary(type_))
 
 
 def _is_wide(type_: pa.DataType) -> bool:
@@ -306,29 +359,80 @@ def _check_struct(value: Any, type_: pa.DataType) -> None:
         _check(part, fields[name])
 
 
+def _check_map(value: Any, type_: pa.MapType) -> None:
+    if not isinstance(value, dict):
+        raise UnfitValue(describe(value))
+    for name, part in value.items():
+        _check(name, type_.key_type)
+        _check(part, type_.item_type)
+
+
 def _takes(type_: pa.DataType, kind: type) -> bool:
     """Return whether a column of this type holds values of a Python type. Arrow decides of the types that are not listed."""
     if pa.types.is_boolean(type_):
         return issubclass(kind, bool)
     if pa.types.is_integer(type_):
-        return issubclass(kind, int | np.integer) and not issubclass(kind, bool)
+        return issubclass(kind, int | np.integer) and not issubclass(kind, bool | np.timedelta64)
     if pa.types.is_floating(type_):
-        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(kind, bool)
-    if pa.types.is_string(type_):
+        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(kind, bool | np.timedelta64)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return issubclass(kind, str)
-    if pa.types.is_binary(type_):
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
         return issubclass(kind, bytes | bytearray | memoryview)
+    if pa.types.is_fixed_size_binary(type_):
+        return not issubclass(kind, str)  # a UUID is one, too
     if pa.types.is_date(type_):
-        return not issubclass(kind, datetime.datetime)  # its time would be lost
+        return issubclass(kind, datetime.date | np.datetime64) and not issubclass(kind, datetime.datetime)  # its time is lost
+    if pa.types.is_timestamp(type_):
+        return issubclass(kind, datetime.datetime | np.datetime64)  # whole numbers would come out as times
+    if pa.types.is_time(type_):
+        return issubclass(kind, datetime.time | np.timedelta64)
+    if pa.types.is_duration(type_):
+        return issubclass(kind, datetime.timedelta | np.timedelta64)
     return True
 
 
 def _is_exact(value: Any, type_: pa.DataType) -> bool:
-    """Return whether a number is the same in a narrow floating type."""
+    """Return whether a number is the same in a narrow floating type, and a time in its unit, with or without a time zone."""
+    if _is_time(type_):
+        return _is_same_time(value, type_)
     if _is_wide(type_):
         return True
-    narrow = float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
+    narrow = _narrowed(value, type_)
     return narrow == value or math.isnan(narrow)
+
+
+def _narrowed(value: Any, type_: pa.DataType) -> float:
+    with np.errstate(all="ignore"):  # what overflows does not come back as it was
+        return float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
+
+
+def _is_time(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(type_)) and not pa.types.is_interval(type_)
+
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Of each unit of times."""
+
+
+def _is_same_time(value: Any, type_: pa.DataType) -> bool:
+    """Return whether a time comes out of a column as it went in. Arrow leaves out what is below its unit, and time zones.
+
+    Times with a time zone are the same at the same moment, whichever zone the column has: so Python compares them, too.
+    """
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        unit = "D" if pa.types.is_date32(type_) else "ms" if pa.types.is_date(type_) else type_.unit
+        kind = "datetime64" if isinstance(value, np.datetime64) else "timedelta64"
+        return bool(np.isnat(value) or value.dtype == np.dtype(f"{kind}[{unit}]"))
+    if pa.types.is_date(type_):
+        return True
+    if isinstance(value, datetime.datetime | datetime.time):
+        zone = type_.tz if pa.types.is_timestamp(type_) else None
+        if (value.tzinfo is None) != (zone is None):
+            return False
+    nanoseconds = getattr(value, "nanosecond", getattr(value, "nanoseconds", 0))  # those of pandas have them
+    micro = value.microseconds if isinstance(value, datetime.timedelta) else value.microsecond
+    return not (micro * 1000 + nanoseconds) % _NANOSECONDS[type_.unit]
 
 
 def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
@@ -370,5 +474,8 @@ def describe(value: Any) -> str:
         return f"a {kind.__name__} of length {len(value)}"
     if isinstance(value, np.generic):
         return f"{value} (numpy {kind.__name__})"
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+        unseen = isinstance(value, datetime.time) and value.tzinfo is not None and value.utcoffset() is None
+        return f"{value}{' with a time zone' if unseen else ''} ({kind.__name__})"
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     return f"an object of type {name}"

@@ -96,10 +96,11 @@ def write(
     `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name or a number. `roles` says which fields are marked
     in the image, so that the loader moves them with it: `"objects"`, a dict of lists (bbox as x, y, width, height in
     pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8 or uint16 or the bytes of a PNG; `{"role":
-    "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be `{"role": "tokens", "vocabulary":
-    50257, "eos": 50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024
-    samples. No value is changed, but for places of objects, which are float32: one that does not fit its column is an
-    error. A shard has `shard_size` bytes (by default 128 MiB) or `samples_per_shard`.
+    "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be `{"role": "tokens", "vocabulary": 50257,
+    "eos": 50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No
+    value is changed, times and time zones included: one that does not fit its column is an error. Only places of objects are
+    rounded to float32, and Python's floats to a float32 or float16 that `schema` says. A shard has `shard_size` bytes (by
+    default 128 MiB) or `samples_per_shard`.
 
     Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError,
     StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes

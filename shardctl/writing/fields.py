@@ -26,9 +26,11 @@ from shardctl.transforms.values import (
     column_type,
     describe,
     for_column,
+    holds_narrow_floats,
     is_text,
     plain_value,
     python_value,
+    rounded,
 )
 from shardctl.writing.marks import mask_value, objects_column, objects_value, size_of
 
@@ -59,6 +61,7 @@ class Fields:
         names = list(given.schema.names) if given.schema is not None else list(dict.fromkeys(chain.from_iterable(first)))
         names = [name for name in names if name != "key"]
         self._names = frozenset((*names, "key"))
+        self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
         self._store: Store | None = None
         self._shape: tuple[int, int, int] | None = None
         columns = [pa.field("key", pa.string())]
@@ -149,7 +152,7 @@ class Fields:
                 return self._image(value, key, who)
             if field.name == "label" and self._classes:
                 return self._class_of(value)
-            return for_column(value, field.type)
+            return for_column(rounded(value, field.type) if field.name in self._narrow else value, field.type)
         except UnfitValue as problem:
             raise InputError(
                 f"{who}: the field {printable(field.name)} is {problem}; its column is of type {field.type}"
@@ -234,13 +237,16 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
 
 def _why_no_type(name: str, values: list[Any]) -> str:
     """Say which value no column holds, or which two values no column holds together."""
-    kinds: dict[type, str] = {}
+    kinds: dict[Any, str] = {}
     for number, value in enumerate(values):
         try:
-            pa.array([plain_value(value)])
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            return f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no column holds"
+            plain = plain_value(value)
+            type_ = column_type(pa.array([plain]).type)
+            check_fit(plain, type_)
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
+            exact = " without a schema, such as pa.timestamp('ns')" if hasattr(value, "nanosecond") else ""
+            return f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no column holds{exact}"
         if value is not None:
-            kinds.setdefault(type(value), f"{describe(value)} in sample {number:,}")
+            kinds.setdefault((type(value), str(type_)), f"{describe(value)} in sample {number:,}")
     several = " and ".join(list(kinds.values())[:2])
     return f"the field {printable(name)} has values of several types, {several}; give a schema, or make them one type"

@@ -168,7 +168,26 @@ def test_units_may_skip_records(path: Path) -> None:
     assert found.numbers == [row["n"] for row in found.rows] == [*range(31, 61), *range(1, 31), *range(61, 91)]
 
 
-CELLS = ["1", "0", "-7", "2.5", "1.10", "1.9", "0.50", "007", "+1", ".5", "1e-05", "nan", "", "x", str(2**63), str(2**53 + 1)]
+CELLS = [
+    "1",
+    "0",
+    "-7",
+    "2.5",
+    "1.10",
+    "1.9",
+    "0.50",
+    "007",
+    "+1",
+    ".5",
+    "1e-05",
+    "nan",
+    "",
+    "x",
+    "NA",
+    "null",
+    str(2**63),
+    str(2**53 + 1),
+]
 
 
 @examples(100)

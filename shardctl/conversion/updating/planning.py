@@ -467,6 +467,7 @@ def _fits(now: Layout, before: Layout, exactly: bool) -> bool:
     """Return whether the columns of two layouts are the same; unless `exactly`, those that both have."""
     if exactly:
         return now == before
-    both = [name for name in now.columns.names if name in before.columns.names]
+    known = set(before.columns.names)
+    both = [name for name in now.columns.names if name in known]
     roles = [{name: of.roles.by_name.get(name) for name in both} for of in (now, before)]
     return roles[0] == roles[1] and all(now.columns.field(name).type == before.columns.field(name).type for name in both)

@@ -44,7 +44,8 @@ class Reading:
     `record` says what a record of plain text is: file, line or paragraph. `columns` names the columns of delimited files
     without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
     `image` is the field that has images, `auto` if it is to be found; None where images are files of their own. `format` names
-    the only format that is read, "" for any. `only` are the fields that are wanted, none for all.
+    the only format that is read, "" for any. `only` are the fields that are wanted, none for all. Cells of delimited
+    files that are one of `null_values` are missing.
     """
 
     record: str = "file"
@@ -55,6 +56,7 @@ class Reading:
     image: str | None = None
     format: str = ""
     only: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ()
 
 
 class Cut(NamedTuple):

@@ -17,7 +17,7 @@ from shardctl.sources.brought import local
 from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
-from shardctl.storage import printable
+from shardctl.storage import first_repeated, printable
 
 BATCH_ROWS = 4096
 """Rows of a batch at most."""
@@ -37,8 +37,8 @@ def check_columns(names: list[str], schema: pa.Schema) -> None:
 
 def check_names(names: list[str]) -> None:
     """Raise Rejection if two columns have the same name."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    twice = first_repeated(names)
+    if twice is not None:
         raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)}; rename one")
 
 

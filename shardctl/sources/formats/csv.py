@@ -28,7 +28,7 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import WRITTEN, Types, without_nulls
 from shardctl.sources.written import Written, filled, gives_back
-from shardctl.storage import printable
+from shardctl.storage import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
@@ -224,12 +224,12 @@ class Delimited:
     def _rows(self, data: bytes, numbers: Numbers, first: int, head: Head, reading: Reading) -> Parsed:
         """Read records as strings. `numbers` has the number of each; if it is empty, they go on from `first`."""
         data, rejects = _without_bad_text(data, self.delimiter)
-        rows = _parse_rows(data, self.delimiter, head.columns)
+        rows = _parse_rows(data, self.delimiter, head.columns, reading.null_values)
         if _may_be_unclosed(data, rows):
             cleaned, unclosed = _without_unclosed(data, self.delimiter)
             if unclosed:
                 data, rejects = cleaned, [*rejects, *unclosed]
-                rows = _parse_rows(data, self.delimiter, head.columns)
+                rows = _parse_rows(data, self.delimiter, head.columns, reading.null_values)
         keep = _rows_with_content(data, self.delimiter, rows)
         named = "--columns names" if reading.columns else "the header has"
         blank = {index for index, _ in rejects}
@@ -279,7 +279,7 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     nameless = next((place for place, name in enumerate(names, 1) if not name), None)
     if nameless is not None:
         raise Rejection("read", "nameless-column", f"column {nameless} has no name in the header; write one there")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice is not None:
         raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)} in the header; rename one")
     return tuple(names)
@@ -358,8 +358,8 @@ class _Rows:
     wrong: list[tuple[int, int]]
 
 
-def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str]) -> _Rows:
-    """Read the rows of valid UTF-8. A blank line is a row of empty cells."""
+def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str], nulls: Sequence[str]) -> _Rows:
+    """Read the rows of valid UTF-8, cells that are one of `nulls` as null. A blank line is a row of empty cells."""
     from pyarrow import csv as arrow_csv  # 20 ms to import
 
     wrong: list[tuple[int, int]] = []
@@ -379,7 +379,9 @@ def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str]) -> _Rows:
         parse_options=arrow_csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
         ),
-        convert_options=arrow_csv.ConvertOptions(column_types=schema, strings_can_be_null=False, check_utf8=False),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=schema, null_values=list(nulls), strings_can_be_null=bool(nulls), check_utf8=False
+        ),
     )
     batch = table.combine_chunks().to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], schema)
     indices = np.arange(len(table) + len(wrong))
@@ -403,14 +405,14 @@ def _may_be_unclosed(data: bytes, rows: _Rows) -> bool:
         return True
     if rows.wrong and rows.wrong[-1][0] > rows.indices[-1]:
         return True
-    return rows.batch.columns[-1][-1].as_py().endswith(("\n", "\r"))  # type: ignore[no-any-return]  # a str
+    return (rows.batch.columns[-1][-1].as_py() or "").endswith(("\n", "\r"))
 
 
 def _rows_with_content(data: bytes, delimiter: str, rows: _Rows) -> npt.NDArray[np.bool_] | None:
     """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are compared with the data."""
     empty = np.ones(len(rows.batch), bool)
     for column in rows.batch.columns:
-        empty &= np.asarray(pc.equal(pc.binary_length(column), 0))
+        empty &= np.asarray(pc.equal(pc.binary_length(column), 0).fill_null(False))
         if not empty.any():
             return None
     ends = find_records(data, delimiter).ends
@@ -438,7 +440,7 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     """Return cells with the type of a column. Raises Misfit."""
     places = (field.metadata or {}).get(WRITTEN)
     if pa.types.is_string(field.type):
-        if places == b"words" and (written := Written.of(cells)).cells and (written.text or written.digits):
+        if places == b"words" and (written := Written.of(cells)).cells and (written.is_text or written.digits):
             raise Misfit(f"the column {printable(field.name)} had no numbers but nan and inf")
         return cells
     values = filled(cells)

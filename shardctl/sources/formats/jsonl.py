@@ -128,9 +128,8 @@ def _parse_fast(data: bytes, ends: Numbers, schema: pa.Schema | None, unexpected
         return None
     batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    if schema is not None and not all(
-        _only_nulls(batch.column(f.name), f.type) for f in schema if f.name in batch.schema.names
-    ):
+    there = set(batch.schema.names)
+    if schema is not None and not all(_only_nulls(batch.column(f.name), f.type) for f in schema if f.name in there):
         return None
     if not _is_exact(batch, data, ends):
         return None
