@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
 from shardctl.machine import boot
-from shardctl.storage import is_folder, naming_the_path, printable, refuse_links
+from shardctl.storage import naming_the_path, printable, refuse_links
 
 try:
     import fcntl
@@ -144,13 +144,6 @@ class Lease:
 def is_sought(staging: Path) -> bool:
     """Return whether a process holds the lease, or one that was killed has left it."""
     return (staging / LEASE).exists()
-
-
-def is_left(staging: Path) -> bool:
-    """Return whether there is a lease, and nothing else: a process that was killed may have left it."""
-    with contextlib.suppress(OSError):
-        return is_folder(staging) and os.listdir(staging) == [LEASE]
-    return False
 
 
 Waiting = Callable[[str], None]

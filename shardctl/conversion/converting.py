@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardctl import lease
 from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
@@ -37,6 +36,7 @@ from shardctl.conversion.result import (
 from shardctl.conversion.staging import (
     begin,
     go_on,
+    is_given_up,
     refuse_to_lose,
     unfinished,
 )
@@ -318,7 +318,7 @@ class Conversion:
 
         It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
         """
-        if self.held is None and (publish.is_broken_off(self.target) or lease.is_left(self.staging)):
+        if self.held is None and (publish.is_broken_off(self.target) or is_given_up(self.staging)):
             with contextlib.suppress(BusyError, StorageError), self.place.writing(None):
                 publish.recover(self.target)
                 generations.settle(self.target)

@@ -19,6 +19,7 @@ from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
+from shardctl.lease import LEASE
 from shardctl.recipe import Recipe
 from shardctl.storage import PARTIAL, is_file, is_folder, naming_the_path, printable, refuse_link, remove_tree
 from shardctl.tables import REPLACED
@@ -37,6 +38,14 @@ def jobs_in(staging: Path) -> list[Path]:
     Raises OSError.
     """
     return sorted(path for path in staging.iterdir() if _JOB_NAME.fullmatch(path.name) and is_folder(path))
+
+
+def is_given_up(staging: Path) -> bool:
+    """Return whether a staging folder has nothing but what a killed process was deleting: discarded jobs, and its lease."""
+    with contextlib.suppress(OSError):
+        discarded = {path.name for path in jobs_in(staging) if path.suffix}
+        return is_folder(staging) and set(os.listdir(staging)) <= {LEASE, *discarded}
+    return False
 
 
 def record_of(folder: Path) -> dict[str, Any]:
@@ -140,15 +149,16 @@ def make_room(staging: Path, folder: Path) -> None:
 def discard(folder: Path) -> None:
     """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from.
 
-    It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path. Raises OSError,
-    and StorageError if the folder, or the one that it lies in, is a link.
+    What says that its dataset takes its place goes when the name says that it is discarded. It is renamed before it is deleted:
+    a worker whose parent was killed may still write files by the old path. Raises OSError, and StorageError if the folder, or
+    the one that it lies in, is a link.
     """
     refuse_link(folder.parent)
     refuse_link(folder)
     (folder / JOB).unlink(missing_ok=True)
-    (folder / REPLACED).unlink(missing_ok=True)
     discarded = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     folder.rename(discarded)
+    (discarded / REPLACED).unlink(missing_ok=True)
     remove_tree(discarded, folder.parent.parent)
 
 
