@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
 from shardctl.machine import boot
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import naming_the_path, printable, refuse_links
 
 try:
     import fcntl
@@ -50,6 +50,9 @@ SETTLE_SECONDS = 1.0
 """Seconds that a process that takes over a lease without a lock waits, to see whether another one does the same."""
 
 RECORD_BYTES = 512
+
+_NOT_FOLLOWED = getattr(os, "O_NOFOLLOW", 0)
+"""A lease is written in place: a link in its place would have another file overwritten."""
 
 _ENDING = "one that is just ending"
 _BEGUN = "one that has just begun"
@@ -225,6 +228,7 @@ def _holding(staging: Path, wait: _Wait) -> Iterator[Lease]:
     """Hold the lease in a folder, which is made for it, and taken away with it if nothing else is in it."""
     me = Owner.me()
     with naming_the_path(staging):
+        refuse_links(staging)
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
         descriptor = _acquire(staging, me, wait)
     _HELD.add(descriptor)
@@ -287,7 +291,7 @@ def _open(path: Path) -> tuple[int, bool]:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
     except FileExistsError:
-        return os.open(path, os.O_RDWR), False
+        return os.open(path, os.O_RDWR | _NOT_FOLLOWED), False
 
 
 def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str | None:
@@ -327,7 +331,7 @@ def _lock(descriptor: int) -> bool:
 def _holder(staging: Path) -> str | None:
     """Return who holds the lease in a folder; None if nobody does: there is none, or it was left behind. Takes it from none."""
     try:
-        descriptor = os.open(staging / LEASE, os.O_RDWR)
+        descriptor = os.open(staging / LEASE, os.O_RDWR | _NOT_FOLLOWED)
     except FileNotFoundError:
         return None
     try:

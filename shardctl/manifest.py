@@ -23,6 +23,7 @@ from shardctl.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.step_counts import Counts
 from shardctl.step_counts import are_counts as are_step_counts
 from shardctl.storage import FileFacts, exists, is_file, printable, sha256_of
+from shardctl.stores import is_url
 from shardctl.tables import (
     BESIDE_SHARDS,
     CHECKSUMS,
@@ -113,6 +114,10 @@ class Manifest:
         record = {"format": "shardctl", "format_version": FORMAT_VERSION, **record}
         record["digest"] = _digest(record)
         return json.dumps(record, indent=1) + "\n"
+
+    def strange_sources(self) -> tuple[str, ...]:
+        """Return the sources that no conversion records so: neither an absolute path without `..` nor a URL. None is followed."""
+        return tuple(source for source in self.sources if not (is_url(source) or is_absolute_place(source)))
 
     @classmethod
     def load(cls, root: Path) -> Manifest:
@@ -270,6 +275,11 @@ def sum_up(folder: Path, shards: Iterable[tuple[str, str]], others: Sequence[str
     files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in (*TABLES, *others)}
     checksums = write_checksums(folder / CHECKSUMS, chain(shards, ((name, facts.sha256) for name, facts in files.items())))
     return {**files, CHECKSUMS: FileFacts((folder / CHECKSUMS).stat().st_size, checksums)}
+
+
+def is_absolute_place(source: str) -> bool:
+    """Return whether a source is an absolute path as a conversion records it: none of its parts leads up again."""
+    return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
 def refuse_part_of_dataset(path: Path) -> None:

@@ -27,6 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.storage import ordinary
+
 _MAP_FIXED = 0x10
 """Linux and macOS agree on it."""
 
@@ -56,7 +58,7 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in memory, whose other bytes will
     be wanted too. Gathering 150 kB from anywhere is then 1.1 times as fast (docs/performance.md).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = ordinary(str(path), os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
         if not status.st_size:
@@ -98,7 +100,7 @@ def resident_pages(path: Path) -> tuple[int, int] | None:
     """Return how many pages a file has, and how many of them are in memory (mincore(2)); None if that is unknown."""
     if not hasattr(_libc(), "mincore"):
         return None
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         size = os.fstat(file.fileno()).st_size
         address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0) if size else None
     if address in (None, _FAILED):

@@ -22,7 +22,7 @@ from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 from shardctl.transforms import BatchTransform, Filter, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
 from shardctl.transforms.settings import (
@@ -89,7 +89,7 @@ def _written_fields(text: str) -> str:
 
 def _file_of_schema(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_named(path).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"schema {printable(str(path))}: neither name:type,… nor a file that can be read ({reason})") from None

@@ -19,7 +19,7 @@ from shardctl.absent import bringing, opened
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.mapping import map_whole
-from shardctl.storage import HashingFile, printable
+from shardctl.storage import HashingFile, check_ordinary, printable
 from shardctl.version import __version__
 
 FORMAT_VERSION = 2
@@ -315,6 +315,7 @@ def load_file(path: Path) -> pa.NativeFile:
 
 
 def _plain_file(path: Path) -> pa.NativeFile:
+    check_ordinary(path)
     return pa.OSFile(str(path))
 
 
@@ -348,7 +349,8 @@ class BlockFile:
         except FileNotFoundError:
             raise DatasetError(f"{self._shown}: no such shard") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DatasetError(f"{self._shown}: not a readable Arrow file ({first_line(error)})") from error
+            why = (isinstance(error, OSError) and error.strerror) or first_line(error)
+            raise DatasetError(f"{self._shown}: not a readable Arrow file ({why})") from error
         self.schema: pa.Schema = self._reader.schema
         self.bytes = int(self._file.size())
         """The size of the file in bytes."""

@@ -243,11 +243,132 @@ def _remove_scratch(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def refuse_link(path: Path) -> None:
+    """Raise StorageError if there is a link at `path`: shardctl writes and deletes nothing behind a link in a dataset."""
+    if path.is_symlink():
+        raise StorageError(
+            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes and deletes nothing behind a"
+            " link. Remove the link (what it leads to stays as it is), then run the same command again"
+        )
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise StorageError if a folder in which shardctl works is a link, or has one at any depth, or a pipe or a device.
+
+    shardctl makes none of these there, and whoever reads or writes in the folder afterwards would follow them.
+    """
+    refuse_link(folder)
+    left = [folder]
+    while left:
+        with contextlib.suppress(FileNotFoundError), os.scandir(left.pop()) as entries:  # others may be working there
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                    refuse_link(Path(entry.path))
+                    raise StorageError(
+                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket or a device), in a folder that"
+                        " shardctl works in; remove it, then run the same command again"
+                    )
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether `path` is a folder, and no link to one. No OSError: False if the system does not tell."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def make_folder(path: Path, below: Path) -> None:
+    """Make a folder, and those above it up to `below`, which is there. Raises StorageError if one of them is a link."""
+    for part in _places(path, below):
+        refuse_link(part)
+        part.mkdir(exist_ok=True)
+
+
+def _places(path: Path, below: Path) -> list[Path]:
+    """Return the folders on the way from `below` to `path`, and `path` itself."""
+    return [path, *path.parents][: len(path.relative_to(below).parts)][::-1]
+
+
+def remove_tree(path: Path, below: Path) -> None:
+    """Delete a folder with all in it. No link is followed: not one in it, nor one at `path` or between `below` and `path`.
+
+    Links in it are deleted themselves. Every folder is opened from the one above it, so that a link that comes meanwhile is not
+    followed either. Raises StorageError for a link, OSError.
+    """
+    for part in _places(path, below):
+        refuse_link(part)
+    descriptor = os.open(below, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in path.parent.relative_to(below).parts:
+            outer, descriptor = descriptor, os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(outer)
+        for _, folders, files, here in os.fwalk(path.name, topdown=False, dir_fd=descriptor):
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=here)
+            for name in folders:
+                _remove_folder(name, here)
+        os.rmdir(path.name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_folder(name: str, above: int) -> None:
+    """Delete an empty folder, or a link to a folder."""
+    try:
+        os.rmdir(name, dir_fd=above)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=above)
+
+
 def write_atomically(path: Path, data: bytes) -> str:
     """Write `data` to `path`, complete or absent, and return its SHA-256 in hex."""
     with replacing(path) as sink:
         sink.write(data)
     return sink.sha256
+
+
+def ordinary(path: str, flags: int) -> int:
+    """Open an ordinary file, or a link to one: an opener for `open`. Raises OSError for all else.
+
+    To open a pipe would wait for a writer, perhaps for ever, and some devices have no end.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        _refuse_special(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_ordinary(path: Path | str) -> None:
+    """Raise OSError if `path` is no ordinary file, for libraries that open it themselves: see `ordinary`."""
+    _refuse_special(os.stat(path), os.fspath(path))  # noqa: PTH116 - a path of text, too
+
+
+def _refuse_special(status: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not an ordinary file", path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of an ordinary file. Raises OSError: also for a pipe or a device, which it never waits for."""
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
+        return file.read()
+
+
+def read_named(path: Path) -> bytes:
+    """Return the bytes of a file that a person names, as `read_bytes` does, or of one that is open in this process already.
+
+    What the shell gives for <(command) or /dev/stdin is a pipe of which somebody writes the end.
+    """
+    return path.read_bytes() if str(path).startswith(("/dev/fd/", "/dev/stdin")) else read_bytes(path)
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -258,7 +379,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def _opened(path: Path) -> io.FileIO:
-    return open(path, "rb", buffering=0)
+    return open(path, "rb", buffering=0, opener=ordinary)
 
 
 def move(source: Path, target: Path) -> None:

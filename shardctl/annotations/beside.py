@@ -16,7 +16,7 @@ from shardctl.errors import InputError
 from shardctl.sources.brought import holds, local_path
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.storage import counted, format_bytes, printable
+from shardctl.storage import counted, format_bytes, ordinary, printable
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
@@ -114,7 +114,7 @@ def said_of_others(lost: Sequence[FoundFile], without: int, inputs: Inputs, what
 
 def read_small(path: Path) -> bytes:
     """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
-    with open(local_path(path), "rb") as file:
+    with open(local_path(path), "rb", opener=ordinary) as file:
         if os.fstat(file.fileno()).st_size > LARGEST:
             raise ValueError(f"it has more than {format_bytes(LARGEST)}")
         return file.read()

@@ -18,7 +18,7 @@ from shardctl.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.brought import exists, holds, local_path
 from shardctl.sources.labels import some
-from shardctl.storage import counted, printable
+from shardctl.storage import counted, printable, read_bytes
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")
 """A line for each class: its number in WordNet, and words."""
@@ -115,7 +115,7 @@ class _Lists:
 
     def _lines(self, path: Path) -> list[str]:
         try:
-            data = local_path(path).read_bytes()
+            data = read_bytes(local_path(path))
             self._read.append(data)
             return data.decode("utf-8-sig").splitlines()
         except OSError as error:

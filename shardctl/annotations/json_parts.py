@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.brought import local_path
-from shardctl.storage import HashingReader, printable
+from shardctl.storage import HashingReader, ordinary, printable
 
 BLOCK_BYTES = 1 << 20
 """What is read at a time."""
@@ -73,7 +73,7 @@ class JsonParts:
 
     def __iter__(self) -> Iterator[Part]:
         try:
-            with open(local_path(self.path), "rb", buffering=0) as file, HashingReader(file) as raw:
+            with open(local_path(self.path), "rb", buffering=0, opener=ordinary) as file, HashingReader(file) as raw:
                 with _Text(raw, self._shown) as text:
                     yield from _parts_of(text, self._columns)
                 self.sha256 = raw.sha256

@@ -20,6 +20,7 @@ from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Mask
 from shardctl.sources.brought import begin_of, exists, local_path, version_of
 from shardctl.spread import spread
+from shardctl.storage import read_bytes
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
@@ -100,7 +101,7 @@ def _names(path: Path, digest: Digest) -> tuple[str, ...] | None:
     if not exists(path):
         return None
     try:
-        data = local_path(path).read_bytes()
+        data = read_bytes(local_path(path))
         digest.add(path.name, data)
         return tuple(data.decode("utf-8").splitlines()) or None
     except (OSError, UnicodeDecodeError) as error:

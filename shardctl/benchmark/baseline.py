@@ -35,7 +35,7 @@ from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 from shardctl.stored import StoredDataset
 from shardctl.stores import is_url
 from shardctl.tables import SHARDS, ShardTable, is_written
@@ -102,6 +102,11 @@ class _Inputs:
         if not manifest.sources:
             why = "its samples were written by shardctl.write" if is_written(manifest.settings) else "its manifest names none"
             raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
+        if strange := manifest.strange_sources():
+            raise InputError(
+                f"{printable(str(root))}: its manifest names a source as no conversion records it, and it is not read:"
+                f" {printable(strange[0])}"
+            )
         for source in manifest.sources:
             if is_url(source):
                 raise UsageError(
@@ -138,7 +143,7 @@ class _Inputs:
         """Read the inputs once, so that they are in the page cache as the shards are."""
         for number, _ in self._units:
             planned = self._job.planned_at(number)
-            with contextlib.suppress(OSError), open(self._job.path_of(planned.file), "rb") as file:
+            with contextlib.suppress(OSError), open(self._job.path_of(planned.file), "rb", opener=ordinary) as file:
                 file.seek(planned.unit.offset)
                 file.read(planned.unit.size)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.mapping import resident_pages
 from shardctl.spread import spread
+from shardctl.storage import ordinary
 from shardctl.tables import SHARDS, ShardTable
 
 LOOKED_AT = 256
@@ -47,7 +48,7 @@ def drop(paths: Iterable[Path]) -> None:
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = ordinary(str(path), os.O_RDONLY)
         except FileNotFoundError:
             continue
         try:

@@ -9,7 +9,7 @@ import click
 
 from shardctl.cli.output import Output, counted, counting, if_running_option, output_options, print_json
 from shardctl.errors import InputError
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 
 if TYPE_CHECKING:
     from shardctl.rewriting.pruning import PruneResult
@@ -55,7 +55,7 @@ def prune(
 def _read_keys(path: Path) -> list[str]:
     """Return the keys in a file, one in a line. Raises InputError."""
     try:
-        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line]
+        return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({error})") from error
 

@@ -52,6 +52,9 @@ def repair(
     be rebuilt, because their source changed or is gone, are listed; the exit code is then 1. Files that were renamed or
     swapped are restored without the sources.
 
+    The sources are read where manifest.json says, if that is whole; a line on stderr names the places first. Otherwise you
+    are asked for --source.
+
     DST may be on a store (s3://bucket/out): all of it is read, and what was rebuilt is put back.
     """
     from shardctl.restoration import Listener
@@ -64,8 +67,12 @@ def repair(
         if not output.quiet:
             click.echo(waiting_line(owner, dst), err=True)
 
+    def reading(places: tuple[str, ...]) -> None:
+        if not output.quiet:
+            click.echo(f"the manifest names these sources, which are read: {', '.join(map(printable, places))}", err=True)
+
     with counting("files", output) as files, counting("inputs", output) as inputs:
-        listener = Listener(files, inputs, waiting)
+        listener = Listener(files, inputs, waiting, reading)
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
     if output.as_json:
         print_json({**asdict(result), "ok": result.ok})

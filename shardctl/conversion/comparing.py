@@ -4,7 +4,6 @@ shards, in an order that does not depend on the workers, and kept in tables on d
 from __future__ import annotations
 
 import errno
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from shardctl.listing import Listing
 from shardctl.on_demand import OnDemand
 from shardctl.plan import Order, Planner
 from shardctl.recipe import Recipe
-from shardctl.storage import counted, format_bytes, naming_the_path
+from shardctl.storage import counted, format_bytes, naming_the_path, remove_tree
 from shardctl.tables import FILES
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 from shardctl.units import Units
@@ -141,7 +140,7 @@ class _Search:
         found.flush()
         table = self._job.folder / self._step.table
         write_table(table, found, self._locate)
-        shutil.rmtree(self._folder)
+        remove_tree(self._folder, self._job.folder)
         sizes = (self._bytes, dropped_bytes)
         return Compared(self._step, table, self._compared, found.rows, *sizes, self._not_compared, self._first_fault[1])
 

@@ -36,6 +36,7 @@ from shardctl.conversion.result import (
 from shardctl.conversion.staging import (
     begin,
     go_on,
+    is_given_up,
     refuse_to_lose,
     unfinished,
 )
@@ -70,7 +71,7 @@ from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
 from shardctl.splitting import warn_of_mixed
-from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
+from shardctl.storage import format_bytes, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
 
 T = TypeVar("T")
@@ -197,7 +198,8 @@ class Conversion:
 
             existing = self._existing(parts)
             if existing:
-                self._clear_up(existing)
+                if not self.options.dry_run:
+                    self._complete_replacement()
                 if self.options.keep not in (None, existing.keep) and not self.options.dry_run:
                     existing = self._with_keep(engine)
                 return self._up_to_date(existing, parts, listing)
@@ -311,21 +313,17 @@ class Conversion:
             generations.settle(self.target)
         return manifest
 
-    def _clear_up(self, existing: Manifest) -> None:
-        """Delete the leftovers of a conversion that was killed right after its dataset was in place.
+    def _complete_replacement(self) -> None:
+        """Complete what a process has begun that was killed while the dataset took its place, or before it released its lease.
 
-        They stay if another process works on them, or if the folder cannot be written. Who holds the lease has seen to them.
+        Nothing else is deleted here: this is a check, and the next command that writes sees to what was left.
+
+        It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
         """
-        if self.held is not None:
-            return
-        if self.staging.exists() or publish.is_broken_off(self.target) or generations.unsettled(self.target):
+        if self.held is None and (publish.is_broken_off(self.target) or is_given_up(self.staging)):
             with contextlib.suppress(BusyError, StorageError), self.place.writing(None):
                 publish.recover(self.target)
                 generations.settle(self.target)
-                for folder in (self.staging / f"{existing.fingerprint}{kind}" for kind in ("", UPDATING)):
-                    if existing.fingerprint and folder.exists():
-                        with naming_the_path(folder):
-                            self.place.discard(folder)
 
     def _write(
         self,

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-import shutil
 from pathlib import Path
 
 from shardctl.conversion.publish import files_of
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, StorageError
 from shardctl.history import folder_of
 from shardctl.manifest import Manifest
-from shardctl.storage import copy_file, naming_the_path, sync_folder
-from shardctl.tables import GENERATIONS
+from shardctl.storage import copy_file, is_file, is_folder, naming_the_path, printable, refuse_link, remove_tree, sync_folder
+from shardctl.tables import GENERATIONS, MANIFEST
 
 HIDDEN = "."
 """What names of folders begin with that are being made, or deleted."""
+
+_HIDDEN_NAME = re.compile(rf"{re.escape(HIDDEN)}(unfinished|[0-9]{{5,}}\.[0-9a-f]{{8}})")
 
 
 def keep(root: Path) -> None:
     """Keep the dataset at `root` as it is now: its files get a second name. The caller holds the lease.
 
-    A process that is killed here leaves a folder that counts for nothing, and that the next one deletes.
+    A process that is killed here leaves a folder that counts for nothing, and that the next one deletes. Raises StorageError
+    if something else lies where it goes.
     """
     folder = folder_of(root, Manifest.load(root).generation.number)
+    refuse_link(root / GENERATIONS)
     with naming_the_path(root / GENERATIONS):
-        if folder.exists():
+        if os.path.lexists(folder):
+            if not _is_ours(folder):
+                raise StorageError(
+                    f"{printable(str(folder))}: no generation of a dataset, and one is to be kept there; move it away, or"
+                    " remove it if it is a link"
+                )
             if _digest(folder) == _digest(root):
                 return
             _delete(folder)  # of a dataset that was overwritten
         unfinished = folder.with_name(f"{HIDDEN}unfinished")
         if unfinished.exists():
-            shutil.rmtree(unfinished)
+            remove_tree(unfinished, root)
         unfinished.mkdir(parents=True)
         for name in sorted(files_of(root)):
             if (root / name).exists():
@@ -49,18 +58,13 @@ def settle(root: Path, keeps: int | None = None) -> None:
     with naming_the_path(root / GENERATIONS):
         for folder in _surplus(root, keeps):
             _delete(folder)
-        if (root / GENERATIONS).is_dir() and not any((root / GENERATIONS).iterdir()):
+        if is_folder(root / GENERATIONS) and not any((root / GENERATIONS).iterdir()):
             (root / GENERATIONS).rmdir()
 
 
-def unsettled(root: Path) -> bool:
-    """Return whether there are generations to delete, which a killed process left."""
-    return bool(_surplus(root, None))
-
-
 def _surplus(root: Path, keeps: int | None) -> list[Path]:
-    """Return the folders of generations that are not to be there."""
-    if not (root / GENERATIONS).is_dir():
+    """Return the folders of generations that are not to be there. None of those that lie behind a link is ours."""
+    if not is_folder(root / GENERATIONS):
         return []
     manifest = Manifest.load(root)
     known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
@@ -70,7 +74,11 @@ def _surplus(root: Path, keeps: int | None) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name.startswith(HIDDEN) or (path.name.isdecimal() and path.is_dir())
+    """Return whether this is certainly a generation, or what was left of one: nothing else is deleted."""
+    if not is_folder(path):
+        return False
+    named = path.name.isdecimal() and path == folder_of(path.parents[1], int(path.name)) and is_file(path / MANIFEST)
+    return named or _HIDDEN_NAME.fullmatch(path.name) is not None
 
 
 def _digest(root: Path) -> str:
@@ -87,7 +95,7 @@ def _delete(folder: Path) -> None:
         hidden = folder.with_name(f"{HIDDEN}{folder.name}.{secrets.token_hex(4)}")
         folder.rename(hidden)
         folder = hidden
-    shutil.rmtree(folder)
+    remove_tree(folder, folder.parents[1])
 
 
 def link_or_copy(old: Path, new: Path) -> None:

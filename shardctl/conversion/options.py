@@ -16,7 +16,7 @@ from shardctl.metrics import check_target
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.stand_ins import path_of
-from shardctl.storage import format_bytes, naming_the_path, printable
+from shardctl.storage import format_bytes, naming_the_path, printable, refuse_links
 from shardctl.stores import SCHEMES, is_url, parts_of
 from shardctl.tables import GENERATIONS, MANIFEST, STAGING
 
@@ -295,3 +295,5 @@ def check_writable(target: Path) -> None:
     if not os.access(place, os.W_OK | os.X_OK):
         why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
         raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")
+    with naming_the_path(target):
+        refuse_links(target / STAGING)

@@ -22,12 +22,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from shardctl.conversion.staging import REPAIR_PREFIX, discard
+from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.history import beside as _beside
 from shardctl.lease import LEASE
-from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
+from shardctl.storage import is_folder, naming_the_path, printable, remove_tree, sync_folder, write_atomically
 from shardctl.tables import (
     BESIDE_SHARDS,
     CHECKSUMS,
@@ -55,11 +55,22 @@ def publish(new: Path, target: Path) -> None:
     """
     with naming_the_path(target), _telling_what_completes_it(target):
         sync_folder(new)
+        _refuse_folders(new, target)
         replaces = (target / MANIFEST).exists()
         _mark(new.parent, sorted(files_of(target)) if replaces else [])
         # A process whose current folder is exchanged would be in the old one afterwards. For this process it can be checked.
         if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
+
+
+def _refuse_folders(new: Path, target: Path) -> None:
+    """Raise StorageError if a folder has the name of a file of the new dataset: it may hold anything, and is not deleted."""
+    for name in sorted(set(os.listdir(new)) - {STAGING}):
+        if is_folder(target / name):
+            raise StorageError(
+                f"{printable(str(target / name))}: a folder, where a file of the new dataset belongs; move it away, then run"
+                " the same command again"
+            )
 
 
 def refuse_to_replace(target: Path, files: Mapping[str, bytes]) -> None:
@@ -107,7 +118,7 @@ def is_broken_off(target: Path) -> bool:
     Raises StorageError.
     """
     try:
-        return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
+        return _is_marked(_beside(target)) or _is_marked(_trash(target)) or _begun(target) is not None
     except OSError as error:
         raise StorageError(f"{printable(str(target))}: cannot be examined ({error.strerror or error})") from error
 
@@ -124,11 +135,11 @@ def recover(target: Path) -> str | None:
     """
     beside = _beside(target)
     with naming_the_path(target), _telling_what_completes_it(target):
-        _delete(_trash(target))
+        _delete_trash(target)
         job = _begun(target)
-        if beside.exists() and job is None:
+        if _is_marked(beside) and job is None:
             _clear_old(beside, target)
-        elif beside.exists() and job is not None:
+        elif _is_marked(beside) and job is not None:
             beside.rename(job / NEW_FOLDER)
         completed = None
         if job is not None and _replaced(job) and (target / MANIFEST).exists():
@@ -142,7 +153,17 @@ def recover(target: Path) -> str | None:
 
 def _begun(target: Path) -> Path | None:
     """Return the folder of the job whose dataset has begun to take its place."""
-    return next((found.parent for found in (target / STAGING).glob(f"*/{REPLACED}")), None)
+    if not is_folder(target / STAGING):
+        return None
+    return next((found.parent for found in (target / STAGING).glob(f"*/{REPLACED}") if is_folder(found.parent)), None)
+
+
+def _is_marked(folder: Path) -> bool:
+    """Return whether a folder beside a dataset, with one of the two names above, is one that was made here.
+
+    It has a staging folder as long as anything else is in it: that is deleted last.
+    """
+    return is_folder(folder) and (is_folder(folder / STAGING) or not os.listdir(folder))
 
 
 def _replaced(job: Path) -> list[str]:
@@ -158,18 +179,31 @@ def _replaced(job: Path) -> list[str]:
 
 def _sweep(staging: Path) -> None:
     """Delete folders of jobs that cannot be resumed: killed before they began, while they were deleted, or in repair."""
-    for entry in list(staging.iterdir()) if staging.exists() else []:
-        if entry.is_dir() and (entry.name.startswith(REPAIR_PREFIX) or not (entry / JOB).exists()):
-            discard(entry)
+    for job in jobs_in(staging) if staging.exists() else []:
+        if job.name.startswith(REPAIR_PREFIX) or not (job / JOB).exists():
+            discard(job)
 
 
 def _trash(target: Path) -> Path:
     return target.parent / f".{target.name}{STAGING}.old"
 
 
-def _delete(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+def _delete_trash(target: Path) -> None:
+    """Delete the dataset that was replaced, what marks it last. Raises StorageError if something else has its name."""
+    trash = _trash(target)
+    if not os.path.lexists(trash):
+        return
+    if not _is_marked(trash):
+        raise StorageError(
+            f"{printable(str(trash))}: has the name of what shardctl deletes, and was not made by it; move it away, or remove"
+            " it if it is a link"
+        )
+    for name in set(os.listdir(trash)) - {STAGING}:
+        if is_folder(trash / name):
+            remove_tree(trash / name, target.parent)
+        else:
+            (trash / name).unlink()
+    remove_tree(trash, target.parent)
 
 
 def _exchange_folders(new: Path, target: Path) -> bool:
@@ -205,7 +239,8 @@ def _share_lease(new: Path, target: Path) -> None:
     It is the same file, with its lock and heartbeat, so that it holds for the path before and after the exchange: a process
     that waits for it never finds a free lease in between.
     """
-    _delete(new / STAGING)  # of an earlier attempt
+    if os.path.lexists(new / STAGING):  # of an earlier attempt
+        remove_tree(new / STAGING, target)
     (new / STAGING).mkdir()
     os.link(target / STAGING / LEASE, new / STAGING / LEASE)
 
@@ -229,14 +264,17 @@ def _clear_old(old: Path, target: Path) -> None:
     """Delete the dataset that was replaced, having moved what is not part of it over to the new folder."""
     listed = files_of(old)
     for name in os.listdir(old):
-        if name not in listed and name != STAGING and not (target / name).exists():
+        if (name not in listed or is_folder(old / name)) and name != STAGING and not os.path.lexists(target / name):
             (old / name).rename(target / name)
-    for job in (old / STAGING).glob(f"*/{JOB}"):  # unfinished conversions, but not the job that this dataset came from
-        if not is_taking_its_place(job.parent):
-            job.parent.rename(target / STAGING / job.parent.name)
+    jobs = jobs_in(old / STAGING) if is_folder(old / STAGING) else []
+    for path in sorted((old / STAGING).iterdir()) if is_folder(old / STAGING) else []:
+        # Unfinished conversions, but not the job that this dataset came from; and what is not ours.
+        stays = (path / JOB).exists() and not is_taking_its_place(path) if path in jobs else path.name != LEASE
+        if stays and not os.path.lexists(target / STAGING / path.name):
+            path.rename(target / STAGING / path.name)
     # By its own name, since it cannot be asked any more what is part of it once some of it is deleted.
     old.rename(_trash(target))
-    _delete(_trash(target))
+    _delete_trash(target)
 
 
 def _replace_files(job: Path, target: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
-from shardctl.errors import Rejection, StorageError, TooManyRejectsError
+from shardctl.errors import Rejection, TooManyRejectsError
 from shardctl.manifest import Manifest
 from shardctl.sources.brought import local_path
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, replacing
+from shardctl.storage import READ_CHUNK, copy_file, make_folder, naming_the_path, printable, replacing
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, open_table, read_rejects
 
 
@@ -38,7 +38,6 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
     copied = 0
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        resolved = folder.resolve()
         begun: set[Path] = set()
         rejects = _RejectedRecords(dataset / REJECTS)
         for row in _rejected_units(dataset):
@@ -46,8 +45,7 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
             records = rejects.of_unit(row)
             if ".." in Path(row["path"]).parts:
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _refuse_links(place.parent, resolved)
+            make_folder(place.parent, folder)  # a link may lead back to the sources
             with contextlib.suppress(_UnreadableError):
                 if suffix_of(place.name) in LINES and row["first"]:
                     _append(source, row, records, place, place not in begun)
@@ -89,12 +87,6 @@ def _rejected_units(dataset: Path) -> Iterator[dict[str, Any]]:
 
 class _UnreadableError(Exception):
     """An input cannot be read, which is no fault of the folder that its copy goes to."""
-
-
-def _refuse_links(parent: Path, folder: Path) -> None:
-    """Raise StorageError if a folder for copies is not below `folder`: a link may lead back to the sources."""
-    if not parent.resolve().is_relative_to(folder):
-        raise StorageError(f"{printable(str(parent))}: a link that leads out of {printable(str(folder))}; remove it")
 
 
 def _copy(source: Path, place: Path) -> None:

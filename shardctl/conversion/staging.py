@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,33 @@ from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
+from shardctl.lease import LEASE
 from shardctl.recipe import Recipe
-from shardctl.storage import PARTIAL, naming_the_path, printable
+from shardctl.storage import PARTIAL, is_file, is_folder, naming_the_path, printable, refuse_link, remove_tree
 from shardctl.tables import REPLACED
 
 REPAIR_PREFIX = "repair-"
 """Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has
 begun to replace the dataset."""
+
+_JOB_NAME = re.compile(r"([0-9a-f]{32}(-update)?|(repair|write)-[0-9a-f]+)(\.[0-9a-f]{8})*")
+"""The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and those of discarded ones."""
+
+
+def jobs_in(staging: Path) -> list[Path]:
+    """Return the folders in a staging folder that have the name of a job. Nothing else there is ever deleted: it is a person's.
+
+    Raises OSError.
+    """
+    return sorted(path for path in staging.iterdir() if _JOB_NAME.fullmatch(path.name) and is_folder(path))
+
+
+def is_given_up(staging: Path) -> bool:
+    """Return whether a staging folder has nothing but what a killed process was deleting: discarded jobs, and its lease."""
+    with contextlib.suppress(OSError):
+        discarded = {path.name for path in jobs_in(staging) if path.suffix}
+        return is_folder(staging) and set(os.listdir(staging)) <= {LEASE, *discarded}
+    return False
 
 
 def record_of(folder: Path) -> dict[str, Any]:
@@ -90,7 +110,7 @@ def marked_shards(job: Job) -> list[int]:
 def how_far(staging: Path) -> tuple[int, int] | None:
     """Return how many shards of the unfinished conversion are done, and how many it has; None if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it may end, or give way to another one, meanwhile
-        for found in staging.glob(f"*/{JOB}"):
+        for found in filter(is_file, staging.glob(f"*/{JOB}")):
             shards = sum(split["shards"] for split in json.loads(found.read_bytes())["splits"])
             return sum(1 for _ in (found.parent / DONE_FOLDER).glob("*.arrow")), shards
     return None
@@ -121,22 +141,25 @@ def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str], recipe: R
 def make_room(staging: Path, folder: Path) -> None:
     """Clear the staging folder for a job that begins in `folder`."""
     with naming_the_path(staging):
-        for entry in sorted(staging.iterdir()):
-            if entry.is_dir():
-                discard(entry)
+        for job in jobs_in(staging):
+            discard(job)
         folder.mkdir()
 
 
 def discard(folder: Path) -> None:
     """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from.
 
-    It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path.
+    What says that its dataset takes its place goes when the name says that it is discarded. It is renamed before it is deleted:
+    a worker whose parent was killed may still write files by the old path. Raises OSError, and StorageError if the folder, or
+    the one that it lies in, is a link.
     """
+    refuse_link(folder.parent)
+    refuse_link(folder)
     (folder / JOB).unlink(missing_ok=True)
-    (folder / REPLACED).unlink(missing_ok=True)
     discarded = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     folder.rename(discarded)
-    shutil.rmtree(discarded)
+    (discarded / REPLACED).unlink(missing_ok=True)
+    remove_tree(discarded, folder.parent.parent)
 
 
 def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -32,7 +31,18 @@ from shardctl.exports.loose_files import listed
 from shardctl.exports.name_set import NameSet
 from shardctl.lease import LEASE, Lease
 from shardctl.sources.exported import DESCRIPTION
-from shardctl.storage import PARTIAL, FileFacts, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
+from shardctl.storage import (
+    PARTIAL,
+    FileFacts,
+    is_file,
+    is_folder,
+    naming_the_path,
+    printable,
+    refuse_links,
+    remove_tree,
+    sync_folder,
+    write_atomically,
+)
 from shardctl.tables import CHECKSUMS
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
@@ -212,10 +222,14 @@ def only_writer(target: Path) -> Iterator[Writer]:
 
 
 def _refuse_if_not_ours(beside: Path) -> None:
-    """Raise StorageError if the folder has anything that no export has put there: it would be deleted with the rest."""
-    if not exists(beside):
+    """Raise StorageError if the folder has anything that no export has put there: it would be deleted with the rest.
+
+    No export puts a link there.
+    """
+    if not os.path.lexists(beside):
         return
     with naming_the_path(beside):
+        refuse_links(beside)
         other = next((name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None)
     if other is not None:
         raise StorageError(
@@ -245,7 +259,7 @@ def _is_of_job(folder: Path) -> bool:
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
     if not names <= {JOB, FILES, DONE, PIECES}:
         return False
-    if not all((folder / name).is_dir() for name in names - {JOB}):
+    if not all(is_folder(folder / name) for name in names - {JOB}):
         return False
     if JOB not in names:
         return not any(files for name in names for _, _, files in os.walk(folder / name))
@@ -277,12 +291,13 @@ def discard(folder: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Delete a folder, and the files that tell what it is only when nothing else is left in it."""
-    with contextlib.suppress(OSError):
-        for entry in list(os.scandir(folder)):
+    with contextlib.suppress(OSError, StorageError):  # what cannot be deleted stays
+        for entry in list(os.scandir(folder)) if is_folder(folder) else []:
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_tree(Path(entry.path), folder.parent)
             elif entry.name not in (JOB, DESCRIPTION, CHECKSUMS):
                 with contextlib.suppress(OSError):
                     Path(entry.path).unlink()
         (folder / CHECKSUMS).unlink(missing_ok=True)  # it tells which files are of an export, and the description the rest
-    shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, folder.parent)

@@ -24,7 +24,7 @@ from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import is_file, printable, scratch_folder
+from shardctl.storage import check_ordinary, is_file, printable, scratch_folder
 from shardctl.tables import MANIFEST, SHARDS, STAGING
 from shardctl.units import Units
 
@@ -69,6 +69,7 @@ def _is_of_others(name: str, opened: str) -> bool:
 def _is_own(path: str) -> bool:
     """Return whether an Arrow file is a shard of shardctl, or is too damaged to tell."""
     try:
+        check_ordinary(path)
         with pa.OSFile(path) as file:
             start = file.read(len(FILE_MAGIC))
             file.seek(0)

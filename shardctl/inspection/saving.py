@@ -14,24 +14,28 @@ from shardctl.codecs.image import Store
 from shardctl.errors import StorageError
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import is_encoded_image, is_objects, plain_objects
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import make_folder, naming_the_path, printable
 
 SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
 
 
 def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
-    """Write every record into `folder`, named by its key, and return the files. Existing files are never overwritten.
+    """Write every record into `folder`, named by its key, and return the files.
+
+    Existing files are never overwritten, and no link below `folder` is followed.
 
     `columns` are those that are written, None for all; the class of a label is written beside it, as `label_name`. Raises
     StorageError, and UsageError for an unknown column.
     """
     written: list[Path] = []
+    with naming_the_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         name = _name(record)
         for field, suffix, content in _files(record.chosen_values(columns), record.images):
             path = folder / _named(name, field, suffix)
             with naming_the_path(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent, folder)
                 try:
                     with open(path, "xb") as file:
                         file.write(content)

@@ -13,7 +13,7 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.places import Key, Place, nearest_place, places
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):
@@ -60,7 +60,7 @@ class RecipeFile:
     @classmethod
     def read(cls, path: Path) -> RecipeFile:
         """Read a file. Raises TomlError, and OSError if it cannot be read."""
-        shown, data = printable(str(path)), path.read_bytes()
+        shown, data = printable(str(path)), read_named(path)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

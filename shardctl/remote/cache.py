@@ -21,7 +21,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 import time
 import warnings
 import weakref
@@ -37,12 +36,13 @@ import pyarrow as pa
 
 from shardctl.errors import StorageError
 from shardctl.remote import locks
-from shardctl.remote.locks import ByteLocks, Use, locked, unused
-from shardctl.storage import naming_the_path, printable, write_atomically
+from shardctl.remote.locks import ByteLocks, Use, locked, open_own, unused
+from shardctl.storage import PARTIAL, is_folder, naming_the_path, printable, read_bytes, remove_tree, write_atomically
 from shardctl.tables import MANIFEST
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
+_OWN_FILES = frozenset((IN_USE, USED, ABOUT, BLOCKS))
 
 ABSENT, RESERVED, THERE = 0, 1, 2
 
@@ -135,6 +135,11 @@ class Cache:
                 found = CachedDataset(self, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return found
+        if os.path.lexists(folder) and not _is_cached(folder):
+            raise StorageError(
+                f"{printable(str(folder))}: has the name of a dataset of this cache, and is none (a link, or it has something"
+                " else in it); move it away, or remove it if it is a link"
+            )
         _remove(folder)  # an unfinished one: nobody else may make it now
         needed = self.page * _OWN_PAGES + size
         use = self._begin(folder, needed)
@@ -241,7 +246,7 @@ class Cache:
     def _evict(self, size: int, keep: Path) -> None:
         """Remove datasets that nobody uses until there is room for `size` bytes."""
         for folder in sorted(self.folders(), key=opened_at):
-            if folder == keep:
+            if folder == keep or not _is_cached(folder):
                 continue
             with unused(folder / IN_USE) as free:
                 if free:
@@ -251,7 +256,7 @@ class Cache:
 
     def entries(self) -> list[Entry]:
         """Return what is here, the one that was opened last first."""
-        found = [entry for entry in map(_entry, self.folders()) if entry is not None]
+        found = [entry for entry in map(_entry, filter(_is_cached, self.folders())) if entry is not None]
         return sorted(found, key=lambda entry: -entry.opened)
 
     def clear(self, url: str | None = None) -> tuple[list[Entry], list[Entry]]:
@@ -261,7 +266,7 @@ class Cache:
         if not self.folders():  # perhaps no cache at all: then no lock is left in it
             return removed, kept
         with locked(self.folder / LOCK):
-            for folder in self.folders():
+            for folder in filter(_is_cached, self.folders()):
                 entry = _entry(folder)
                 if url is not None and (entry is None or entry.url != url):
                     continue
@@ -284,7 +289,9 @@ class CachedDataset:
         self.cache, self.folder = cache, folder
         self.tables, self._shards_folder = folder / TABLES_FOLDER, folder / SHARDS_FOLDER
         self._use = Use(folder / IN_USE)
-        if not (folder / ABOUT).exists():  # another process is removing it, and a moment ago that file was gone
+        if not (folder / ABOUT).exists() or not _is_cached(
+            folder
+        ):  # another process is removing it, and a moment ago that file was gone
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
@@ -309,7 +316,7 @@ class CachedDataset:
 
     def _renew(self) -> None:
         """Open the locks, for this process alone: a forked child has those of its parent, which do not keep the two apart."""
-        self._descriptor = _Descriptor(os.open(self.folder / BLOCKS, os.O_RDWR | os.O_CLOEXEC))
+        self._descriptor = _Descriptor(open_own(self.folder / BLOCKS, os.O_RDWR))
         self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor.number)
 
     def path(self, name: str) -> Path:
@@ -429,7 +436,7 @@ class _Descriptor:
 @contextmanager
 def _opened(path: Path, size: int) -> Iterator[int]:
     """Open a sparse file of this size."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         if os.fstat(descriptor).st_size != size:
             os.ftruncate(descriptor, size)
@@ -464,7 +471,7 @@ def opened_at(folder: Path) -> float:
 
 def _count(folder: Path, size: int) -> None:
     with naming_the_path(folder):
-        descriptor = os.open(folder / USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_own(folder / USED, os.O_RDWR | os.O_CREAT)
         try:  # in place: whenever this process ends, one of the two numbers is there
             before = int.from_bytes(os.pread(descriptor, 8, 0), "little")
             os.pwrite(descriptor, max(0, before + size).to_bytes(8, "little"), 0)
@@ -479,7 +486,7 @@ def _entry(folder: Path) -> Entry | None:
         return None
     dataset_bytes, shards, there, total = 0, 0, 0, 0
     with suppress(OSError, ValueError, KeyError, TypeError):
-        manifest = json.loads((folder / TABLES_FOLDER / MANIFEST).read_bytes())
+        manifest = json.loads(read_bytes(folder / TABLES_FOLDER / MANIFEST))
         dataset_bytes, shards = int(manifest["bytes"]), int(manifest["shards"])
     with suppress(OSError):
         state = np.fromfile(folder / BLOCKS, np.uint8)[shards:]
@@ -490,11 +497,33 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a dataset. What says that it is whole goes first: what is left is seen as unfinished."""
-    with suppress(OSError):
-        (folder / ABOUT).unlink()
-    shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)  # before `used`, so that what is left is counted
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folder of a dataset, if it has nothing that no cache has: then it is somebody's, and stays.
+
+    What says that it is whole goes first: what is left is seen as unfinished.
+    """
+    if not _is_cached(folder):
+        return
+    with suppress(OSError, StorageError):
+        (folder / ABOUT).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            remove_tree(folder / SHARDS_FOLDER, folder.parent)  # before `used`, so that what is left is counted
+        remove_tree(folder, folder.parent)
+
+
+def _is_cached(folder: Path) -> bool:
+    """Return whether a folder, and no link to one, has only what a cache puts there: two folders and some ordinary files."""
+    if not is_folder(folder):
+        return False
+    try:
+        with os.scandir(folder) as entries:
+            return all(
+                entry.is_dir(follow_symlinks=False)
+                if entry.name in (TABLES_FOLDER, SHARDS_FOLDER)
+                else entry.is_file(follow_symlinks=False) and (entry.name in _OWN_FILES or entry.name.endswith(PARTIAL))
+                for entry in entries
+            )
+    except OSError:
+        return False
 
 
 def _hash_of(url: str) -> str:

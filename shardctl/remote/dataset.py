@@ -23,7 +23,7 @@ from shardctl.remote.fetching import Ahead, Fetcher
 from shardctl.remote.footer import END_BYTES, Extents, extents_of, footer_bytes
 from shardctl.remote.virtual import HeldFile
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 from shardctl.stores.base import Store
 from shardctl.tables import ShardTable
 
@@ -349,7 +349,7 @@ class RemoteDataset:
         assert self.cached is not None
         path, size = self.cached.path(self.table.names[shard]), int(self.table.sizes[shard])
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=ordinary) as file:
                 end = os.pread(file.fileno(), END_BYTES, max(0, size - END_BYTES))
                 length = min(size, footer_bytes(end))
                 return os.pread(file.fileno(), length, size - length)

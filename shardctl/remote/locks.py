@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import time
 from collections.abc import Iterator
@@ -155,10 +156,22 @@ def unused(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Open a file of the cache that is written in place. Raises OSError: also for a link, and for what is no ordinary file.
+
+    Behind a link, some other file would be changed; to open a pipe may wait for ever.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    return descriptor
+
+
 def _opened(path: Path) -> int:
     """Open a file to be locked, which is made where its folder is there. Raises FileNotFoundError, StorageError."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return open_own(path, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         raise
     except OSError as error:

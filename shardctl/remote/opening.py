@@ -16,7 +16,7 @@ from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, Us
 from shardctl.manifest import MANIFEST_LIMIT, Manifest
 from shardctl.remote.cache import About, Cache, CachedDataset
 from shardctl.remote.dataset import RemoteDataset
-from shardctl.storage import FileFacts, printable, replacing, scratch_folder, write_atomically
+from shardctl.storage import FileFacts, printable, read_bytes, replacing, scratch_folder, write_atomically
 from shardctl.stores.base import Store
 from shardctl.tables import MANIFEST, SHARDS, ShardTable
 
@@ -144,7 +144,7 @@ def _opened(store: Store, url: str, cache: Cache | None) -> RemoteDataset:
 
 
 def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset:
-    data = (kept.tables / MANIFEST).read_bytes()
+    data = read_bytes(kept.tables / MANIFEST)
     base = _manifest(about.url, data).base
     return RemoteDataset(About(about.url, about.version, _digest(data)), base, kept.tables, kept)
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from shardctl.annotations import AnnotationRule
 from shardctl.conversion.comparing import Compared, compare_texts
 from shardctl.conversion.deduplicating import without_repeats
+from shardctl.conversion.generations import link_or_copy
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
@@ -33,7 +34,7 @@ from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.splitting import SplitRule, Splitting, split_files
 from shardctl.stand_ins import path_of
-from shardctl.storage import copy_file, naming_the_path, printable, replacing
+from shardctl.storage import naming_the_path, printable, replacing
 from shardctl.tables import (
     FILES,
     PLAN,
@@ -103,13 +104,10 @@ def find_layout(root: Path, manifest: Manifest, intact: set[str]) -> Layout:
 
 
 def _link(root: Path, folder: Path, names: Iterable[str]) -> None:
-    """Have a job find tables of the dataset."""
+    """Have a job find tables of the dataset: by a second name, since no symbolic link is followed in a staging folder."""
     for name in names:
         with naming_the_path(folder):
-            try:
-                (folder / name).symlink_to(root / name)
-            except OSError:  # a file system without links
-                copy_file(root / name, folder / name)
+            link_or_copy((root / name).resolve(), folder / name)
 
 
 def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> Job:

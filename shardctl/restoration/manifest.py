@@ -13,7 +13,15 @@ from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.history import Generation, generations_of
 from shardctl.layout import Layout
-from shardctl.manifest import MANIFEST_LIMIT, Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions
+from shardctl.manifest import (
+    MANIFEST_LIMIT,
+    Manifest,
+    SplitFacts,
+    are_class_counts,
+    are_object_counts,
+    are_versions,
+    is_absolute_place,
+)
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.step_counts import are_counts
@@ -97,8 +105,8 @@ def begins_like_json(path: Path) -> bool | None:
 def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
     """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made and what is in it.
 
-    The paths of the sources and the fingerprint of the inputs are taken from the rest of the old manifest if they can be
-    verified; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are corrected
+    The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified, and the paths of the sources
+    if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are corrected
     once the tables are repaired. Raises DatasetError if too little is left.
     """
     sums = _proven_sums(root)
@@ -126,7 +134,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         settings=_settings(left, making.settings),
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
-        sources=sources or _sources(left),
+        sources=sources or _kept(_sources(left)),
         files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)}),
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
@@ -225,6 +233,16 @@ def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 def _sources(left: dict[str, Any]) -> tuple[str, ...]:
     old = left.get("sources")
     return tuple(old) if isinstance(old, list) and all(isinstance(source, str) for source in old) else ()
+
+
+def named_sources(root: Path) -> tuple[str, ...]:
+    """Return the sources that a damaged manifest names, if it is JSON: they may be anything."""
+    return _sources(_what_is_left(root / MANIFEST))
+
+
+def _kept(sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return these sources if all are absolute paths. A URL that was never recorded would be asked for by the next repair."""
+    return sources if all(map(is_absolute_place, sources)) else ()
 
 
 def _created(left: dict[str, Any], witness: Path) -> str:

@@ -36,6 +36,7 @@ from shardctl.restoration.jobs import Made, duplicates_again, find_layout, fresh
 from shardctl.restoration.manifest import (
     begins_like_json,
     find_manifest,
+    named_sources,
     refuse_other_manifest,
     remake_manifest,
     with_sizes,
@@ -90,6 +91,7 @@ class Repair:
     ) -> None:
         self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
         self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
+        self.doubtful: tuple[str, ...] = ()
         self.repaired: list[str] = []
         self.unrepaired: list[Unrepaired] = []
         self.lost: list[Lost] = []
@@ -189,7 +191,10 @@ class Repair:
         for finding in findings:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
                 raise DatasetError(f"{printable(str(self.root))}: {finding.message}")
-        manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
+        manifest = manifest or find_manifest(self.root)
+        if manifest is None:
+            self.doubtful = named_sources(self.root)
+            manifest = remake_manifest(self.root, self.sources)
         refuse_folders(self.root, manifest)
         if damaged:
             if is_regular_file(self.root / MANIFEST) and begins_like_json(self.root / MANIFEST) is False:
@@ -198,7 +203,8 @@ class Repair:
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
-                self.notices.append(f"{MANIFEST} was rebuilt without the paths of the sources; --source records them")
+                named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
+                self.notices.append(f"{MANIFEST} was rebuilt without the paths of the sources{named}; --source records them")
             if not all(manifest.fingerprint_parts.values()):
                 self.notices.append(
                     f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report the dataset as up to date"
@@ -229,12 +235,12 @@ class Repair:
         refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
         of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
         needed = {*SOURCE_TABLES, *self.names, *of_duplicates} & self.damaged
-        if needed and not manifest.sources:
-            raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
+        if needed:
+            self._settle_sources()
         try:
             recipe = Recipe.from_settings(manifest.recipe, self.root)
             layout = find_layout(self.root, manifest, self.intact)
-            made = Made(manifest, recipe, layout, manifest.sources, self.names)
+            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
             if SOURCE_TABLES & self.damaged:
                 check_sources(manifest.sources)
             if FILES in self.damaged:
@@ -251,6 +257,27 @@ class Repair:
             return job
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
+
+    def _settle_sources(self) -> None:
+        """Tell where the sources are read that the manifest names. Raises DatasetError where it cannot be relied on.
+
+        A dataset may come from anybody: only a whole manifest is believed, and only a place that a conversion may have recorded.
+        """
+        if self.sources:
+            return
+        if self.doubtful:
+            raise DatasetError(
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says: {_listed(self.doubtful)};"
+                " say where they are with --source SRC, once per source"
+            )
+        if not self.manifest.sources:
+            raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
+        if strange := self.manifest.strange_sources():
+            raise DatasetError(
+                f"the manifest names sources as no conversion records them, and they are not read: {_listed(strange)}; say where"
+                " the sources are with --source SRC, once per source"
+            )
+        self.listener.reading(self.manifest.sources)
 
     def _mend_files(self, made: Made) -> None:
         """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not come out as it was."""
@@ -449,6 +476,10 @@ def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[i
             except SourceGoneError:
                 continue
         yield shard
+
+
+def _listed(sources: tuple[str, ...]) -> str:
+    return ", ".join(map(printable, sources))
 
 
 def _sentence(problem: Exception) -> str:

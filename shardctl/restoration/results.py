@@ -54,8 +54,12 @@ class RepairResult:
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks for the progress of a repair: first the files checked, then the records read, each as (done, total)."""
+    """Callbacks for the progress of a repair: first the files checked, then the records read, each as (done, total).
+
+    `reading` is told, before anything is read there, where the sources are that the manifest names and the caller does not.
+    """
 
     checking: Callable[[int, int], None] = lambda done, total: None
     building: Callable[[int, int], None] = lambda done, total: None
     waiting: Callable[[str], None] = lambda owner: None
+    reading: Callable[[tuple[str, ...]], None] = lambda sources: None

@@ -19,7 +19,7 @@ from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.generations import keep, link_or_copy, settle
 from shardctl.conversion.options import check_writable, refuse_generation
-from shardctl.conversion.staging import REPAIR_PREFIX, discard
+from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.conversion.updating.before import refuse_damaged_tables
 from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError
@@ -30,10 +30,11 @@ from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.shard import Compression
 from shardctl.step_counts import Counts
-from shardctl.storage import naming_the_path, replacing
+from shardctl.storage import naming_the_path, refuse_link, replacing
 from shardctl.stored import StoredDataset
 from shardctl.tables import (
     FILES,
+    GENERATIONS,
     MANIFEST,
     PLAN,
     PLAN_SCHEMA,
@@ -229,10 +230,12 @@ def forget(root: Path, but: Path | None = None) -> None:
 
     `but` is the folder of the job that takes them away.
     """
+    refuse_link(root / GENERATIONS)  # they would stay, with what is to go
     settle(root, 0)
     with naming_the_path(root / STAGING):
-        for job in [path for path in (root / STAGING).iterdir() if path.is_dir() and path != but]:
-            discard(job)
+        for job in jobs_in(root / STAGING):
+            if job != but:
+                discard(job)
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:

@@ -26,7 +26,7 @@ from shardctl.manifest import Manifest, SplitFacts
 from shardctl.reader import Batch, Indices
 from shardctl.reader.shards import FinishedShards, OpenShard, Shards
 from shardctl.shard import Opener, ShardFacts, ShardReader
-from shardctl.storage import printable
+from shardctl.storage import is_file, printable
 from shardctl.tables import MANIFEST, STAGING, shard_name
 from shardctl.version import __version__
 
@@ -149,7 +149,7 @@ class Arrivals:
                     f"{printable(str(self._target))}: was brought up to date while its first epoch was read; begin it anew"
                 )
             return opened
-        for found in (self._target / STAGING).glob(f"*/{JOB}"):
+        for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):
             try:
                 return self._of_job(found)
             except (OSError, ValueError, KeyError, TypeError):  # it has just taken its place, or given way to another

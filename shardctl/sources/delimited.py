@@ -13,7 +13,7 @@ from shardctl.errors import InputError
 from shardctl.sources.brought import local_path
 from shardctl.sources.jsonl import null_notice
 from shardctl.sources.written import Written, filled
-from shardctl.storage import READ_CHUNK, HashingReader, printable
+from shardctl.storage import READ_CHUNK, HashingReader, ordinary, printable
 
 
 def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str]:
@@ -27,13 +27,13 @@ def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         path = local_path(path)
-        with open(path, encoding="utf-8-sig", newline="") as text:
+        with open(path, encoding="utf-8-sig", newline="", opener=ordinary) as text:
             names = next(csv.reader(text, delimiter=delimiter), [])
         if not names:
             raise InputError(f"{shown}: the labels file is empty")
         if len(set(names)) < len(names):
             raise InputError(f"{shown}: two columns have the same name ({', '.join(map(printable, names))})")
-        with open(path, "rb", buffering=0) as file, HashingReader(file) as raw:
+        with open(path, "rb", buffering=0, opener=ordinary) as file, HashingReader(file) as raw:
             table = arrow_csv.read_csv(
                 io.BufferedReader(raw, READ_CHUNK),
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),

@@ -22,7 +22,7 @@ from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.types import Types
-from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
+from shardctl.storage import READ_CHUNK, HashingReader, counted, ordinary, printable, sha256_of
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
@@ -278,7 +278,7 @@ def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
     shown, number = printable(str(path)), 0
     try:
         with (
-            open(local(str(path)), "rb", buffering=0) as file,
+            open(local(str(path)), "rb", buffering=0, opener=ordinary) as file,
             HashingReader(file) as raw,
             io.BufferedReader(raw, READ_CHUNK) as buffered,
         ):

@@ -105,7 +105,7 @@ class LocalCopies:
                 self._held.move_to_end(path)
                 return True
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             return False
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -242,7 +242,7 @@ def tell_progress(lock: int, new: str, size: int) -> None:
 def _wipe(folder: str, but: str = "") -> None:
     for name in sorted(os.listdir(folder), key=_OWNER.__eq__):  # the owner goes last
         place = f"{folder}/{name}"
-        if name != but and os.path.isdir(place):  # noqa: PTH112 - see pyproject.toml
+        if name != but and stat.S_ISDIR(os.lstat(place).st_mode):
             shutil.rmtree(place, ignore_errors=True)
         elif name != but:
             os.unlink(place)  # noqa: PTH108 - see pyproject.toml
@@ -296,7 +296,7 @@ def _evict(folder: str, wanted: int) -> int:
     """
     found = []
     for scheme in os.listdir(folder):
-        if not scheme.startswith("."):
+        if not scheme.startswith(".") and stat.S_ISDIR(os.lstat(f"{folder}/{scheme}").st_mode):
             for place, _, names in os.walk(f"{folder}/{scheme}"):
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
@@ -307,7 +307,7 @@ def _evict(folder: str, wanted: int) -> int:
         if left <= wanted * 9 // 10:
             break
         with contextlib.suppress(OSError):  # held, or removed by another process
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)  # noqa: PTH108 - see pyproject.toml

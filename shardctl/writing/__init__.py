@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from shardctl.arguments import names as names_of
 from shardctl.arguments import whole_number
 from shardctl.conversion import publish
 from shardctl.conversion.options import check_destination, check_if_running, check_writable
-from shardctl.conversion.staging import REPAIR_PREFIX, discard, refuse_to_lose_job
+from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.sample import Sample
-from shardctl.storage import naming_the_path, printable, write_atomically
+from shardctl.storage import naming_the_path, printable, remove_tree, write_atomically
 from shardctl.stores import is_url
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
 from shardctl.transforms.values import describe
@@ -261,8 +260,8 @@ def _write_parts(
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
     identity = identity_of(calls.make, calls.parts, (names, given, limits))
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
-    for other in (target / STAGING).iterdir():
-        if other.is_dir() and other != folder:
+    for other in jobs_in(target / STAGING):
+        if other != folder:
             if not overwrite and (other / JOB).exists():
                 refuse_to_lose_job(other, None)
             discard(other)
@@ -276,7 +275,8 @@ def _write_parts(
                 if not overwrite:
                     raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
                 discard(folder)
-            shutil.rmtree(new, ignore_errors=True)  # what a killed process has put together in part
+            if new.exists():
+                remove_tree(new, target)  # what a killed process has put together in part
             for made in (new, folder / DONE_FOLDER):
                 made.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / JOB, json.dumps(record).encode())

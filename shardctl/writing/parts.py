@@ -14,7 +14,6 @@ import ctypes
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +32,7 @@ from shardctl.errors import InputError, Interrupted, ShardctlError, WorkerError
 from shardctl.layout import Layout
 from shardctl.shard import Compression
 from shardctl.shard_copying import Copied, Run, copy_shard
-from shardctl.storage import counted, naming_the_path, printable, write_atomically
+from shardctl.storage import counted, naming_the_path, printable, remove_tree, write_atomically
 from shardctl.tables import ShardEntry, shard_name
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
@@ -99,7 +98,8 @@ class PartsJob:
         """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
         folder = self.folder / PARTS_FOLDER / f"{number:05d}"
         with naming_the_path(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+            if folder.exists():
+                remove_tree(folder, self.folder)  # of a process that was killed
             folder.mkdir(parents=True)
         writer = SampleWriter(folder, fields, self.given.compression_of(fields), self.limits, len(self.given.classes or ()))
         part = self.parts[number]
