@@ -20,7 +20,7 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources.boxes import place_columns
+from shardctl.sources.boxes import ways_out, why_unmoved
 from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.restored import name_in_records
@@ -75,8 +75,10 @@ def known_layout(
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
-    others = [f for f in content or [] if f.name not in of_steps and (f.name != OBJECTS or not has_objects(content))]
-    _refuse_places(recipe, [*side, *others])
+    moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
+    moved |= {OBJECTS} if content is not None and has_objects(content) else set()
+    others = [f for f in content or [] if f.name not in moved]
+    _refuse_places(recipe, side, others)
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
@@ -311,15 +313,17 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
     return frozenset(kind for member, kind in named.items() if member in members)
 
 
-def _refuse_places(recipe: Recipe, fields: list[pa.Field]) -> None:
-    """Raise UsageError if columns look like places in the image, and the recipe moves the pixels."""
-    moving = [step for step in recipe.image_transforms if not step.in_place]
-    places = place_columns(fields) if moving else []
-    if places:
-        columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
-        step = moving[0].name
-        raise UsageError(
-            f"{step} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
-            f" docs/annotations.md describes them; leave {step} out, or the columns: those of a labels file with"
-            f" --drop-columns {columns}"
-        )
+def _refuse_places(recipe: Recipe, side: list[pa.Field], others: list[pa.Field]) -> None:
+    """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
+
+    `side` are the columns of labels files, `others` those of records.
+    """
+    if not recipe.moving:
+        return
+    step = recipe.moving[0].name
+    wrong, why = why_unmoved(step, (f for f in [*side, *others] if f.name not in recipe.unmoved))
+    if not wrong:
+        return
+    of_labels = [name for name in wrong if name in [f.name for f in side]]
+    of_records = [name for name in wrong if name not in of_labels]
+    raise UsageError(f"{why}. {ways_out(step, of_records, of_labels)}")
