@@ -123,7 +123,8 @@ class Transforms:
         plain = [column for column in columns if column.objects is None and column.picture is None]
         asked = next(option for option in ("resize", "crop", "flip") if getattr(self, option))
         fields = (pa.field(column.name, column.type) for column in plain if column.name not in self.unmoved)
-        wrong, why = why_unmoved(asked, fields)
+        roles = {column.name: column.plain for column in plain if column.plain is not None}
+        wrong, why = why_unmoved(asked, fields, roles)
         if wrong:
             kept = ", ".join(repr(column.name) for column in columns if column.name not in wrong)
             raise UsageError(

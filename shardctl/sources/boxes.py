@@ -7,11 +7,12 @@ a role nothing else is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import pyarrow as pa
 
+from shardctl.roles import PLACES, Plain, Role
 from shardctl.sources.labels import some
 
 PLACE_NAMES = frozenset(
@@ -89,20 +90,22 @@ def place_columns(fields: Iterable[pa.Field]) -> list[str]:
     return list(_places(fields, ""))
 
 
-def why_unmoved(moves: str, fields: Iterable[pa.Field]) -> tuple[list[str], str]:
+def why_unmoved(moves: str, fields: Iterable[pa.Field], roles: Mapping[str, Role]) -> tuple[list[str], str]:
     """Return the columns among `fields` that would be wrong beside moved pixels, and a sentence on them: ([], "") for none.
 
-    `moves` names the step or the option that moves the pixels.
+    `moves` names the step or the option that moves the pixels. `roles` are those that are known of columns.
     """
     listed = list(fields)
-    places = place_columns(listed)
+    said = [f.name for f in listed if isinstance(role := roles.get(f.name), Plain) and role.name in PLACES]
+    places = [*said, *place_columns(f for f in listed if f.name not in said)]
     columns = [f.name for f in listed if any(place == f.name or place.startswith(f"{f.name}.") for place in places)]
     if not places:
         return [], ""
-    they = "it looks like a place in the image, a mask or another image, and has"
+    they = "it looks like a place in the image, a mask or another image, and is"
     if len(places) > 1:
-        they = "they look like places in the image, masks or other images, and have"
-    return columns, f"{moves} moves what is in the images, but not {some(places)}: {they} no role (docs/annotations.md)"
+        they = "they look like places in the image, masks or other images, and are"
+    why = f"{they} no mask and no objects by role (docs/annotations.md)"
+    return columns, f"{moves} moves what is in the images, but not {some(places)}: {why}"
 
 
 def why_images(step: str, columns: list[str]) -> str:

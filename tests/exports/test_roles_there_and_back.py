@@ -23,7 +23,7 @@ from test_round_trips import FORMS, facts_of
 import shardctl
 from shardctl.annotations.objects import ITEMS, objects_type
 from shardctl.codecs import rle
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
 from shardctl.shard import Compression
@@ -337,3 +337,14 @@ def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None
     shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
     back = shardctl.open(tmp_path / "back")
     assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)
+
+
+def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Path) -> None:
+    image = a_bit_of_all()["image"]
+    columns = {"image": image, "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES)}
+    write(tmp_path / "dataset", columns)
+    with pytest.raises(UsageError, match="flip moves what is in the images, but not regions: it looks like a place"):
+        shardctl.open(tmp_path / "dataset").loader(1, flip=True)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
+    with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* --unmoved regions;"):
+        shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
