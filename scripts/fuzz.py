@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-TIMES = "10"
-"""How many times as many examples each round draws."""
+DRAWN = {"SHARDCTL_FUZZ": "10", "SHARDCTL_THOROUGH": "yes"}
+"""How many times as many examples each round draws, and that it does so for every case of a test."""
 
 
 def main() -> None:
@@ -27,9 +27,10 @@ def main() -> None:
     while rounds == 0 or time.monotonic() < end:
         seed = random.SystemRandom().getrandbits(32)
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "hypothesis", f"--hypothesis-seed={seed}", "-n", "auto"]
-        ended = subprocess.run([*command, *given.tests], env={**os.environ, "SHARDCTL_FUZZ": TIMES})
+        ended = subprocess.run([*command, *given.tests], env={**os.environ, **DRAWN})
         if ended.returncode:
-            sys.exit(f"round {rounds + 1} failed; again: SHARDCTL_FUZZ={TIMES} {' '.join([*command, *given.tests])}")
+            words = [*(f"{name}={value}" for name, value in DRAWN.items()), *command, *given.tests]
+            sys.exit(f"round {rounds + 1} failed; again: {' '.join(words)}")
         rounds += 1
     print(f"{rounds} rounds, nothing found")
 

@@ -289,6 +289,7 @@ class Dataset:
         normalize: Mapping[str, Normalization] | None = None,
         keep_objects: float | str = KEPT_SHARE,
         derive: Sequence[str] = (),
+        unmoved: Sequence[str] = (),
         mmap: bool = True,
         preload: bool = False,
         cache: int = 0,
@@ -328,6 +329,7 @@ class Dataset:
             mapping("fill", fill),
             keep_objects=kept_objects(keep_objects),
             derive=names("derive", derive),
+            unmoved=names("unmoved", unmoved),
         )
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)

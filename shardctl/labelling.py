@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.sources.formats.restored import name_in_records
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
-from shardctl.splitting import SplitRule
+from shardctl.splitting import SplitRule, export_of
 from shardctl.storage import counted, printable, replacing
 from shardctl.tables import FILE_FIELDS
 
@@ -103,6 +104,8 @@ def _main_label(listing: Listing, settings: PlanSettings, by_folder: bool, types
     if mode == "auto" and types is not None and field in types.schema().names:
         if field in types.classes:
             return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
+        if _is_label_of_export(listing, field):  # without names of classes, as shardctl.json would have them
+            return Labelling()
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
             listing.notices.append(
@@ -110,6 +113,13 @@ def _main_label(listing: Listing, settings: PlanSettings, by_folder: bool, types
             )
         return Labelling(tuple(names), by_field=True) if names else Labelling()
     return _label_by_folder(listing, mode, by_folder)
+
+
+def _is_label_of_export(listing: Listing, field: str) -> bool:
+    """Return whether shardctl.json says that this field is the label of the exported dataset."""
+    export = export_of(listing)
+    named = {} if export is None else {each.name: name_in_records(each, export) for each in export.fields}
+    return named.get(LABEL) == field
 
 
 def leave_out_labels(

@@ -246,6 +246,12 @@ class Recipe(Settings):
         "Objects in images that are cut: the share of the area that must be visible to keep one, or center: of its box.",
         later=True,
     )
+    unmoved: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Fields that look like places, masks or other images, and stay as they are where steps move the pixels of the image.",
+        later=True,
+    )
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
 
     @property
@@ -327,6 +333,11 @@ class Recipe(Settings):
     def image_transforms(self) -> tuple[ImageTransform, ...]:
         """The transforms of the image."""
         return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+
+    @property
+    def moving(self) -> tuple[ImageTransform, ...]:
+        """The transforms that move what is in the image."""
+        return tuple(step for step in self.image_transforms if not step.in_place)
 
     @property
     def filters(self) -> tuple[Filter, ...]:

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 PLAIN_ROLES = ("boxes", "keypoints", "text", "number")
 """Roles of which there is nothing more to say."""
 
+PLACES = ("boxes", "keypoints")
+"""Those of places in the image, which only objects have moved with it."""
+
 
 @dataclass(frozen=True)
 class Image:

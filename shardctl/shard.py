@@ -276,8 +276,10 @@ def exactly(*batches: pa.RecordBatch) -> pa.RecordBatch:
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     """Build one column of a block. Images come as uint8 arrays (raw), or as pairs or dicts of bytes and path (encoded)."""
     if isinstance(type_, pa.FixedShapeTensorType):
-        pixels = np.concatenate([value.reshape(-1) for value in values])
-        storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), type_.storage_type.list_size)
+        count, dtype = type_.storage_type.list_size, type_.value_type.to_pandas_dtype()
+        pixels = np.concatenate([np.zeros(count, dtype) if value is None else value.reshape(-1) for value in values])
+        missing = pa.array([value is None for value in values]) if any(value is None for value in values) else None
+        storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), count, mask=missing)
         return pa.ExtensionArray.from_storage(type_, storage)
     if type_.equals(ENCODED_IMAGE):
         pairs = [(None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v for v in values]

@@ -297,20 +297,20 @@ def _by_folder(listing: Listing, base: str) -> Splitting:
     return _splitting(tops, listing.table["group"], "folder")
 
 
-def _export(listing: Listing) -> Description | None:
+def export_of(listing: Listing) -> Description | None:
     """Return the description of the export that the first file is of, None if it is of none."""
     return described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
 
 
 def _is_one_dataset(listing: Listing) -> bool:
     """Return whether files are of one dataset: those of TFDS are in one folder, those of an export may be in several."""
-    return len({group.folder for group in listing.groups}) == 1 or _export(listing) is not None
+    return len({group.folder for group in listing.groups}) == 1 or export_of(listing) is not None
 
 
 def _as_declared(listing: Listing) -> Splitting:
     """Divide the files as other files say (declared_split): in the order of an export's splits, else in the usual one."""
     splitting = _splitting([group.stem for group in listing.groups], listing.table["group"], "declared")
-    export = _export(listing)
+    export = export_of(listing)
     if export is None or not set(splitting.names) <= set(export.splits):
         return splitting
     names = tuple(name for name in export.splits if name in splitting.names)

@@ -277,7 +277,7 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     rows = [{"image": {"bytes": encoded.getvalue(), "path": "a.png"}, "bbox": [1.0, 2.0, 3.0, 4.0]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    with pytest.raises(UsageError, match="crop moves what is in the images, but not the places in bbox"):
+    with pytest.raises(UsageError, match="crop moves what is in the images, but not bbox: it looks like a place"):
         shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
 
 

@@ -337,7 +337,9 @@ def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli
 
 
 def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
-    ds = converted(many(tmp_path), tmp_path / "out", SMALL)
+    with pytest.raises(UsageError, match=r"moves what is in the images, but not mask: it looks .* --unmoved mask; or leave"):
+        shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
+    ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})
     assert ds[1]["image"].shape == (16, 16, 3)
     assert ds[1]["mask"].shape == (32, 41, 3)
     assert is_sound(cli, tmp_path / "out")
@@ -357,7 +359,8 @@ def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
 
 def test_own_functions_and_variants_get_the_images_of_tables(tmp_path: Path, cli: Any) -> None:
     steps = [{"name": "random_resized_crop", "size": 16}, {"name": "custom", "target": "test_image_tables:add_mean"}]
-    ds = converted(many(tmp_path), tmp_path / "out", {"kind": "image", "store": "raw", "variants": 2, "transform": steps})
+    recipe = {"kind": "image", "store": "raw", "variants": 2, "unmoved": ["mask"], "transform": steps}
+    ds = converted(many(tmp_path), tmp_path / "out", recipe)
     assert len(ds) == 8
     assert ds[5]["mean"] == pytest.approx(float(np.asarray(ds[5]["image"]).mean()))
     assert ds[5]["wide"] == len(picture(2, "png"))

@@ -17,8 +17,9 @@ from pyarrow import csv
 import shardctl
 from shardctl.conversion import converting
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.layout import ENCODED_IMAGE
 from shardctl.sources import labels
-from shardctl.sources.boxes import COORDINATES, PLACE_NAMES, place_columns
+from shardctl.sources.boxes import COORDINATES, IMAGE_WORDS, MASK_WORDS, PLACE_WORDS, place_columns
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.tables import open_table, read_rejects
@@ -186,10 +187,102 @@ def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -
         assert f"`{name}`" in page
 
 
+NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
+ARRAY = pa.list_(NUMBERS)
+
+NAMED_AS_PLACES = [
+    ("image/object/bbox/xmin", NUMBERS),
+    ("boxes.npy", ARRAY),
+    ("faceBBoxes", ARRAY),
+    ("bndbox", pa.list_(pa.int64())),
+    ("bounding boxes", NUMBERS),
+    ("bbox_xywh", pa.string()),
+    ("face_kpts", NUMBERS),
+    ("keypoints2d", ARRAY),
+    ("key_points", NUMBERS),
+    ("landmarks-5", NUMBERS),
+    ("corners", ARRAY),
+    ("quad", NUMBERS),
+    ("segm", ARRAY),
+    ("face_boxes", pa.list_(pa.struct([("l", pa.int64()), ("t", pa.int64())]))),
+    ("mask.png", BYTES),
+    ("seg.png", BYTES),
+    ("label_mask.png", BYTES),
+    ("masks", pa.list_(BYTES)),
+    ("mask", pa.fixed_shape_tensor(pa.uint8(), (4, 4))),
+    ("seg_map.npy", pa.list_(pa.list_(pa.int64()))),
+    ("depth", ARRAY),
+    ("optical_flow", pa.list_(ARRAY)),
+    ("surface-normals.npy", pa.list_(ARRAY)),
+    ("disparity.png", BYTES),
+    ("image2.jpg", BYTES),
+    ("left.png", BYTES),
+    ("thumbnail", BYTES),
+    ("conditioning_image", IMAGE),
+    ("label", IMAGE),
+    ("frames", pa.list_(IMAGE)),
+]
+
+NAMED_OTHERWISE = [
+    ("points", pa.int64()),
+    ("boxes", pa.int64()),
+    ("bboxes", pa.int64()),
+    ("bboxes_count", pa.int64()),
+    ("score", pa.float32()),
+    ("depth", pa.float32()),
+    ("depth", NUMBERS),
+    ("flow", NUMBERS),
+    ("num_boxes", pa.list_(pa.int64())),
+    ("bbox_label", pa.list_(pa.int64())),
+    ("box_labels", pa.list_(pa.string())),
+    ("keypoint_names", pa.list_(pa.string())),
+    ("attention_mask", pa.list_(pa.int64())),
+    ("loss_mask", pa.list_(pa.list_(pa.int64()))),
+    ("image_id", pa.int64()),
+    ("image_embedding", NUMBERS),
+    ("image_hash", BYTES),
+    ("image/class/label", pa.int64()),
+    ("image/format", pa.string()),
+    ("mask_path", pa.string()),
+    ("blob", BYTES),
+    ("latents.npy", ARRAY),
+    ("audio", IMAGE),
+    ("text_segments", pa.list_(pa.string())),
+    ("masked", pa.list_(pa.int64())),
+    ("boxing", NUMBERS),
+    ("inbox", NUMBERS),
+    ("x", pa.int64()),
+    ("tokens", pa.list_(pa.int64())),
+    ("numbers", NUMBERS),
+    ("json", pa.struct([("caption", pa.string()), ("width", pa.int64()), ("height", pa.int64())])),
+]
+
+
+@pytest.mark.parametrize(("name", "type_"), NAMED_AS_PLACES, ids=str)
+def test_names_and_types_tell_what_has_to_move_with_an_image(name: str, type_: pa.DataType) -> None:
+    assert place_columns([pa.field(name, type_)]) == [name]
+
+
+@pytest.mark.parametrize(("name", "type_"), NAMED_OTHERWISE, ids=str)
+def test_names_and_types_of_others_are_no_places(name: str, type_: pa.DataType) -> None:
+    assert place_columns([pa.field(name, type_)]) == []
+
+
+@pytest.mark.parametrize("before", ["", "face_", "image/object/", "a.b."])
+@pytest.mark.parametrize(
+    "written", ["xmin ymin xmax ymax", "xMin yMin xMax yMax", "x_center y_center width height", "X1 Y1 X2 Y2"]
+)
+def test_coordinates_are_places_together(before: str, written: str) -> None:
+    fields = [pa.field(before + name, pa.float32()) for name in written.split()]
+    assert place_columns([*fields, pa.field("other_x1", pa.float32())]) == [f.name for f in fields]
+    assert place_columns(fields[:3]) == []
+    assert place_columns([fields[0].with_name("another/" + fields[0].name), *fields[1:]]) == []
+
+
 def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:
     page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
     plain = page.replace("_", "")
-    for name in PLACE_NAMES:
+    for name in PLACE_WORDS | MASK_WORDS | IMAGE_WORDS:
         assert re.search(rf"\b{name}\b", plain), name
     for group in COORDINATES:
         assert any(set(re.findall(r"[a-z0-9]+", quoted)) == group for quoted in re.findall(r"`([^`]*)`", plain)), group
@@ -310,6 +403,7 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
     with pytest.raises(UsageError, match=f"{step['name']} moves what is in the images") as caught:
         notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
     columns = str(caught.value).rpartition("--drop-columns ")[2]
+    assert f"--unmoved {columns};" in str(caught.value)
     notices_of(source, tmp_path / "out", recipe=recipe, drop_columns=columns.split(","))
     assert dict(shardctl.open(tmp_path / "out").manifest.schema).keys() == {"key", "image", "label"}
     notices_of(source, tmp_path / "as-they-are")

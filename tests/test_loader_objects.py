@@ -636,7 +636,7 @@ def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
     shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
     ds = shardctl.open(tmp_path / "out")
     (name,) = option
-    with pytest.raises(UsageError, match=f"{name} moves what is in the images, but not the places in {named}, .*columns="):
+    with pytest.raises(UsageError, match=f"{name} moves what is in the images, but not {named}: it looks .*columns="):
         ds.loader(1, **option)
     (batch,) = ds.loader(1, **option, columns=["key", "image", "numbers"])
     assert batch["numbers"][0].tolist() == [1, 2, 3]
@@ -648,6 +648,6 @@ def test_corners_in_columns_of_their_own_are_refused_only_together(tmp_path: Pat
     image = np.zeros((12, 16, 3), np.uint8)
     shardctl.write(tmp_path / "out", [{"image": image, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2, "left": 7}])
     ds = shardctl.open(tmp_path / "out")
-    with pytest.raises(UsageError, match="places in xmin, ymin, xmax"):
+    with pytest.raises(UsageError, match="not xmin, ymin, xmax and 1 more: they look"):
         ds.loader(1, crop=4)
     assert next(iter(ds.loader(1, crop=4, columns=["image", "left"])))["left"].tolist() == [7]

@@ -210,6 +210,7 @@ WRONG_VALUES = {
     "schema": 1,
     "resampling": "cv2",
     "keep_objects": 1.5,
+    "unmoved": 3,
     "transform": {"name": "hflip"},
 }
 

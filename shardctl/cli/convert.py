@@ -181,6 +181,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     " Default: 0.1.",
 )
 @click.option(
+    "--unmoved",
+    metavar="A,B,…",
+    help="Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
+    " Without this option such a conversion is refused.",
+)
+@click.option(
     "--input-timeout",
     callback=seconds_or_none,
     default="120",

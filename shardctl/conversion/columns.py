@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.annotations.huggingface import has_objects
@@ -16,11 +18,12 @@ from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.roles import Image, Label, Mask, Objects, Role, Tokens
+from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources.boxes import place_columns
-from shardctl.sources.exported import described
+from shardctl.sources.boxes import ways_out, why_unmoved
+from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN
+from shardctl.sources.formats.restored import name_in_records
 from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
@@ -72,8 +75,10 @@ def known_layout(
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
-    others = [f for f in content or [] if f.name != OBJECTS or not has_objects(content)]
-    _refuse_places(recipe, [*side, *others])
+    moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
+    moved |= {OBJECTS} if content is not None and has_objects(content) else set()
+    others = [f for f in content or [] if f.name not in moved]
+    _refuse_places(recipe, side, others, of_steps)
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
@@ -118,13 +123,86 @@ def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b""})
 
 
-def roles_of_export(listing: Listing, content: pa.Schema | None) -> dict[str, Role]:
-    """Return the roles that shardctl.json gives to tokens and marked objects, where the sources are an export."""
+class Said(NamedTuple):
+    """What shardctl.json says of a column that its values do not show: its role, and its type where that is a tensor."""
+
+    role: Role | None
+    tensor: pa.DataType | None
+
+
+def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Said]:
+    """Return what the exports among the sources say of columns, where all sources say the same.
+
+    The main image and classes with names are left out: a conversion finds these as in any other source. `renames` has the
+    columns that get another name in the dataset. Raises InputError for exports that say different things of a column.
+    """
     if listing.whole or content is None:
         return {}
-    export = described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
-    roles = {} if export is None else export.layout.roles.by_name
-    return {name: role for name, role in roles.items() if isinstance(role, Tokens | Objects) and name in content.names}
+    found = [_said_by(export, content, renames) for export in _exports(listing)]
+    together: dict[str, Said] = {}
+    for columns in found:
+        odd = next((name for name, said in columns.items() if together.setdefault(name, said) != said), None)
+        if odd is not None:
+            raise InputError(
+                f"the sources are exports that say different things of {printable(odd)} (shardctl.json): convert each alone"
+            )
+    lost = [name for name in together if not all(name in columns for columns in found)]
+    if lost:
+        notice = f"only some of the sources are an export whose shardctl.json tells the role of {some(lost)}: it is left out"
+        listing.notices.append(notice)
+    return {name: said for name, said in together.items() if name not in lost}
+
+
+def with_tensors(content: pa.Schema | None, said: Mapping[str, Said]) -> pa.Schema | None:
+    """Return columns in which lists of the numbers of tensors have the type of these tensors."""
+    if content is None:
+        return None
+    types = {name: each.tensor for name, each in said.items() if each.tensor is not None}
+    return pa.schema([f.with_type(types.get(f.name, f.type)) for f in content], content.metadata)
+
+
+def _exports(listing: Listing) -> list[Description | None]:
+    """Return the description of the export that the first file of each folder is of, None for one of none."""
+    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))}
+    of_group = np.array([numbers[group.folder] for group in listing.groups], np.int64)
+    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table["root"].to_numpy().astype(np.int64)
+    rows = np.unique(folders, return_index=True)[1]
+    return [described(listing.opened(listing.table.slice(row, 1).to_pylist()[0])) for row in rows.tolist()]
+
+
+def _said_by(export: Description | None, content: pa.Schema, renames: Mapping[str, str]) -> dict[str, Said]:
+    """Return what an export says of columns, by their names in the new dataset."""
+    if export is None:
+        return {}
+    made: dict[str, Said] = {}
+    for field in export.fields:
+        read = name_in_records(field, export)
+        name, type_ = renames.get(read, read), export.layout.columns.field(field.name).type
+        if name in content.names:
+            role = export.layout.roles.get(field.name)
+            is_main = field.name == export.layout.roles.main_image and not isinstance(role, Mask)
+            is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
+            tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
+            if (role is not None and not is_found) or tensor is not None:
+                made[name] = Said(None if role is None or is_found else _as_read(role, type_), tensor)
+    return made
+
+
+def _are_its_numbers(type_: pa.DataType, tensor: pa.DataType) -> bool:
+    """Return whether a type is one of lists of the numbers of a tensor: of all of them, or of lists in its shape."""
+    count = 1
+    while pa.types.is_fixed_size_list(type_):
+        count, type_ = count * type_.list_size, type_.value_type
+    return isinstance(tensor, pa.FixedShapeTensorType) and type_ == tensor.value_type and count == tensor.storage_type.list_size
+
+
+def _as_read(role: Role, type_: pa.DataType) -> Role:
+    """Return the role of a column of this type once it was exported: raw masks and images are PNG then."""
+    if not isinstance(role, Image) or not isinstance(type_, pa.FixedShapeTensorType):
+        return role
+    if isinstance(role, Mask):
+        return replace(role, store="png", bits=16 if type_.value_type == pa.uint16() else 8)
+    return replace(role, store="png")
 
 
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
@@ -236,15 +314,17 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
     return frozenset(kind for member, kind in named.items() if member in members)
 
 
-def _refuse_places(recipe: Recipe, fields: list[pa.Field]) -> None:
-    """Raise UsageError if columns look like places in the image, and the recipe moves the pixels."""
-    moving = [step for step in recipe.image_transforms if not step.in_place]
-    places = place_columns(fields) if moving else []
-    if places:
-        columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
-        step = moving[0].name
-        raise UsageError(
-            f"{step} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
-            f" docs/annotations.md describes them; leave {step} out, or the columns: those of a labels file with"
-            f" --drop-columns {columns}"
-        )
+def _refuse_places(recipe: Recipe, side: list[pa.Field], others: list[pa.Field], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
+
+    `side` are the columns of labels files, `others` those of records, some of which have `roles`.
+    """
+    if not recipe.moving:
+        return
+    step = recipe.moving[0].name
+    wrong, why = why_unmoved(step, (f for f in [*side, *others] if f.name not in recipe.unmoved), roles)
+    if not wrong:
+        return
+    of_labels = [name for name in wrong if name in [f.name for f in side]]
+    of_records = [name for name in wrong if name not in of_labels]
+    raise UsageError(f"{why}. {ways_out(step, of_records, of_labels)}")

@@ -14,8 +14,9 @@ from shardctl.conversion.columns import (
     known_layout,
     refuse_fields,
     renamed,
-    roles_of_export,
+    said_by_exports,
     with_images,
+    with_tensors,
     without_key,
 )
 from shardctl.conversion.comparing import Compared, compare_texts, without_comparing
@@ -201,7 +202,9 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
     """Return the layout of the samples of a job, but for what a person's functions make of them."""
     recipe, fields = job.recipe, job.fields
     content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), job.renames), recipe)
-    roles: Mapping[str, Role] = {} if recipe.transforms else roles_of_export(listing, content)
+    said = said_by_exports(listing, content, job.renames)
+    content = with_tensors(content, said)
+    roles: Mapping[str, Role] = {name: each.role for name, each in said.items() if each.role is not None}
     for step in recipe.batch_transforms:
         content, roles = step.schema(content), step.roles(roles)
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)

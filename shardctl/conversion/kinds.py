@@ -9,11 +9,12 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Stretch, Survey
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
+from shardctl.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, NUMBERED, PACKAGED, Reading
-from shardctl.sources.formats.restored import RESTORED
+from shardctl.sources.formats.restored import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
@@ -69,12 +70,11 @@ def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
     else:
         settings["key_field"] = export.key
     if settings.get("kind") in (None, "auto"):
-        main = export.layout.roles.main_image
+        roles = export.layout.roles
+        main = None if isinstance(roles.get(roles.main_image or ""), Mask) else roles.main_image  # a mask without its image
         settings["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
         if settings["kind"] == "image" and settings.get("image_field") is None:
-            settings["image_field"] = next(
-                f.name if export.to in RESTORED else f.written for f in export.fields if f.name == main
-            )
+            settings["image_field"] = next(name_in_records(f, export) for f in export.fields if f.name == main)
     return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 

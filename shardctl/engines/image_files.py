@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from typing import Any
 
+import numpy.typing as npt
 import xxhash
 
 from shardctl.codecs import image
@@ -16,6 +18,7 @@ from shardctl.engines.inputs import beside, digest_of, read_beside
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection
 from shardctl.pipeline.samples import Origin
+from shardctl.roles import Mask
 from shardctl.sample import Sample
 from shardctl.sources.brought import is_brought
 from shardctl.storage import printable
@@ -48,10 +51,17 @@ class TableImages:
         self._crumb.enter("read")
         filled = dict(fields)
         for name in self._job.kept_images:
+            role = self._job.layout.roles.get(name)
+            if isinstance(role, Mask) and _is_nothing(fields.get(name)):  # not every image need have a mask
+                filled[name] = None
+                continue
             data, path = self._image(fields.get(name), name, planned)
             self._crumb.enter("decode")
             recipe = self._job.recipe
-            image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
+            if isinstance(role, Mask):
+                _check_mask(image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated), role)
+            else:
+                image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
             filled[name] = {"bytes": data, "path": path}
         if self._job.main_image is not None:
             data, path = self._image(fields.get("image"), self._job.main_image, planned)
@@ -129,6 +139,17 @@ class TableImages:
             message = f"its image {printable(path)} is not below the source ({printable(root)}); give a source that contains it"
             raise Rejection("read", "outside", message)
         return place
+
+
+def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
+    if values.dtype.itemsize * 8 > role.bits:
+        message = f"its mask has {values.dtype.itemsize * 8} bits for each pixel, and masks of this column have {role.bits}"
+        raise Rejection("decode", "not-a-mask", message)
+
+
+def _is_nothing(value: object) -> bool:
+    """Return whether a value of a column of images is missing: without bytes and without the path of a file."""
+    return value is None or (isinstance(value, dict) and value.get("bytes") is None and not value.get("path"))
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from shardctl.codecs.image import open_image
 from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
@@ -22,15 +24,19 @@ from shardctl.engines.image_files import TableImages
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.records import records_of
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
+from shardctl.sources.boxes import has_bytes, why_images
 from shardctl.storage import counted
 from shardctl.tables import Reject
 from shardctl.token_columns import packed_column
 from shardctl.transforms.values import UnfitValue, array_type, check_fit, column_type, describe, plain_value, python_value
+
+LOOKED_AT = 8
+"""Records of a unit, and units, that are looked at for images in columns of bytes."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,13 @@ class Probe:
 def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
-    The job's layout is what is known without looking at any sample. Raises InputError if user functions return no sample for
+    The job's layout is what is known without looking at any sample. Raises UsageError for images that the recipe would leave
+    behind where it moves the pixels of others, InputError if user functions return no sample for
     any of them, or fields without a type, SourceGoneError if a source does not answer.
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
+    _refuse_other_images(job, units, crumb, known)
     if job.recipe.sample_transforms:
         samples, setters = _own_samples(job, units, crumb, known)
         layout = _with_own_fields(job, samples, setters)
@@ -143,6 +151,34 @@ def _empty_shard_bytes(layout: Layout) -> int:
     sink = pa.BufferOutputStream()
     ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
     return int(sink.getvalue().size)
+
+
+def _refuse_other_images(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> None:
+    """Raise UsageError if the recipe moves the pixels of the image, and another column of the first records has images."""
+    columns = [f.name for f in job.layout.columns if has_bytes(f.type) and f.name not in job.recipe.unmoved]
+    if not job.recipe.moving or not columns:
+        return
+    found = set[str]()
+    for planned in ahead(job, units[:LOOKED_AT]):
+        crumb.drop(planned.number)
+        with suppress(Rejection, MemoryError):
+            for fields, _ in islice(records_of(job, planned, crumb, known), LOOKED_AT):
+                found |= {name for name in columns if name not in found and _is_image(fields.get(name))}
+    crumb.leave()
+    if found:
+        raise UsageError(why_images(job.recipe.moving[0].name, [name for name in columns if name in found]))
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether bytes, or the first of several, are an image."""
+    first = next(iter(value), None) if isinstance(value, list) else value
+    if not isinstance(first, bytes):
+        return False
+    try:
+        open_image(first)
+    except Rejection:
+        return False
+    return True
 
 
 def _own_samples(

@@ -53,14 +53,13 @@ class Waiting:
 class Annotated:
     """The annotations that samples of a layout have beside their main image. `rule` says which objects a cut keeps.
 
-    Objects of tables have no role: their types are those of the table.
+    Objects of tables may have no role: their types are those of the table.
     """
 
     def __init__(self, layout: Layout | None, rule: KeepRule) -> None:
         roles = layout.roles if layout else Roles()
         of_table = {OBJECTS: Objects()} if layout and not roles.objects and has_objects(layout.columns) else {}
         self._objects = tuple((roles.objects or of_table).items())
-        self._of_table = bool(of_table)
         self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
         self._rule = rule
         self._marked = tuple((name, role, _members(layout, name)) for name, role in roles.objects.items())
@@ -88,11 +87,14 @@ class Annotated:
                 if fault:
                     raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
 
-    def moved(self, sample: Sample, size: Size, stages: Sequence[Stage], later: bool = False) -> tuple[Sample, int]:
+    def moved(
+        self, sample: Sample, size: Size, stages: Sequence[Stage], of_table: bool, later: bool = False
+    ) -> tuple[Sample, int]:
         """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
 
-        Masks stay the bytes that they are if nothing moves them. With `later` objects may be Waiting, none of which fell away
-        so far; `settled` has them.
+        Masks stay the bytes that they are if nothing moves them. Objects that came with a record (`of_table`) are checked
+        first; those of annotations were. With `later` objects may be Waiting, none of which fell away so far; `settled` has
+        them. Raises Rejection.
         """
         changed: Sample = {}
         lost = 0
@@ -101,11 +103,11 @@ class Annotated:
                 given = sample.get(name)
                 if given is None or not any(given.values()):
                     continue
-                may_wait = later and not self._of_table and given["bbox"] and not given.get("rle")
+                may_wait = later and not of_table and given["bbox"] and not given.get("rle")
                 if may_wait and (taken := value_size(given)) < WAITING_BYTES:
                     changed[name] = Waiting(given, size, tuple(stages), role, taken)
                 else:
-                    checked = _checked(given, name, size) if self._of_table else given
+                    checked = _checked(given, name, size) if of_table else given
                     changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
                     lost += len(checked["bbox"]) - len(changed[name]["bbox"])
             for name, mask in self._masks:
@@ -274,6 +276,9 @@ def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str
 def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
     """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette."""
     values, fill = mask_values(mask["bytes"], size), role.ignore or 0
+    if values.shape != (size[1], size[0]):
+        sizes = f"{values.shape[1]}x{values.shape[0]}, and the image has {size[0]}x{size[1]}"
+        raise Rejection("transform", BAD, f"its mask is of {sizes}")
     if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
         values = values.astype(np.uint16)
     for stage in stages:

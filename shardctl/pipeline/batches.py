@@ -188,5 +188,18 @@ def lay_out(
     known = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, value in {**(columns or {}), **({} if label is None else {"label": label})}.items():
         known[name] = pa.repeat(pa.scalar(value, layout.columns.field(name).type), batch.num_rows)
-    arrays = [known[f.name] if f.name in known else pa.nulls(batch.num_rows, f.type) for f in layout.columns]
+    arrays = [_of_type(known[f.name], f.type) if f.name in known else pa.nulls(batch.num_rows, f.type) for f in layout.columns]
     return pa.record_batch(arrays, schema=layout.columns)
+
+
+def _of_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return an array as it is; lists of the numbers of tensors as tensors."""
+    if not isinstance(type_, pa.FixedShapeTensorType) or array.type == type_:
+        return array
+    values, missing = array, array.is_null() if array.null_count else None
+    while pa.types.is_fixed_size_list(values.type):
+        size = values.type.list_size
+        values = values.values.slice(values.offset * size, len(values) * size)
+    return pa.ExtensionArray.from_storage(
+        type_, pa.FixedSizeListArray.from_arrays(values, type=type_.storage_type, mask=missing)
+    )

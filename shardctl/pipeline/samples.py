@@ -13,6 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.annotations.finishing import finish_annotations
+from shardctl.annotations.objects import ANNOTATED
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
@@ -334,12 +335,13 @@ class SamplePipeline:
 
     def _pictures(self, sample: Sample) -> Iterator[tuple[Sample, Picture, int]]:
         """Decode an image, and yield for each variant its fields, its picture, and how many objects are no longer marked."""
+        of_table = ANNOTATED not in sample
         opened, dropped = self._opened(sample)
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved: Sample = {}
             cut_off = 0
             if self._annotated:
-                moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages, self._moves_later)
+                moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages, of_table, self._moves_later)
             yield {**sample, **moved, "variant": variant}, picture, cut_off + dropped
 
     def _for_functions(self, fields: Sample, picture: Picture) -> Sample:
@@ -393,6 +395,8 @@ class SamplePipeline:
         if self._functions:
             fits = quick_check(type_)
             return lambda finished: value if fits(value := finished.fields.get(name)) else self._own_value(finished, field)
+        if isinstance(type_, pa.FixedShapeTensorType):
+            return lambda finished: None if (value := finished.fields.get(name)) is None else for_column(value, type_)
         return lambda finished: finished.fields.get(name)
 
     def _of_shape(self, finished: Finished, shape: tuple[int, ...]) -> Pixels:

@@ -35,6 +35,7 @@ from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
+from shardctl.roles import Mask, Objects
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.splitting import SplitRule
@@ -239,7 +240,9 @@ class _Trial:
         content = self._listing.kind.columns
         if draft.fields is not None:
             content = renamed(without_nulls(draft.fields), job.renames)
-        layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, {})
+        roles = {name: role for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)}
+        of_records = {name: role for name, role in roles.items() if content is not None and name in content.names}
+        layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, of_records)
         return replace(job, recipe=recipe, layout=layout)
 
     def _build(self, job: Job, draft: Draft, places: Sequence[int], folder: Path, shards: Sequence[int]) -> list[Tried]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Image, Mask, Objects, Role
+from shardctl.roles import Image, Mask, Objects, Plain, Role
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Column:
     `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
     images, lists of numbers: items of `width` bytes), "nested" (lists of lists of numbers) or "other". `dtype` is that of the
     numbers, None for text and bytes. `picture` is the role of images and masks, `objects` that of what is marked in an image,
-    None for all others; of objects, only `members` are wanted, all of them for None.
+    None for all others; of objects, only `members` are wanted, all of them for None. `plain` is the role of what is neither.
     """
 
     name: str
@@ -35,13 +35,15 @@ class Column:
     picture: Image | None = None
     objects: Objects | None = None
     members: tuple[str, ...] | None = None
+    plain: Plain | None = None
 
     @classmethod
     def of(cls, field: pa.Field, role: Role | None = None) -> Column:
         """Look at a field's type. Of the roles, those of images, masks and objects say how values are read."""
         picture = role if isinstance(role, Image) else None
         objects = role if isinstance(role, Objects) else None
-        return replace(cls._of_type(field.name, field.type), picture=picture, objects=objects)
+        plain = role if isinstance(role, Plain) else None
+        return replace(cls._of_type(field.name, field.type), picture=picture, objects=objects, plain=plain)
 
     @classmethod
     def _of_type(cls, name: str, type_: pa.DataType) -> Column:

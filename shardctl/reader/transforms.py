@@ -16,8 +16,7 @@ from shardctl.geometry import View
 from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
-from shardctl.sources.boxes import place_columns
-from shardctl.sources.labels import some
+from shardctl.sources.boxes import why_unmoved
 
 if TYPE_CHECKING:
     from shardctl.transforms.resize import Resize
@@ -40,7 +39,8 @@ class Transforms:
     ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
     main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
-    `derive` are fields that are computed from those of tokens (derived.py).
+    `derive` are fields that are computed from those of tokens (derived.py). `unmoved` are columns that look as if they had to
+    move with the images, and stay as they are.
     """
 
     decode: bool = True
@@ -57,6 +57,7 @@ class Transforms:
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keep_objects: float | str = KEPT_SHARE
     derive: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
@@ -120,14 +121,15 @@ class Transforms:
         if not self.moves:
             return
         plain = [column for column in columns if column.objects is None and column.picture is None]
-        places = place_columns(pa.field(column.name, column.type) for column in plain)
-        if places:
-            wrong = {name.partition(".")[0] for name in places}
-            asked = next(option for option in ("resize", "crop", "flip") if getattr(self, option))
+        asked = next(option for option in ("resize", "crop", "flip") if getattr(self, option))
+        fields = (pa.field(column.name, column.type) for column in plain if column.name not in self.unmoved)
+        roles = {column.name: column.plain for column in plain if column.plain is not None}
+        wrong, why = why_unmoved(asked, fields, roles)
+        if wrong:
             kept = ", ".join(repr(column.name) for column in columns if column.name not in wrong)
             raise UsageError(
-                f"{asked} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
-                f" docs/annotations.md describes them; leave out {asked}, or these columns: columns=[{kept}]"
+                f"{why}. Leave out {asked}; or get these columns as they are with unmoved={wrong}; or leave them out:"
+                f" columns=[{kept}]"
             )
 
     @property

@@ -62,6 +62,11 @@ def restored(found: Record, export: Description) -> Record:
     return made
 
 
+def name_in_records(field: Field, export: Description) -> str:
+    """Return the name that a column of an export has in the records that are read of it."""
+    return field.name if export.to in RESTORED else field.written
+
+
 def declared_by(export: Description) -> Declared:
     """Return the types of the columns of an export, and the names of the classes of those that are labels."""
     return Declared(schema_of(export), classes_of(export))

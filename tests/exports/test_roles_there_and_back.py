@@ -1,0 +1,350 @@
+"""Every role of a field comes back, with every setting, from the forms that give back the same dataset; a flip moves it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as Pictures
+from pyarrow import parquet
+from test_round_trips import FORMS, facts_of
+
+import shardctl
+from shardctl.annotations.objects import ITEMS, objects_type
+from shardctl.codecs import rle
+from shardctl.errors import InputError, UsageError
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
+from shardctl.shard import Compression
+from shardctl.tables import MADE_BY
+from shardctl.writing.finishing import finish
+from shardctl.writing.series import ShardSeries
+
+HEIGHT, WIDTH, SAMPLES = 6, 8, 4
+POINTS = ("nose", "left ear", "right ear")
+
+
+def png(values: Any, palette: bool = False) -> bytes:
+    target, made = io.BytesIO(), Pictures.fromarray(values)
+    if palette:
+        made.putpalette([(37 * number) % 256 for number in range(768)])
+    made.save(target, "PNG")
+    return target.getvalue()
+
+
+def numbers_of(mask: Any) -> Any:
+    """Return the numbers of an encoded mask as they are stored."""
+    with Pictures.open(io.BytesIO(mask["bytes"])) as picture:
+        return np.asarray(picture)
+
+
+class Column:
+    """A column of a drawn dataset: its type, its role, and its values."""
+
+    def __init__(self, type_: pa.DataType, role: Role | None, values: list[Any]) -> None:
+        self.type, self.role, self.values = type_, role, values
+
+
+names = st.none() | st.lists(st.text("aé ", min_size=1, max_size=3).map(str.strip), min_size=1, max_size=3, unique=True).filter(
+    all
+)
+
+
+@st.composite
+def masks(draw: Any) -> Column:
+    """Draw encoded masks of 8 or 16 bits, some missing, or raw ones."""
+    bits, raw = draw(st.sampled_from([8, 16])), draw(st.booleans())
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    arrays = [rng.integers(0, 3, (HEIGHT, WIDTH)).astype(f"uint{bits}") for _ in range(SAMPLES)]
+    role = Mask(
+        "raw" if raw else "png", None, draw(st.none() | st.just(("sky", "sea", "land"))), draw(st.none() | st.just(255)), bits
+    )
+    if raw:
+        return Column(pa.fixed_shape_tensor(pa.from_numpy_dtype(arrays[0].dtype), (HEIGHT, WIDTH)), role, arrays)
+    palette = bits == 8 and draw(st.booleans())
+    there = draw(st.lists(st.booleans(), min_size=SAMPLES, max_size=SAMPLES))
+    values = [(png(each, palette), "mask.png") if some else None for each, some in zip(arrays, there, strict=True)]
+    return Column(ENCODED_IMAGE, role, values)
+
+
+@st.composite
+def pictures(draw: Any) -> Column:
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    return Column(ENCODED_IMAGE, Image("source"), [(png(rng.integers(0, 9, (5, 4, 3)).astype(np.uint8)), "b.png")] * SAMPLES)
+
+
+@st.composite
+def marked(draw: Any) -> Column:
+    """Draw objects with some of the members that there are, none of them, or no annotation."""
+    members = draw(st.sets(st.sampled_from(sorted(ITEMS)))) | {"category", "bbox"}
+    categories = draw(st.none() | st.just(("person", "dog")))
+    known: dict[str, Any] = {"names": categories}
+    if categories:
+        known["ids"] = draw(st.none() | st.just((18, 1)))
+        known["supercategories"] = draw(st.none() | st.just(("", "animal")))
+    if "keypoints" in members:
+        known |= {"keypoints": POINTS, "skeleton": draw(st.none() | st.just(((0, 1), (0, 2)))), "flip": (0, 2, 1)}
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[1:3, 2:7] = 1
+    whole: dict[str, Any] = {
+        "id": 7,
+        "category": 1,
+        "bbox": [0.5, 1.0, 2.0, 3.0],
+        "area": 6.0,
+        "iscrowd": True,
+        "difficult": None,
+        "truncated": False,
+        "segmentation": [[1.0, 1.0, 4.0, 1.0, 4.0, 5.0]],
+        "rle": {"size": [HEIGHT, WIDTH], "counts": rle.encode(mask)},
+        "keypoints": [[1.0, 2.0, 2.0], [3.0, 3.0, 1.0], [0.0, 0.0, 0.0]],
+    }
+    counts = draw(st.lists(st.none() | st.integers(0, 2), min_size=SAMPLES, max_size=SAMPLES))
+    values = [None if count is None else {name: [whole[name]] * count for name in members} for count in counts]
+    return Column(objects_type(members), Objects(**known), values)
+
+
+@st.composite
+def tokens(draw: Any) -> Column:
+    role = Tokens(
+        draw(st.none() | st.just(50)),
+        draw(st.none() | st.just(0)),
+        draw(st.none() | st.just(1)),
+        draw(st.none() | st.just("bytes")),
+    )
+    type_ = draw(st.sampled_from([pa.list_(pa.uint16()), pa.list_(pa.int32()), pa.list_(pa.uint32(), 3)]))
+    return Column(type_, role, [[1, 2, number] for number in range(SAMPLES)])
+
+
+@st.composite
+def tensors(draw: Any) -> Column:
+    type_ = pa.fixed_shape_tensor(
+        draw(st.sampled_from([pa.float32(), pa.int64(), pa.uint8()])), draw(st.sampled_from([(2, 3), (6,), (1, 3, 2)]))
+    )
+    dtype = type_.value_type.to_pandas_dtype()
+    return Column(type_, None, [np.arange(6, dtype=dtype).reshape(type_.shape) + number for number in range(SAMPLES)])
+
+
+numbers = st.lists(st.integers(0, 2), min_size=SAMPLES, max_size=SAMPLES)
+texts = st.lists(st.text("aé\n", max_size=4), min_size=SAMPLES, max_size=SAMPLES)
+boxes = st.just([[1.0, 2.0, 3.0, float(number)] for number in range(SAMPLES)])
+
+
+def labels(classes: Any) -> Any:
+    return st.builds(Column, st.just(pa.int64()), classes.map(Label), numbers)
+
+
+COLUMNS: Mapping[str, Any] = {
+    "mask": masks(),
+    "depth": masks(),
+    "photo": pictures(),
+    "objects": marked(),
+    "things": marked(),
+    "label": labels(st.none() | st.just(("cat", "dog", "a b"))),
+    "colour": labels(st.none() | st.just(("black", "white", "é"))),
+    "text": texts.map(lambda values: Column(pa.string(), Plain("text"), values)),
+    "caption": texts.map(lambda values: Column(pa.string(), Plain("text"), values)),
+    "score": numbers.map(lambda values: Column(pa.int32(), Plain("number"), values)),
+    "box": boxes.map(lambda values: Column(pa.list_(pa.float32(), 4), Plain("boxes"), values)),
+    "points": boxes.map(lambda values: Column(pa.list_(pa.float32()), Plain("keypoints"), values)),
+    "tokens": tokens(),
+    "array": tensors(),
+    "plain": numbers.map(lambda values: Column(pa.list_(pa.int16()), None, [[value] * value for value in values])),
+}
+
+
+@st.composite
+def datasets(draw: Any) -> dict[str, Column]:
+    """Draw columns of several roles beside an image."""
+    chosen = draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=6, unique=True))
+    rng = np.random.default_rng(0)
+    images = [(png(rng.integers(0, 255, (HEIGHT, WIDTH, 3)).astype(np.uint8)), f"k{number}.png") for number in range(SAMPLES)]
+    return {
+        "image": Column(ENCODED_IMAGE, Image("source", (HEIGHT, WIDTH, 3)), images),
+        **{name: draw(COLUMNS[name]) for name in chosen},
+    }
+
+
+def write(root: Path, columns: Mapping[str, Column]) -> Path:
+    """Write columns as a dataset of one split."""
+    fields = [pa.field("key", pa.string()), *(pa.field(name, each.type) for name, each in columns.items())]
+    roles = Roles({name: each.role for name, each in columns.items() if each.role is not None})
+    layout = Layout("image", pa.schema(fields), roles)
+    root.mkdir()
+    series = ShardSeries(root, layout, "train", Compression.parse("none"), 1 << 62, 3)
+    for number in range(SAMPLES):
+        series.add((f"k{number}", *(each.values[number] for each in columns.values())), 1000)
+    series.close()
+    finish(root, layout, series.entries, Compression.parse("none"), {"made_by": MADE_BY})
+    return root
+
+
+def rows_of(dataset: Path) -> list[dict[str, Any]]:
+    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
+    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
+    return rows
+
+
+def as_exported(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return columns as they come back: raw masks are PNG by then."""
+    return {
+        name: _encoded(each) if isinstance(each.role, Mask) and each.role.store == "raw" else each
+        for name, each in columns.items()
+    }
+
+
+def _encoded(column: Column) -> Column:
+    assert isinstance(column.role, Mask)
+    return Column(ENCODED_IMAGE, replace(column.role, store="png"), [(png(each), None) for each in column.values])
+
+
+@pytest.mark.thorough(after=3)
+@pytest.mark.parametrize("form", FORMS)
+@examples(15)
+@given(datasets())
+def test_every_role_comes_back_with_its_settings(form: str, columns: dict[str, Column]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "dataset", columns)
+        shardctl.export(folder / "dataset", folder / "out", form, workers=0, on_loss="json")
+        assert shardctl.convert(folder / "out", folder / "back", workers=0).rejected == 0
+        before, after = facts_of(write(folder / "expected", as_exported(columns))), facts_of(folder / "back")
+        raw = {name for name, each in columns.items() if isinstance(each.role, Mask) and each.role.store == "raw"}
+        assert (after["schema"], after["fields"]) == (before["schema"], before["fields"])
+        found = rows_of(folder / "back")
+        for row, expected in zip(found, rows_of(folder / "expected"), strict=True):
+            for field, value in expected.items():
+                if field in raw:  # encoded by the export: its numbers are the same, not its bytes
+                    assert np.array_equal(numbers_of(row[field]), numbers_of(value))
+                else:
+                    assert repr(row[field]) == repr(value), field
+        assert shardctl.verify(folder / "back", level="deep").findings == ()
+
+
+def a_bit_of_all() -> dict[str, Column]:
+    """Return masks of 8 and 16 bits, one of them raw and one with a missing value, and objects with all that can be moved."""
+    ramp = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
+    first = [png((ramp % 3).astype(np.uint8), palette=True), None] * 2
+    one = np.zeros((HEIGHT, WIDTH), np.uint8)
+    one[1:3, 2:7] = 1
+    objects = {
+        "category": [1],
+        "bbox": [[0.5, 1.0, 2.0, 3.0]],
+        "segmentation": [[[1.0, 1.0, 4.0, 1.0, 4.0, 5.0]]],
+        "rle": [{"size": [HEIGHT, WIDTH], "counts": rle.encode(one)}],
+        "keypoints": [[[1.0, 2.0, 2.0], [3.0, 3.0, 1.0], [0.0, 0.0, 0.0]]],
+    }
+    role = Objects(("person", "dog"), (18, 1), None, POINTS, ((0, 1),), (0, 2, 1))
+    image = (png(np.repeat(ramp[..., None], 3, axis=2).astype(np.uint8)), "k.png")
+    return {
+        "image": Column(ENCODED_IMAGE, Image("source", (HEIGHT, WIDTH, 3)), [image] * SAMPLES),
+        "mask": Column(ENCODED_IMAGE, Mask("png", None, ("a", "b", "c"), 255), [each and (each, "m.png") for each in first]),
+        "deep": Column(
+            ENCODED_IMAGE, Mask("png", None, None, 9, 16), [(png(ramp.astype(np.uint16) + 1000), "m.png")] * SAMPLES
+        ),
+        "flat": Column(image_tensor((HEIGHT, WIDTH)), Mask("raw"), [ramp.astype(np.uint8)] * SAMPLES),
+        "things": Column(objects_type(objects), role, [objects, None, objects, {name: [] for name in objects}]),
+        "label": Column(pa.int64(), Label(("cat", "dog")), [0, 1, 0, 1]),
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form: str, tmp_path: Path) -> None:
+    columns = a_bit_of_all()
+    write(tmp_path / "dataset", columns)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0, on_loss="json")
+    recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
+    assert shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0).rejected == 0
+    fields = json.loads((tmp_path / "back" / "manifest.json").read_text())["fields"]
+    expected = {name: each.role for name, each in as_exported(columns).items() if name != "image"}
+    assert {name: each for name, each in fields.items() if name != "image"} == Roles(expected).to_json()  # type: ignore[arg-type]
+    rows = rows_of(tmp_path / "back")
+    for row, before in zip(rows, rows_of(tmp_path / "dataset"), strict=True):
+        assert np.array_equal(numbers_of(row["image"]), numbers_of(before["image"])[:, ::-1])
+        assert np.array_equal(numbers_of(row["deep"]), numbers_of(before["deep"])[:, ::-1])
+        assert np.array_equal(numbers_of(row["flat"]), np.reshape(before["flat"], (HEIGHT, WIDTH))[:, ::-1])
+        assert (row["mask"] is None) == (before["mask"] is None)
+        if row["mask"] is not None:
+            assert np.array_equal(numbers_of(row["mask"]), numbers_of(before["mask"])[:, ::-1])
+    things = rows[0]["things"]
+    assert things["bbox"] == [[5.5, 1.0, 2.0, 3.0]]
+    assert things["keypoints"] == [[[7.0, 2.0, 2.0], [0.0, 0.0, 0.0], [5.0, 3.0, 1.0]]]
+    assert things["segmentation"][0][0][::2] == [7.0, 4.0, 4.0]
+    size = (HEIGHT, WIDTH)
+    (runs,) = columns["things"].values[0]["rle"]
+    assert np.array_equal(rle.decode(things["rle"][0]["counts"], size), rle.decode(runs["counts"], size)[:, ::-1])
+    assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
+
+
+def test_masks_alone_stay_masks(tmp_path: Path) -> None:
+    write(tmp_path / "dataset", a_bit_of_all())
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0, columns=["mask"], rename={"mask": "segments"})
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    assert shardctl.open(tmp_path / "back").roles.by_name == {"mask": a_bit_of_all()["mask"].role}
+
+
+def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path: Path) -> None:
+    write(tmp_path / "dataset", a_bit_of_all())
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
+    (path,) = (tmp_path / "out" / "data").glob("train-00000*")
+    table = parquet.read_table(path)
+    masks = [
+        (png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))),
+        png(np.zeros((HEIGHT, WIDTH), np.uint16)),
+        png(np.zeros((3, 3), np.uint8)),
+    ]
+    values = pa.array([{"bytes": each, "path": None} for each in masks], ENCODED_IMAGE)
+    parquet.write_table(table.set_column(table.column_names.index("mask"), "mask", values), path)
+    described = tmp_path / "out" / "shardctl.json"
+    said = json.loads(described.read_text())
+    said["files"][f"data/{path.name}"]["bytes"] = path.stat().st_size
+    described.write_text(json.dumps(said))
+    recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
+    made = shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0, max_rejects=10)
+    rejects = (tmp_path / "back" / "rejects.jsonl").read_text()
+    assert made.rejected == 3
+    assert "this is an image of mode RGB" in rejects
+    assert "its mask has 16 bits for each pixel, and masks of this column have 8" in rejects
+    assert "its mask is of 3x3, and the image has 8x6" in rejects
+
+
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path: Path) -> None:
+    columns = a_bit_of_all()
+    write(tmp_path / "one", columns)
+    columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
+    write(tmp_path / "other", columns)
+    for name in ("one", "other"):
+        shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
+    with pytest.raises(InputError, match=r"exports that say different things of mask \(shardctl.json\): convert each alone"):
+        shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_that_are_no_classes_stay_text(form: str, tmp_path: Path) -> None:
+    samples = [{"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)]
+    shardctl.write(tmp_path / "dataset", samples)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    back = shardctl.open(tmp_path / "back")
+    assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)
+
+
+def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Path) -> None:
+    image = a_bit_of_all()["image"]
+    columns = {"image": image, "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES)}
+    write(tmp_path / "dataset", columns)
+    with pytest.raises(UsageError, match="flip moves what is in the images, but not regions: it looks like a place"):
+        shardctl.open(tmp_path / "dataset").loader(1, flip=True)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
+    with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* --unmoved regions;"):
+        shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
