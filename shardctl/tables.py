@@ -500,6 +500,12 @@ def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
         yield reject
 
 
+def failures(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Return those of counted reasons that nobody asked for: all but filters, duplicates, and what a user took or left out."""
+    asked = ("plan: duplicate", f"prune: {PRUNED}", "transform: left-out")
+    return {reason: count for reason, count in reasons.items() if not reason.startswith("filter: ") and reason not in asked}
+
+
 def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reject, ...]]:
     """Count rejects by "stage: error", most frequent first, and return the first reject of each."""
     reasons: Counter[str] = Counter()
