@@ -133,3 +133,15 @@ def test_a_conversion_that_was_begun_goes_on(tmp_path: Path) -> None:
     with pytest.raises(TooManyRejectsError, match="so far, more than --max-rejects allows"):
         shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=1)
     assert shardctl.convert(source, tmp_path / "out", workers=0).samples == 1
+
+
+def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -> None:
+    """One broken photo of a day must not keep the others out for ever."""
+    (tmp_path / "in").mkdir()
+    lines(tmp_path / "in" / "a.txt", "good", "ascii", 200)
+    options: dict[str, Any] = {"recipe": {"record": "line"}, "workers": 0}
+    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    lines(tmp_path / "in" / "b.txt", CHINESE, "gbk", 4)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
+    assert (result.status, result.samples) == ("updated", 200)
+    assert result.warnings == ("4 of 4 new inputs were rejected; rejects.jsonl of the dataset lists all of them",)

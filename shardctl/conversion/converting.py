@@ -31,6 +31,7 @@ from shardctl.conversion.result import (
     missing_labels,
     repeated_keys,
     result_of,
+    warnings_of_new,
     warnings_of_rejects,
 )
 from shardctl.conversion.staging import (
@@ -525,5 +526,8 @@ class Conversion:
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
         """Return the result; this run made `made` of the dataset's samples."""
         seconds, labelled = self._seconds(), has_own_labels(listing)
-        found = result_of(self.target, status, seconds, tuple(listing.notices), self._warnings(listing), labelled)
+        warnings = self._warnings(listing)
+        if self.before is not None:
+            warnings += warnings_of_new(self.before.manifest, Manifest.load(self.target))
+        found = result_of(self.target, status, seconds, tuple(listing.notices), warnings, labelled)
         return replace(found, samples_per_s=made / seconds, copied=self._copied(), changes=self.changes)

@@ -97,7 +97,12 @@ def result_of(
         fingerprint=manifest.fingerprint,
         reasons=reasons,
         examples=examples,
-        notices=(*notices, *missing_labels(manifest, labelled), *cut_objects(manifest), *costly_jpegs(manifest)),
+        notices=(
+            *notices,
+            *missing_labels(manifest, labelled),
+            *cut_objects(manifest),
+            *costly_jpegs(manifest),
+        ),
         warnings=(*warnings_of(manifest, reasons, examples), *repeated_keys(root, manifest), *warnings),
         jpeg=manifest.jpeg,
         steps=manifest.steps,
@@ -156,6 +161,14 @@ def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Rej
         f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
         f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
     )
+
+
+def warnings_of_new(before: Manifest, now: Manifest) -> tuple[str, ...]:
+    """Say how many of the inputs that an update has added were rejected: among all inputs they may be few."""
+    inputs, rejected = now.inputs - before.inputs, now.rejected - before.rejected
+    if inputs <= 0 or rejected <= inputs * MANY_REJECTS:
+        return ()
+    return (f"{rejected:,} of {counted(inputs, 'new input')} were rejected; {REJECTS} of the dataset lists all of them",)
 
 
 def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
