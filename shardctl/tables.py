@@ -62,6 +62,15 @@ def shard_name(split: str, shard: int) -> str:
     return f"{split}-{shard:05d}.arrow"
 
 
+PLANNED = "planned_shards"
+"""The setting, of a dataset that leaves out shards without samples, that says how many shards each split was divided into."""
+
+
+def number_of_shard(name: str) -> int:
+    """Return the number of a shard within its split, from its file name."""
+    return int(name.removesuffix(".arrow").rpartition("-")[2])
+
+
 def is_shard_name(name: str) -> bool:
     """Return whether a file of a dataset is called as a shard is."""
     stem, _, number = name.removesuffix(".arrow").rpartition("-")

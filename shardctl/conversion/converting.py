@@ -27,6 +27,7 @@ from shardctl.conversion.options import check_sources, source_path
 from shardctl.conversion.rejects import copy_rejects, refuse_failing, refuse_many_rejects
 from shardctl.conversion.result import (
     ConvertResult,
+    empty_splits,
     has_own_labels,
     missing_labels,
     repeated_keys,
@@ -495,6 +496,7 @@ class Conversion:
             notices=tuple(notices),
             warnings=(
                 *warnings_of_rejects(self.target, manifest),
+                *empty_splits(manifest),
                 *repeated_keys(self.target, manifest),
                 *self._warnings(listing),
             ),

@@ -14,7 +14,7 @@ from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
-from shardctl.sources.labels import hash_names
+from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
 from shardctl.storage import counted, printable
 from shardctl.stored import StoredDataset
@@ -103,7 +103,12 @@ def result_of(
             *cut_objects(manifest),
             *costly_jpegs(manifest),
         ),
-        warnings=(*warnings_of(manifest, reasons, examples), *repeated_keys(root, manifest), *warnings),
+        warnings=(
+            *warnings_of(manifest, reasons, examples),
+            *empty_splits(manifest),
+            *repeated_keys(root, manifest),
+            *warnings,
+        ),
         jpeg=manifest.jpeg,
         steps=manifest.steps,
     )
@@ -161,6 +166,14 @@ def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Rej
         f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
         f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
     )
+
+
+def empty_splits(manifest: Manifest) -> tuple[str, ...]:
+    """Say which splits have no samples: a loader of one has nothing to give."""
+    empty = [split.name for split in manifest.splits if not split.samples]
+    if not empty or len(empty) == len(manifest.splits):
+        return ()
+    return (f"no sample is in the split {some(empty)}",)
 
 
 def warnings_of_new(before: Manifest, now: Manifest) -> tuple[str, ...]:
