@@ -18,8 +18,8 @@ OPTIONS: dict[str, Any] = {"recipe": MIN, "workers": 0, "samples_per_shard": 8}
 
 
 def lines(path: Path, pattern: str) -> Path:
-    """Write 8 lines, which are one shard, for each letter: `g` are good ones, `.` are those that the filter rejects."""
-    path.write_text("".join((GOOD if letter == "g" else SHORT) * 8 for letter in pattern))
+    """Write 8 lines, one shard, for each letter: `g` good ones, `.` those that the filter rejects, `b` blank ones."""
+    path.write_text("".join({"g": GOOD, ".": SHORT, "b": "\n"}[letter] * 8 for letter in pattern))
     return path
 
 
@@ -31,9 +31,10 @@ def numbers(out: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "there"), [("ggg", [0, 1, 2]), ("..g.g..", [2, 4]), ("g......", [0]), ("g.g", [0, 2]), (".....g", [5])]
+    ("pattern", "there"),
+    [("ggg", [0, 1, 2]), ("..g.g..", [2, 4]), ("g......", [0]), ("g.g", [0, 2]), (".....g", [5]), ("bg.bg", [1, 4])],
 )
-def test_a_dataset_without_them_is_whole_and_is_repaired(cli: Any, tmp_path: Path, pattern: str, there: list[int]) -> None:
+def test_a_dataset_without_them_is_whole(cli: Any, tmp_path: Path, pattern: str, there: list[int]) -> None:
     source, out = lines(tmp_path / "in.txt", pattern), tmp_path / "out"
     result = shardctl.convert(source, out, **OPTIONS)
     assert (result.shards, result.samples, result.rejected) == (len(there), 8 * len(there), 8 * pattern.count("."))
@@ -43,6 +44,12 @@ def test_a_dataset_without_them_is_whole_and_is_repaired(cli: Any, tmp_path: Pat
     ]
     assert cli("verify", out, "--level", "deep").code == 0
     assert shardctl.convert(source, out, **OPTIONS).status == "up-to-date"
+
+
+@pytest.mark.parametrize("pattern", ["..g.g..", "g.g"])
+def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: str) -> None:
+    out = tmp_path / "out"
+    shardctl.convert(lines(tmp_path / "in.txt", pattern), out, **OPTIONS)
     whole = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != MANIFEST}
     lost = [
         [PLAN],
@@ -146,6 +153,15 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path:
     sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("whole", "out")]
     assert sums[0] == sums[1]
     assert numbers(tmp_path / "out") == [2, 4]
+
+
+def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path: Path) -> None:
+    source = lines(tmp_path / "in.txt", "..g.gg..")
+    ds = shardctl.snapshot(tmp_path / "out", source, MIN, wait=False, workers=0, samples_per_shard=8, progress=False)
+    for shuffle in (False, True):
+        loader = ds.loader(4, shuffle=shuffle)
+        keys = sorted(key for batch in loader for key in batch["key"])
+        assert keys == sorted(sample["key"] for sample in ds.wait())
 
 
 def test_compact_numbers_them_anew(cli: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.job import Job
-from shardctl.engines.task import Done
+from shardctl.engines.task import Done, rows_made
 from shardctl.step_counts import Counts, add_counts
 
 
@@ -83,12 +83,12 @@ def _at(units: pa.Table, row: int) -> pa.Table:
 
 
 def without_empty(built: Outcomes) -> Filled | Outcomes:
-    """Return the shards of a built job that have samples; the same where all have.
+    """Return the shards of a built job, which keeps none of before, that have samples; the same where all have.
 
     Where models are called with several records of a shard, all stay: other units before these would make other calls.
     """
     job = built.job
-    filled = np.fromiter((built.done(shard).facts.rows > 0 for shard in range(job.shards)), bool, job.shards)
+    filled = np.fromiter((rows_made(job.marker_path(shard)) > 0 for shard in range(job.shards)), bool, job.shards)
     if filled.all() or job.recipe.models:
         return built
     begins, chosen = divided([split.shards for split in job.splits], filled)
