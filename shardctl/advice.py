@@ -324,7 +324,9 @@ class _Trial:
     def _convert(self, choice: Choice) -> ConvertResult:
         try:
             inputs, recipe = self._scratch / "inputs", {**self._settings, **choice.settings()}
-            return convert(inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers)
+            return convert(
+                inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers, max_rejects="100%"
+            )
         except TooManyRejectsError as error:
             why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
             raise InputError(f"none of the inputs that were tried can be converted: {why}") from error

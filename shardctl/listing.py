@@ -22,6 +22,7 @@ from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hi
 from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
+from shardctl.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import brought, labels
 from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
@@ -122,7 +123,7 @@ class Listing:
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
     `beside` names the files that decide what is read of others, each with its size and time of change. `split_by` says what
-    names the splits, once somebody has looked (splitting.py).
+    names the splits, once somebody has looked (splitting.py). `warnings` say what should be looked at before the work begins.
     """
 
     path: Path
@@ -135,6 +136,7 @@ class Listing:
     side_rows: npt.NDArray[np.int64] | None = None
     annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     split_by: str | None = None
 
@@ -233,7 +235,8 @@ def list_files(
     files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
-    wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
+    unused = Unused()
+    wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable, unused)
     if known is not None:
         wanted = known.joined(wanted)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
@@ -285,6 +288,9 @@ def list_files(
         _annotate(listing, rule)
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
+    if kind.name == "image" and listing.whole and known is None and rule.mode == "auto" and not rule.annotations:
+        images = Images(roots, [group.folder for group in groups], listing.table, listing.hashes)
+        listing.warnings += warnings_of_unused(unused, images)
     return listing
 
 
@@ -339,9 +345,11 @@ def wanted_files(
     side_files: list[tuple[Path, str]],
     ignored: Counter[str],
     unreachable: LeftOut,
+    unused: Unused,
 ) -> Iterator[tuple[Form, FoundFile]]:
     """Yield the files that belong to the kind, with what they are to it; note the labels files, count the others.
 
+    A few of the others go to `unused`: they may be annotations.
     Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
     """
     explicit = str(rule.file.resolve()) if rule.file is not None else None
@@ -356,6 +364,7 @@ def wanted_files(
             yield form, file
         else:
             ignored[file.suffix or "no suffix"] += 1
+            unused.add(file)
             if file.fault and file.fault.error == UNREACHABLE:
                 unreachable.add(file.opened)
 

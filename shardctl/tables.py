@@ -62,6 +62,15 @@ def shard_name(split: str, shard: int) -> str:
     return f"{split}-{shard:05d}.arrow"
 
 
+PLANNED = "planned_shards"
+"""The setting, of a dataset that leaves out shards without samples, that says how many shards each split was divided into."""
+
+
+def number_of_shard(name: str) -> int:
+    """Return the number of a shard within its split, from its file name."""
+    return int(name.removesuffix(".arrow").rpartition("-")[2])
+
+
 def is_shard_name(name: str) -> bool:
     """Return whether a file of a dataset is called as a shard is."""
     stem, _, number = name.removesuffix(".arrow").rpartition("-")
@@ -498,6 +507,12 @@ def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
             raise DatasetError(f"{REJECTS} and {PLAN} contradict each other; convert again with --overwrite")
         records -= reject.records
         yield reject
+
+
+def failures(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Return those of counted reasons that nobody asked for: all but filters, duplicates, and what a user took or left out."""
+    asked = ("plan: duplicate", f"prune: {PRUNED}", "transform: left-out")
+    return {reason: count for reason, count in reasons.items() if not reason.startswith("filter: ") and reason not in asked}
 
 
 def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reject, ...]]:

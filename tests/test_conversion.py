@@ -304,19 +304,21 @@ def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(b"bad")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
     with pytest.raises(DatasetError, match="run the same command or script again: it completes it, or says why it cannot"):
         shardctl.open(tmp_path / "out")
 
 
-def test_most_inputs_rejected_is_a_warning(tmp_path: Path) -> None:
-    source = images(tmp_path / "in", "1.png")
+def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{number}.png" for number in range(19)))
     (source / "bad.png").write_bytes(b"bad")
-    assert shardctl.convert(source, tmp_path / "half", workers=0).warnings == ()
+    assert shardctl.convert(source, tmp_path / "few", workers=0).warnings == ()
     (source / "worse.png").write_bytes(b"bad")
     for _ in ("created", "up-to-date"):
         (warning,) = shardctl.convert(source, tmp_path / "out", workers=0).warnings
-        assert warning.startswith("2 inputs of 3 rejected, more than half; rejects.jsonl has the reasons")
+        assert warning.startswith("2 of 21 inputs (9.5%) could not be converted. Most frequent (2): decode: not-an-image,")
+        assert "for instance bad.png: not an image" in warning
+        assert warning.endswith("rejects.jsonl of the dataset lists all of them; --max-rejects 5% makes this an error")
 
 
 def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None
     (source / "b" / "loose").symlink_to("nowhere")
     (source / "b" / "notes.txt").write_text("no image, and not meant as one")
     image(source / "b" / "5.png").rename(source / "b" / os.fsdecode(b"caf\xe9.png"))
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    result = shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="100%")
     assert (result.samples, result.rejected) == (4, 5)
     found = {reject.source: (reject.stage, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
     assert found == {
@@ -360,7 +362,7 @@ def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> No
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
     with pytest.raises(TooManyRejectsError, match=r"no input could be converted \(1 rejected\), for instance a.jpg: not"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects="100%")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 

@@ -653,3 +653,17 @@ def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(photos: Path, u
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(scratch)}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert list(scratch.iterdir()) == []
+
+
+def test_shards_without_samples_are_left_out_there_too(tmp_path: Path, url: str) -> None:
+    (tmp_path / "in.txt").write_text(
+        "".join(("x" * 60 if shard in (2, 4) else "short") + "\n" for shard in range(6) for _ in "1234")
+    )
+    recipe = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
+    options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 4}
+    for out in (tmp_path / "out", url):
+        assert shardctl.convert(tmp_path / "in.txt", out, **options).shards == 2
+    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+    shards = [key.rpartition("/")[2] for key in keys(url) if "train-" in key]
+    assert sorted(shards) == ["train-00002.arrow", "train-00004.arrow"]
+    nothing_is_left(url)

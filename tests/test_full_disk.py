@@ -226,7 +226,7 @@ def test_empty_files_do_not_make_a_broken_disk_look_alive(image: Path, mounted: 
 
     photos = [path for path in (mounted / "few").iterdir() if path.stat().st_size]
     with pytest.raises(shardctl.errors.SourceGoneError, match="the source does not respond"):
-        shardctl.convert(mounted / "few", tmp_path / "out", workers=1, listener=Listener(announce=destroy))
+        shardctl.convert(mounted / "few", tmp_path / "out", workers=1, max_rejects="100%", listener=Listener(announce=destroy))
 
 
 def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image: Path, mounted: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_one_wrong_record_is_one_reject(
     cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], samples: int, rejects: dict[int, str]
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", *options)
+    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", "--max-rejects", "100%", *options)
     assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), ran.err
     found = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
     assert [(reject.key, reject.error) for reject in found] == [(f"{name}#{n}", error) for n, error in rejects.items()]

@@ -176,6 +176,16 @@ def test_a_labels_file_without_a_column_label_says_so(tmp_path: Path, name: str,
     assert column(tmp_path / "out", name) == ("string", ["cat", "dog"])
 
 
+def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path: Path) -> None:
+    rows = [f"{number + 0.5}" for number in range(3)]
+    with pytest.raises(InputError, match="If these are numbers to predict, rename the column, for instance to target"):
+        notices_of(labelled(tmp_path / "one", "label", rows), tmp_path / "out")
+    source = labelled(tmp_path / "two", "target", rows)
+    (notice,) = notices_of(source, tmp_path / "out")
+    assert notice.endswith("(target is one of numbers, as a regression predicts them)")
+    assert column(tmp_path / "out", "target") == ("double", [0.5, 1.5, 2.5])
+
+
 def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -> None:
     source = images(tmp_path / "in", 1)
     (source / "labels.csv").write_text("name,label\n0.png,a\n")

@@ -487,7 +487,9 @@ def test_a_tokeniser_that_loses_something_is_a_notice_or_rejects_what_it_loses(t
         ("the  cat", [1, 2]),
         ("the dog", [1, 0]),
     ]
-    made = shardctl.convert(source, tmp_path / "b", recipe={"transform": [{**step, "exact": True}]}, workers=0)
+    made = shardctl.convert(
+        source, tmp_path / "b", recipe={"transform": [{**step, "exact": True}]}, workers=0, max_rejects="100%"
+    )
     assert made.notices == ()
     assert made.reasons == {"transform: not-exact": 2, "transform: empty": 1}
 
@@ -585,7 +587,7 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Pa
     ]
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
     rejects = {reject.key: reject for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
     found = [rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else "" for number in range(1, 10)]
     assert found == [error for _, error in chats]

@@ -177,8 +177,8 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"a": ["x"] * 5000}), tmp_path / "in/bad.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
-    one_shard = {"samples_per_shard": 10_000}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, workers=0, **one_shard)
+    options: dict[str, Any] = {"samples_per_shard": 10_000, "workers": 0, "max_rejects": "100%"}
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, **options)
     (reject,) = read_rejects(tmp_path / "out" / REJECTS)
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message

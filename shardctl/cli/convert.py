@@ -150,7 +150,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     help="What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
     " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
 )
-@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this cannot be converted.")
+@click.option(
+    "--max-rejects",
+    metavar="N|P%",
+    help="Fail with exit code 1 if more inputs than this cannot be converted."
+    " Without it, a conversion does not begin if more than half of those that are tried first fail; 100% allows all.",
+)
 @click.option(
     "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."
 )
@@ -357,7 +362,8 @@ class _View:
             if self._show and notice not in self._shown:
                 click.echo(f"note: {notice}", err=True)
         for warning in result.warnings:
-            click.echo(f"WARNING: {warning}", err=True)
+            if warning not in self._shown:
+                click.echo(f"WARNING: {warning}", err=True)
 
     def close(self) -> None:
         """End the line of the progress bar."""
@@ -389,7 +395,7 @@ class _View:
         self._end_comparing()
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
-        self._shown, self._rows = estimate.notices, estimate.records
+        self._shown, self._rows = (*estimate.notices, *estimate.warnings), estimate.records
 
     def _resuming(self, done: int, shards: int) -> None:
         click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
@@ -444,14 +450,15 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     if changes is not None:
         lines.insert(1, changes_line(changes))
     if estimate.probe_rejects:
-        lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects} cannot be converted")
+        lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} cannot be converted")
     if estimate.ignored:
         total = sum(estimate.ignored.values())
         shown = list(estimate.ignored.items())[:MOST_SUFFIXES]
         counts = ", ".join(f"{count} {printable(suffix)}" for suffix, count in shown)
         more = total - sum(count for _, count in shown)
         lines.append(f"other files, not converted: {counts}{f' and {more:,} more, {total:,} in all' if more else ''}")
-    return lines + [f"note: {notice}" for notice in estimate.notices]
+    lines += [f"note: {notice}" for notice in estimate.notices]
+    return lines + [f"WARNING: {warning}" for warning in estimate.warnings]
 
 
 def changes_line(changes: Changes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.codecs import backend
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.destinations.base import Destination
+from shardctl.conversion.filled import Filled, without_empty
 from shardctl.conversion.staging import clear_partial_files
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import still_pruned
@@ -22,6 +23,7 @@ from shardctl.engines.job import Job
 from shardctl.fingerprint import fingerprint
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
+from shardctl.tables import PLANNED
 from shardctl.version import __version__
 
 
@@ -53,10 +55,15 @@ def write_dataset(job: Job, closing: Closing, before: Before | None, place: Dest
     place.bring_rejects(job)
     outcomes = Outcomes(job, before)
     place.keep(outcomes)
+    changes = changes_of(job)
+    shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
+    if isinstance(shards, Filled):
+        place.leave_out(job, shards.left_out)
+        closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
-    commit = Commit(job, closing.settings, outcomes.done, outcomes.lines, **given)
-    return commit.run(lambda facts: _manifest(job, closing, before, facts, place.base(job)))
+    commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
+    return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, place.base(job)))
 
 
 def changes_of(job: Job) -> Changes | None:

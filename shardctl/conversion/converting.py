@@ -24,14 +24,16 @@ from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.metering import metered
 from shardctl.conversion.options import check_sources, source_path
-from shardctl.conversion.rejects import copy_rejects, refuse_many_rejects
+from shardctl.conversion.rejects import copy_rejects, refuse_failing, refuse_many_rejects
 from shardctl.conversion.result import (
     ConvertResult,
+    empty_splits,
     has_own_labels,
     missing_labels,
     repeated_keys,
     result_of,
-    warnings_of,
+    warnings_of_new,
+    warnings_of_rejects,
 )
 from shardctl.conversion.staging import (
     begin,
@@ -176,15 +178,16 @@ class Conversion:
             rule, reading = self.settings.labels, self.recipe.reading
             listing = list_files(self.roots, kind, reading, rule, path, self.listener.listing, known)
             listing.notices[:0] = self.notices
-            self.warnings = warn_of_mixed(listing, self.settings.split)
+            listing.warnings += warn_of_mixed(listing, self.settings.split)
             parts = fingerprint_parts(listing, self.recipe, self.asked.recorded_settings(self.recipe))
 
             if self.options.explain:
                 return self._explained(parts, listing)
-            side, notices = listing.side, tuple(listing.notices)
+            side, notices, warnings = listing.side, tuple(listing.notices), tuple(listing.warnings)
 
             def drafted(all_types: bool = False) -> Draft:
-                listing.side, listing.notices = side, list(notices)  # as they were, if this is not the first draft
+                # As they were, if this is not the first draft.
+                listing.side, listing.notices, listing.warnings = side, list(notices), list(warnings)
                 options = self.options
                 try:
                     comparing = self.listener.comparing
@@ -440,6 +443,8 @@ class Conversion:
         if why and self.options.append:
             raise refuse_anew(why, self.target)
         plan = drafted()
+        if self.options.max_rejects is None:
+            refuse_failing(plan.probe, listing)
         job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
         if self.before is not None:
             matching = matching_anew(self.before, plan, listing.path.parent)
@@ -481,7 +486,7 @@ class Conversion:
 
     def _only_planned(self, expected: Estimate, fingerprint: str, listing: Listing) -> ConvertResult:
         facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, fingerprint)
-        notices, warnings = tuple(listing.notices), tuple(self.warnings)
+        notices, warnings = tuple(listing.notices), self._warnings(listing)
         return ConvertResult("planned", *facts, estimate=expected, notices=notices, warnings=warnings, changes=self.changes)
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
@@ -499,10 +504,18 @@ class Conversion:
             manifest.fingerprint,
             copied=self._copied(),
             notices=tuple(notices),
-            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest), *self.warnings),
+            warnings=(
+                *warnings_of_rejects(self.target, manifest),
+                *empty_splits(manifest),
+                *repeated_keys(self.target, manifest),
+                *self._warnings(listing),
+            ),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
         )
+
+    def _warnings(self, listing: Listing) -> tuple[str, ...]:
+        return (*listing.warnings, *self.warnings)
 
     def _copied(self) -> int:
         if self.options.copy_rejects is None:
@@ -525,5 +538,8 @@ class Conversion:
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
         """Return the result; this run made `made` of the dataset's samples."""
         seconds, labelled = self._seconds(), has_own_labels(listing)
-        found = result_of(self.target, status, seconds, tuple(listing.notices), tuple(self.warnings), labelled)
+        warnings = self._warnings(listing)
+        if self.before is not None:
+            warnings += warnings_of_new(self.before.manifest, Manifest.load(self.target))
+        found = result_of(self.target, status, seconds, tuple(listing.notices), warnings, labelled)
         return replace(found, samples_per_s=made / seconds, copied=self._copied(), changes=self.changes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.conversion.columns import (
@@ -34,6 +37,7 @@ from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
+from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.types import Types, without_nulls
@@ -62,6 +66,9 @@ Text is cheap to read, and compresses better in large blocks than in small ones:
 
 PROBED_WITH_FILTERS = 4
 """So many times as many images are tried where filters reject some of them: else none may be left to learn the size from."""
+
+WRAPPED_FILES = 8
+"""With more files than this, of one record each, nobody is told that the records may be in a list of these."""
 
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
@@ -164,6 +171,8 @@ def make_draft(
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
+    if types is not None:
+        listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
@@ -230,6 +239,31 @@ def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
     are = "is a duplicate" if dropped == 1 else "are duplicates"
     of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
     return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
+
+
+def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, records: int) -> list[str]:
+    """Say where the records seem to be in a list within the one object of a file of JSON: {"data": [{…}, {…}]}."""
+    if not units == records == len(listing) <= WRAPPED_FILES:
+        return []
+    name = listing.paths_at(np.zeros(1, np.int64))[0]
+    member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
+    if member is None or split_compression(name)[0] not in (".json", ".jsonl", ".ndjson"):
+        return []
+    shown = printable(name.rpartition("/")[2])
+    return [
+        f"{shown} is one record: one object, whose {printable(member)} is a list of objects. If these are to be the records,"
+        f" write each of them as a line, and convert that file: jq -c {shlex.quote(f'.{printable(member)}[]')}"
+        f" {shlex.quote(shown)} > records.jsonl"
+    ]
+
+
+def _list_of_objects(field: pa.Field) -> str | None:
+    """Return the path, as jq takes it, of a list of objects that is a field, or the first in it; None if there is none."""
+    name = field.name if field.name.isidentifier() and field.name.isascii() else json.dumps(field.name)
+    if pa.types.is_list(field.type):
+        return name if pa.types.is_struct(field.type.value_type) else None
+    within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
+    return next((f"{name}.{path}" for path in within if path is not None), None)
 
 
 def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:

@@ -25,8 +25,8 @@ class Estimate:
     `probe_rejects` of `probed`. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
     records are rejected as of those that were tried. `seconds` is the time for all of it, `classes` the number of classes,
     None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by the ending
-    of their name; `notices` say what was decided. Where a dataset is brought up to date, `changes` say what changes, and
-    `bytes` and `seconds` are those of the shards that are built.
+    of their name; `notices` say what was decided, `warnings` what should be looked at first. Where a dataset is brought up to
+    date, `changes` say what changes, and `bytes` and `seconds` are those of the shards that are built.
     """
 
     kind: str
@@ -46,6 +46,7 @@ class Estimate:
     probe_rejects: int
     ignored: dict[str, int]
     notices: tuple[str, ...]
+    warnings: tuple[str, ...]
     changes: Changes | None = None
 
 
@@ -89,5 +90,6 @@ def estimate(job: Job, listing: Listing, at_once: int, free: int | None, changes
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
         changes=changes,
     )

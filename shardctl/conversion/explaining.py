@@ -18,7 +18,7 @@ from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.recipe import user_functions
 from shardctl.seen import Seen
-from shardctl.tables import FILES, open_checked_table
+from shardctl.tables import FILES, PLANNED, open_checked_table
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""
@@ -65,7 +65,8 @@ def explain(
     manifest = Manifest.load(root)
     before = manifest.fingerprint_parts
     differ = tuple(name for name in parts if before.get(name) != parts[name])
-    found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", manifest.settings, settings)]
+    before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
+    found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", before_now, settings)]
     if "code" in differ:
         own = " or ".join(user_functions(recipe)) or "no function of your own"
         found.append(Difference("code", f"{own}, or the format", "other code", "this code"))

@@ -182,7 +182,7 @@ class _Planning(Conversion):
         job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
         job.save()
         parts, said = Part.parse(str(self.options.part)).parts, tuple(listing.notices)
-        parted = Parted(_digest(self.asked), parts, self._closing(None), said, tuple(self.warnings), has_own_labels(listing))
+        parted = Parted(_digest(self.asked), parts, self._closing(None), said, self._warnings(listing), has_own_labels(listing))
         parted.save(job.folder)
         self.place.begun(job)
         self.job = job, parted

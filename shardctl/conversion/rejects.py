@@ -7,15 +7,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
-from shardctl.errors import Rejection, TooManyRejectsError
+from shardctl.engines.probe import Probe
+from shardctl.errors import Rejection, SourceGoneError, TooManyRejectsError
+from shardctl.listing import Listing
 from shardctl.manifest import Manifest
-from shardctl.sources.brought import local_path
+from shardctl.sources.brought import begin_of, local, local_path
+from shardctl.sources.formats.encodings import SAMPLE_BYTES
+from shardctl.sources.formats.streams import compression_of, decompressed
+from shardctl.sources.guessing import guess_encoding
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import READ_CHUNK, copy_file, make_folder, naming_the_path, printable, replacing
-from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, open_table, read_rejects
+from shardctl.storage import READ_CHUNK, copy_file, counted, make_folder, naming_the_path, printable, replacing
+from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, Reject, failures, open_table, read_rejects
+
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
+
+OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
+"""Errors of texts that may be in another encoding."""
 
 
 def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) -> None:
@@ -26,6 +39,52 @@ def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) 
             f"{printable(str(root))}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
             " the reasons"
         )
+
+
+def refuse_failing(probe: Probe, listing: Listing) -> None:
+    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    failed = failures(probe.reasons)
+    count = sum(failed.values())
+    if count <= probe.records * MANY_FAILURES:
+        return
+    reason = next(iter(failed))
+    example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
+    of_all = f"the {counted(probe.records, 'input')} that were tried" if probe.records > 1 else "1 input that was tried"
+    most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
+    encoding = _advice_on_encoding(example, listing)
+    why = example.message.partition(";")[0] if encoding else example.message
+    raise TooManyRejectsError(
+        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance {printable(example.key)}:"
+        f" {printable(why)}.{encoding} To convert what is left anyway: --max-rejects 100%"
+    )
+
+
+def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
+    """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
+    if reject.error not in OF_TEXT or listing.kind.name == "image":
+        return ""
+    place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
+    opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+    found = None
+    with contextlib.suppress(OSError, Rejection, SourceGoneError):
+        found = guess_encoding(_beginning(opened))
+    if found is not None:
+        name, known = found
+        return f" The file looks like {known}: add --encoding {name} (or --encoding detect)."
+    return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect finds it)."
+
+
+def _beginning(path: str) -> bytes:
+    """Return the first bytes of a text, decompressed. Raises OSError, Rejection, SourceGoneError."""
+    start = begin_of(path, SAMPLE_BYTES)
+    way = compression_of(start)
+    if way is None:
+        return start
+    with open(local(path), "rb") as file:
+        return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:

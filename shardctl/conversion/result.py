@@ -14,16 +14,19 @@ from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
-from shardctl.sources.labels import hash_names
+from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
 from shardctl.storage import counted, printable
 from shardctl.stored import StoredDataset
-from shardctl.tables import REJECTS, Reject, count_reasons, read_rejects
+from shardctl.tables import REJECTS, Reject, count_reasons, failures, read_rejects
 
 NO_KEYS = np.zeros(0, np.uint64)
 
+SOME_FAILURES = 0.05
+"""Share of inputs that could not be converted above which there is a warning."""
+
 MANY_REJECTS = 0.5
-"""Share of rejected inputs above which there is a warning, if --max-rejects does not stop the conversion."""
+"""The same of all rejected inputs, those too that filters left out."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,18 @@ def result_of(
         fingerprint=manifest.fingerprint,
         reasons=reasons,
         examples=examples,
-        notices=(*notices, *missing_labels(manifest, labelled), *cut_objects(manifest), *costly_jpegs(manifest)),
-        warnings=(*warnings_of(manifest), *repeated_keys(root, manifest), *warnings),
+        notices=(
+            *notices,
+            *missing_labels(manifest, labelled),
+            *cut_objects(manifest),
+            *costly_jpegs(manifest),
+        ),
+        warnings=(
+            *warnings_of(manifest, reasons, examples),
+            *empty_splits(manifest),
+            *repeated_keys(root, manifest),
+            *warnings,
+        ),
         jpeg=manifest.jpeg,
         steps=manifest.steps,
     )
@@ -130,14 +143,45 @@ def costly_jpegs(manifest: Manifest) -> tuple[str, ...]:
     return jpeg_costs(manifest.jpeg, manifest.samples)
 
 
-def warnings_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return what should be checked before this dataset is used."""
-    if manifest.rejected <= manifest.inputs * MANY_REJECTS:
+def warnings_of_rejects(root: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
+    if manifest.rejected <= manifest.inputs * SOME_FAILURES:
         return ()
+    return warnings_of(manifest, *count_reasons(read_rejects(root / REJECTS)))
+
+
+def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]) -> tuple[str, ...]:
+    """Return what should be checked before this dataset is used: whether many inputs are missing from it, and why."""
+    failed = failures(reasons)
+    count = sum(failed.values())
+    if count > manifest.inputs * SOME_FAILURES:
+        what = f"{count:,} of {counted(manifest.inputs, 'input')} ({count / manifest.inputs:.1%}) could not be converted"
+        reason = next(iter(failed))
+    elif manifest.rejected > manifest.inputs * MANY_REJECTS:
+        what, reason = f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half", next(iter(reasons))
+    else:
+        return ()
+    example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
     return (
-        f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half; {REJECTS} has the reasons, and"
-        " --max-rejects makes this an error",
+        f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
+        f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
     )
+
+
+def empty_splits(manifest: Manifest) -> tuple[str, ...]:
+    """Say which splits have no samples: a loader of one has nothing to give."""
+    empty = [split.name for split in manifest.splits if not split.samples]
+    if not empty or len(empty) == len(manifest.splits):
+        return ()
+    return (f"no sample is in the split {some(empty)}",)
+
+
+def warnings_of_new(before: Manifest, now: Manifest) -> tuple[str, ...]:
+    """Say how many of the inputs that an update has added were rejected: among all inputs they may be few."""
+    inputs, rejected = now.inputs - before.inputs, now.rejected - before.rejected
+    if inputs <= 0 or rejected <= inputs * MANY_REJECTS:
+        return ()
+    return (f"{rejected:,} of {counted(inputs, 'new input')} were rejected; {REJECTS} of the dataset lists all of them",)
 
 
 def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardctl.annotations.unused import Unused
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import labels_digest, only_versions_differ, parts_without_sources
@@ -86,7 +87,8 @@ def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
         names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
     for file in others:
         for name in names:
-            given = (KINDS[name], recipe.reading, rule, side_files if name == recipe.kind else [], Counter[str](), LeftOut())
+            noted = side_files if name == recipe.kind else []
+            given = (KINDS[name], recipe.reading, rule, noted, Counter[str](), LeftOut(), Unused())
             if next(wanted_files(iter([file]), *given), (Form.NOTHING,))[0] is not Form.NOTHING:
                 raise ChangedError
     if beside or side_files:  # it is not known where labels files were, from which their names begin

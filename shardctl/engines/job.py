@@ -29,7 +29,7 @@ from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import KEPT, MAIN, marked_columns
 from shardctl.splitting import Draw
 from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import printable, write_atomically
+from shardctl.storage import printable, replacing, write_atomically
 from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, open_table, shard_name
 
 JOB = "job.json"
@@ -214,6 +214,26 @@ class Job:
         job = replace(self, layout=layout)
         vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
         return job
+
+    def with_shards(self, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> Job:
+        """Return the same job with some of its shards, (n,) int64: each has the units from those of shard `starts` on, up to
+        those of the next."""
+        table = self._shards.take(pa.array(chosen))
+        for name in ("units", "records"):
+            sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
+            table = table.set_column(table.column_names.index(name), table.schema.field(name), pa.array(sums))
+        first = self._shards["first_unit"].take(pa.array(starts))
+        table = table.set_column(table.column_names.index("first_unit"), table.schema.field("first_unit"), first)
+        counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
+        job = replace(self, splits=tuple(replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)))
+        vars(job).update(_shards=table)
+        return job
+
+    def write_shards(self) -> None:
+        """Write the table of its shards into its folder."""
+        table = self._shards.combine_chunks()
+        with replacing(self.folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+            writer.write_table(table)
 
     def packed(self) -> dict[str, Any]:
         """Return a small job with its tables, and the files of its recipe, as plain data, for a process that cannot see its

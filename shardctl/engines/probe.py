@@ -31,7 +31,7 @@ from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.sources.boxes import has_bytes, why_images
 from shardctl.storage import counted
-from shardctl.tables import Reject
+from shardctl.tables import Reject, count_reasons
 from shardctl.token_columns import packed_column
 from shardctl.transforms.values import UnfitValue, array_type, check_fit, column_type, describe, plain_value, python_value
 
@@ -45,8 +45,9 @@ class Probe:
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
     becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
-    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted. `notices`
-    say which fields are no longer what they were, because of a user's function.
+    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    counts them by stage and error, and `examples` has the first one of each. `notices` say which fields are no longer what they
+    were, because of a user's function.
     """
 
     layout: Layout
@@ -59,15 +60,18 @@ class Probe:
     records: int
     rejected: int
     notices: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {**vars(self), "layout": self.layout.to_json()}
+        return {**vars(self), "layout": self.layout.to_json(), "examples": [vars(example) for example in self.examples]}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Probe:
         """Build the probe that `record` gave."""
-        return cls(**{**record, "layout": Layout.loads(record["layout"])})
+        examples = tuple(Reject(**example) for example in record["examples"])
+        return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})
 
 
 def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
@@ -86,7 +90,8 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         notices = _notices_on_roles(job.layout, layout, setters)
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
-    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
+    rejects: list[Reject] = []  # the conversion meets them again, and writes them
+    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, rejects.append, crumb, known)
     added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
     started = time.monotonic()
     rows = sum(builder.finish())
@@ -95,6 +100,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     full = rows - _padding(builder) / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
+    reasons, examples = count_reasons(rejects)
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
@@ -106,6 +112,8 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         records=records,
         rejected=builder.rejected,
         notices=notices,
+        reasons=reasons,
+        examples=examples,
     )
 
 
@@ -140,10 +148,6 @@ def _timed(work: Callable[[], object]) -> float:
     with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
-
-
-def _ignore(_: Reject) -> None:
-    """A reject of the probe is a reject of the conversion too, and is written there."""
 
 
 def _empty_shard_bytes(layout: Layout) -> int:

@@ -167,11 +167,11 @@ class _Trial:
 
     def run(self, inputs: int, keys: Sequence[str]) -> Preview:
         """Make the samples of some inputs. Where some records did not show all types, all of them are read."""
-        side, notices = self._listing.side, list(self._listing.notices)
+        side, notices, warnings = self._listing.side, list(self._listing.notices), list(self._listing.warnings)
         try:
             return self._run(inputs, keys, all_types=False)
         except TypesDifferError:
-            self._listing.side, self._listing.notices = side, notices
+            self._listing.side, self._listing.notices, self._listing.warnings = side, notices, warnings
         try:
             return self._run(inputs, keys, all_types=True)
         except TypesDifferError as error:
@@ -205,7 +205,7 @@ class _Trial:
         sources = self._build(self._as_they_are(job, draft), draft, places, self._scratch / f"sources-{all_types}", shown)
         before = {place: next(iter(source.samples), None) for place, source in zip(shown, sources, strict=True)}
         tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
-        return Preview(self._recipe, self._variants, tried, total, tuple(self._listing.notices))
+        return Preview(self._recipe, self._variants, tried, total, (*self._listing.warnings, *self._listing.notices))
 
     def _place_of(self, key: str, draft: Draft) -> int:
         """Return the place of a record in the plan. Raises InputError."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from shardctl.annotations import AnnotationRule
 from shardctl.conversion.comparing import Compared, compare_texts
 from shardctl.conversion.deduplicating import without_repeats
+from shardctl.conversion.filled import divided
 from shardctl.conversion.generations import link_or_copy
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines.base import Engine
@@ -39,6 +40,7 @@ from shardctl.tables import (
     FILES,
     PLAN,
     PLAN_SCHEMA,
+    PLANNED,
     REPAIR_ADVICE,
     SHARDS,
     Reject,
@@ -230,9 +232,10 @@ def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> Job:
     surveyor = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine)
     units = without_repeats(surveyor, surveyor.find_units(), made.recipe, made.roots)
     planner = Planner(units, order_units(units, fresh.splitting, shuffle))
-    shards = {split.name: split.shards for split in made.manifest.splits}
+    shards = made.manifest.settings.get(PLANNED) or {split.name: split.shards for split in made.manifest.splits}
     numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]
-    if list(fresh.splitting.names) != list(shards) or numbered != list(made.shards):
+    there = set(made.shards)
+    if list(fresh.splitting.names) != list(shards) or [name for name in numbered if name in there] != list(made.shards):
         raise DatasetError("its sources do not give the same splits and shards any more; convert them again with --overwrite")
     fresh.write_files(folder / FILES)
     _link(root, folder, made.recipe.tables)
@@ -241,6 +244,12 @@ def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> Job:
         SplitPlan(name, records, expected, count)
         for (name, count), records, expected in zip(shards.items(), planner.records, planner.split_records, strict=True)
     )
+    filled = np.array([name in there for name in numbered])
+    if not filled.all():
+        begins, chosen = divided(list(shards.values()), filled)
+        job = made.job(folder, splits, recorded=False).with_shards(begins[:-1], chosen)
+        job.write_shards()
+        splits = job.splits
     return made.job(folder, splits, recorded=False)
 
 

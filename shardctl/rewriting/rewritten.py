@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ from shardctl.tables import (
     MANIFEST,
     PLAN,
     PLAN_SCHEMA,
+    PLANNED,
     REJECTS,
     SHARDS,
     STAGING,
@@ -163,7 +165,9 @@ def commit(
     `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there: then earlier generations go
     too, as they have them.
     """
-    making = old.table.making
+    making, settings = old.table.making, old.manifest.settings
+    if command == "compact" and PLANNED in settings:  # the shards have new numbers
+        making, settings = replace(making, settings=_without_planned(making.settings)), _without_planned(settings)
     entries = [shard.entry for shard in shards]
     if is_written(old.manifest.settings):
         making = replace(making, parts={WRITTEN_PART: digest_of_shards(entries)})
@@ -203,6 +207,7 @@ def commit(
         inputs=sum(entry.inputs for entry in entries),
         rejected=sum(entry.rejected for entry in entries),
         splits=splits,
+        settings=settings,
         files=facts,
         update=update,
         class_counts=totals.class_counts,
@@ -223,6 +228,10 @@ def commit(
     publish.publish(new, old.root)
     settle(old.root)
     return manifest
+
+
+def _without_planned(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != PLANNED}
 
 
 def forget(root: Path, but: Path | None = None) -> None:

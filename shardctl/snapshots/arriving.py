@@ -135,6 +135,7 @@ class Arrivals:
         self._job: tuple[Path, int] | None = None
         self._places: list[tuple[int, str]] = []
         self._known: list[FinishedShard] = []
+        self._looked_at = 0
         self._recipe: dict[str, Any] = {}
 
     def look(self) -> Finished | Dataset | None:
@@ -166,8 +167,8 @@ class Arrivals:
                 if self._split in (None, split["name"]):
                     self._places += [(first + number, shard_name(split["name"], number)) for number in range(split["shards"])]
                 first += split["shards"]
-            self._job, self._known, self._recipe = job, [], record["recipe"]
-        for number, name in islice(self._places, len(self._known), None):
+            self._job, self._known, self._recipe, self._looked_at = job, [], record["recipe"], 0
+        for number, name in islice(self._places, self._looked_at, None):
             marker, shard = path.parent / DONE_FOLDER / f"{number:07d}.arrow", path.parent / NEW_FOLDER / name
             if not marker.exists():
                 break
@@ -175,8 +176,10 @@ class Arrivals:
             status = shard.stat()
             if status.st_size != facts.bytes:
                 break
-            self._known.append(FinishedShard(str(shard), status.st_ino, facts))
-        return Finished(tuple(self._known), self._recipe, len(self._known) == len(self._places))
+            self._looked_at += 1
+            if facts.rows:  # the dataset leaves out the others
+                self._known.append(FinishedShard(str(shard), status.st_ino, facts))
+        return Finished(tuple(self._known), self._recipe, self._looked_at == len(self._places))
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
         if self._split is not None and self._split not in names:

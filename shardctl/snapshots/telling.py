@@ -66,7 +66,7 @@ class Teller:
                 self._say(notice)
 
     def _announce(self, estimate: Estimate) -> None:
-        self._records, self._began, self._told = estimate.records, time.monotonic(), estimate.notices
+        self._records, self._began, self._told = estimate.records, time.monotonic(), (*estimate.notices, *estimate.warnings)
         changes = estimate.changes
         shards = estimate.shards if changes is None or changes.anew else changes.rebuilt + changes.new
         inputs = counted(estimate.inputs, f"{estimate.kind} input")
@@ -79,7 +79,7 @@ class Teller:
                 f"{count:,} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]
             )
             self._say(f"other files, not converted: {others}")
-        for notice in estimate.notices:
+        for notice in self._told:
             self._say(notice)
         self._next = self._began + LINE_SECONDS
 

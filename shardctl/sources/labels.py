@@ -352,8 +352,11 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     """
     if LABEL_COLUMN not in table.column_names:
         like = [name for name in table.column_names if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN]
-        rename = f" (rename {printable(like[0])} to label if that is what it is)" if like else ""
-        return table, None, [f"no column is called label, so there are no labels; all columns are kept{rename}"]
+        return (
+            table,
+            None,
+            [f"no column is called label, so there are no labels; all columns are kept{_advice_on(like, table)}"],
+        )
     import pyarrow.compute as pc
 
     label = table[LABEL_COLUMN]
@@ -365,7 +368,10 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
         classes = tuple(names)
     else:
-        raise InputError(f"{shown}: the column label holds {label.type}; it must hold class names or whole numbers")
+        raise InputError(
+            f"{shown}: the column label holds {label.type}, and labels are class names or whole numbers. If these are numbers"
+            " to predict, rename the column, for instance to target: shardctl then keeps it as a column of numbers"
+        )
     table = table.set_column(place, LABEL_COLUMN, encoded)
     empty = encoded.null_count
     notices = [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
@@ -374,6 +380,16 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
         rows = pc.sum(pc.is_in(label, value_set=pa.array(words))).as_py()
         notices.append(null_label_notice(words, f" ({rows:,} of {len(table):,} rows)"))
     return table, classes, notices
+
+
+def _advice_on(like: Sequence[str], table: pa.Table) -> str:
+    """Say what to do about a column that is called as labels often are, "" if there is none."""
+    if not like:
+        return ""
+    name = printable(like[0])
+    if pa.types.is_floating(table.schema.field(like[0]).type):
+        return f" ({name} is one of numbers, as a regression predicts them)"
+    return f" (rename {name} to label if that is what it is)"
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -57,7 +57,7 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
     Image.new("RGB", (8, 6)).save(tmp_path / "masks" / "b.png")
     good = mask(tmp_path / "masks" / "d.png", values_of((8, 6))).read_bytes()
     (tmp_path / "masks" / "c.png").write_bytes(good[:50])
-    converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    converted(source, tmp_path / "out", f"masks:{tmp_path}/masks", max_rejects="100%")
     found = rejects(tmp_path / "out")
     assert {key: error for key, (error, _) in found.items()} == {
         "a.jpg": "other-size",

@@ -230,10 +230,10 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
     for path in sorted(source.rglob("*.*"))[:40]:
         path.write_bytes(b"bad")
     for options in ([], ["-q"], ["--json"]):
-        ran = cli("convert", source, tmp_path / "out", "--workers", 0, *options)
+        ran = cli("convert", source, tmp_path / "out", "--workers", 0, "--max-rejects", "100%", *options)
         assert ran.code == 0
-        assert "WARNING: 40 inputs of 60 rejected, more than half" in ran.err
-    assert ran.json["warnings"][0].startswith("40 inputs of 60 rejected")
+        assert "WARNING: 40 of 60 inputs (66.7%) could not be converted" in ran.err
+    assert ran.json["warnings"][0].startswith("40 of 60 inputs (66.7%)")
 
 
 def test_what_a_consumer_prints_is_kept_out_of_the_json(

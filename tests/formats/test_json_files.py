@@ -13,6 +13,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Cut, Format, Reading, Unit
 from shardctl.sources.formats.json_array import JsonDocument
@@ -168,3 +169,28 @@ def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
     records, rejects = read(path, JsonDocument())
     assert [number for number, _ in records] == [1, 3]
     assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "path"),
+    [
+        ("in.json", {"version": "1", "data": [{"a": 1}, {"a": 2}]}, ".data[]"),
+        ("in.jsonl", {"result": {"my rows": [{"a": 1}]}}, '.result."my rows"[]'),
+    ],
+)
+def test_records_in_a_list_of_one_object_are_a_warning(tmp_path: Path, name: str, record: Any, path: str) -> None:
+    (tmp_path / name).write_text(json.dumps(record))
+    result = shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
+    (warning,) = result.warnings
+    assert result.samples == 1
+    assert warning.startswith(f"{name} is one record: one object, whose {path[1:-2]} is a list of objects.")
+    assert warning.endswith(f"jq -c '{path}' {name} > records.jsonl")
+
+
+def test_one_object_with_other_lists_is_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.json").write_text('{"a": [1, 2], "b": {"c": "d"}}')
+    assert shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0).warnings == ()
+    for number in range(20):
+        (tmp_path / "in" / f"{number}.json").write_text('{"turns": [{"role": "user"}]}')
+    assert shardctl.convert(tmp_path / "in", tmp_path / "many", workers=0).warnings == ()

@@ -99,6 +99,10 @@ class Destination(Protocol):
         """Put the shards that are kept of the dataset before among the new ones. Raises DatasetError for one that is gone."""
         ...
 
+    def leave_out(self, job: Job, shards: list[str]) -> None:
+        """Take away shards of a job by their names: they do not become parts of the dataset."""
+        ...
+
     def base(self, job: Job) -> str:
         """Return the folder of the new dataset below the place, with a / at its end; "" where that is the place itself."""
         ...

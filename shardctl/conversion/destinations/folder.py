@@ -13,10 +13,10 @@ from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
-from shardctl.engines.job import Job
+from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.lease import Lease, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import free_bytes
+from shardctl.storage import free_bytes, naming_the_path
 from shardctl.tables import STAGING
 
 
@@ -91,6 +91,12 @@ class Folder:
     def keep(self, outcomes: Outcomes) -> None:
         """Give the shards a second name."""
         outcomes.link_kept()
+
+    def leave_out(self, job: Job, shards: list[str]) -> None:
+        """Delete the files."""
+        for name in shards:
+            with naming_the_path(job.folder):
+                (job.folder / NEW_FOLDER / name).unlink(missing_ok=True)
 
     def base(self, job: Job) -> str:
         """Return that there is no folder of its own."""

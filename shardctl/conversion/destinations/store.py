@@ -343,6 +343,10 @@ class OnStore:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(lambda names: self._store.copy(*names), copies))
 
+    def leave_out(self, job: Job, shards: list[str]) -> None:
+        """Delete the objects."""
+        self._store.delete([job.base + name for name in shards])
+
     def base(self, job: Job) -> str:
         """Return the folder that the shards of the job are in."""
         return job.base

@@ -41,7 +41,7 @@ from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
 from shardctl.storage import copy_file, printable
-from shardctl.tables import FILES, PLAN, UNIT_FIELDS, open_table
+from shardctl.tables import FILES, PLAN, UNIT_FIELDS, number_of_shard, open_table, shard_name
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 
@@ -101,8 +101,8 @@ class Update:
     def changes(self) -> Changes:
         """What the update does."""
         kept = sum(1 for *_, kept in self.shards if kept != NOT_KEPT)
-        known = {name: split.shards for name, split in self._splits_before.items()}
-        old = sum(1 for split, number, _ in self.shards if number < known.get(self.splits[split].name, 0))
+        known = set(self.before.table.names)
+        old = sum(1 for split, number, _ in self.shards if shard_name(self.splits[split].name, number) in known)
         files = (self.matching.added, self.matching.removed, self.matching.changed)
         return Changes(*files, old - kept, len(self.shards) - old, kept)
 
@@ -115,10 +115,6 @@ class Update:
     def kept(self) -> list[int]:
         """The shards of the dataset before that are kept, by their numbers there."""
         return [kept for *_, kept in self.shards if kept != NOT_KEPT]
-
-    @property
-    def _splits_before(self) -> dict[str, Any]:
-        return {split.name: split for split in self.before.manifest.splits}
 
     def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> Job:
         """Return the job in its folder."""
@@ -393,8 +389,10 @@ class _Planning:
             for number, start, end in stretches:
                 parts.append(planner.rows(split, start, end))
                 of_parts.append(np.full(parts[-1].num_rows, number, np.int64))
-            shards += [(split, place, NOT_KEPT if touched[shard] else int(shard)) for place, shard in enumerate(mine.tolist())]
-            shards += [(split, len(mine) + place, NOT_KEPT) for place in range(more)]
+            numbers = [number_of_shard(before.table.names[shard]) for shard in mine.tolist()]  # some may be missing
+            kept = [NOT_KEPT if touched[shard] else shard for shard in mine.tolist()]
+            shards += [(split, number, old_one) for number, old_one in zip(numbers, kept, strict=True)]
+            shards += [(split, max(numbers, default=-1) + 1 + place, NOT_KEPT) for place in range(more)]
             share = shares[split]
             splits.append(SplitPlan(name, there + new, round((there + new) * share), len(mine) + more))
         rows = self._rows_of_old(old, units)

@@ -171,19 +171,24 @@ def detect(data: bytes, whole: bool = True) -> str:
         from charset_normalizer import from_bytes
     except ImportError as error:
         raise InstallError("--encoding detect needs charset-normalizer: pip install 'shardctl[detect]'") from error
-    found = next((own for mark, own in _BOMS if data.startswith(mark)), None) or _by_zeros(data) or _by_escapes(data)
+    found = marked_encoding(data)
     if found:
         return found
     if _is_utf8(data, final=whole):
         return "utf-8"
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data  # half a character at the end fits no encoding
-    best = from_bytes(_doubtful_lines(data), cp_isolation=_DETECTED, enable_fallback=False).best()
+    best = from_bytes(doubtful_lines(data), cp_isolation=_DETECTED, enable_fallback=False).best()
     if best is None:
         message = "its encoding could not be found; name it with --encoding, or recode the file to UTF-8"
         raise Rejection("decode", "unknown-encoding", message)
     own = codecs.lookup(best.encoding).name
     return _WIDER.get(own, own)
+
+
+def marked_encoding(data: bytes) -> str | None:
+    """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where there are none of these."""
+    return next((own for mark, own in _BOMS if data.startswith(mark)), None) or _by_zeros(data) or _by_escapes(data)
 
 
 def _is_utf8(data: bytes, final: bool) -> bool:
@@ -215,7 +220,7 @@ def _by_zeros(data: bytes) -> str | None:
     return "utf-16-le" if odd > 4 * even else "utf-16-be" if even > 4 * odd else None
 
 
-def _doubtful_lines(data: bytes) -> bytes:
+def doubtful_lines(data: bytes) -> bytes:
     """Return up to SAMPLE_BYTES of the lines with bytes over 127, from the first one that is not UTF-8 on."""
     lines: list[bytes] = []
     size = 0

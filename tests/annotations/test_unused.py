@@ -1,0 +1,160 @@
+"""Files that look like annotations or labels and that nothing uses: a warning before the work begins says the option."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import shardctl
+
+NAMES = ("a", "b", "c")
+COCO = {
+    "images": [{"id": number, "file_name": f"{name}.jpg", "width": 8, "height": 8} for number, name in enumerate(NAMES)],
+    "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}],
+    "categories": [{"id": 1, "name": "cat"}],
+}
+VOC = (
+    "<annotation><filename>{}.jpg</filename><size><width>8</width><height>8</height><depth>3</depth></size><object><name>cat"
+    "</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax></bndbox></object></annotation>"
+)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three photos in a folder of a folder."""
+    folder = tmp_path / "my photos" / "images"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(NAMES):
+        Image.new("RGB", (8, 8), (number * 9, 0, 0)).save(folder / f"{name}.jpg")
+    return folder.parent
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def coco(folder: Path) -> None:
+    write(folder / "instances.json", json.dumps({"info": {"year": 2017}, "licenses": [{"id": 1}], **COCO}))
+
+
+def large_coco(folder: Path) -> None:
+    images = [{"id": number, "file_name": f"{number}.jpg", "width": 8, "height": 8} for number in range(9, 5000)]
+    write(folder / "instances.json", json.dumps({**COCO, "images": COCO["images"] + images}))
+
+
+def yolo(folder: Path) -> None:
+    write(folder / "labels" / "a.txt", "")
+    write(folder / "labels" / "b.txt", "0 0.5 0.5 0.25 0.25\n1 0.5 0.5 1.0 1\n")
+    write(folder / "labels" / "classes.txt", "cat\ndog\n")
+
+
+def voc(folder: Path) -> None:
+    write(folder / "Annotations" / "a.xml", VOC.format("a"))
+
+
+def masks(folder: Path) -> None:
+    (folder / "masks").mkdir()
+    for name in NAMES:
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "masks" / f"{name}.png")
+
+
+def beside(folder: Path) -> None:
+    write(folder / "images" / "a.txt", "a photo of a cat, 2 years old")
+
+
+def table(folder: Path) -> None:
+    write(folder / "images" / "train.csv", "filename,label\na.jpg,cat\nb.jpg,dog\nc.jpg,dog\n")
+
+
+def lines(folder: Path) -> None:
+    write(folder / "notes.jsonl", "".join(f'{{"path": "images/{name}.jpg", "score": 1}}\n' for name in NAMES))
+
+
+KINDS = [
+    (coco, "coco:instances.json", "instances.json looks like COCO annotations, and nothing uses it: --labels", "objects"),
+    (large_coco, "coco:instances.json", "instances.json looks like COCO annotations", "objects"),
+    (yolo, "yolo:labels", "labels has what looks like YOLO labels, and nothing uses it: --labels", "objects"),
+    (voc, "voc:Annotations", "Annotations has what looks like VOC annotations, and nothing uses it: --labels", "objects"),
+    (masks, "masks:masks", "masks looks like masks of the images in", "mask"),
+    (beside, "captions:", "a.txt looks like the caption of an image, and nothing uses it: --labels captions:", "caption"),
+    (table, "images/train.csv", "train.csv names images in its column filename, and nothing uses it: --labels", "label"),
+    (lines, "notes.jsonl", "notes.jsonl names images in its column path, and nothing uses it: --labels", "score"),
+]
+
+
+@pytest.mark.parametrize(("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS])
+def test_the_option_is_said_and_takes_the_file(
+    cli: Any, photos: Path, tmp_path: Path, make: Any, option: str, said: str, column: str
+) -> None:
+    make(photos)
+    form, colon, path = option.rpartition(":")
+    typed = f"{form}{colon}{photos / path if path else ''}"
+    for more in (["--dry-run"], [], ["-q", "--overwrite"]):
+        ran = cli("convert", photos, tmp_path / "out", "--workers", 0, *more)
+        assert ran.code == 0
+        (warning,) = [line for line in ran.err.splitlines() if line.startswith("WARNING: ")]
+        assert said in warning
+        assert warning.endswith(f"--labels {shlex.quote(typed)}")
+    ran = cli("convert", photos, tmp_path / "with", "--workers", 0, "--json", "--labels", typed)
+    assert (ran.code, ran.json["samples"], ran.json["warnings"]) == (0, 3, [])
+    assert column in shardctl.open(tmp_path / "with")[0]
+
+
+def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cli: Any, photos: Path, tmp_path: Path) -> None:
+    for make in (coco, yolo, masks):
+        make(photos)
+    write(photos / "data.yaml", "path: .\ntrain: images\nnames:\n  0: cat\n  1: dog\n")
+    ran = cli("convert", photos, tmp_path / "out", "--workers", 0, "--json", "--dry-run")
+    found = [warning.rpartition("--labels ")[2] for warning in ran.json["warnings"]]
+    wanted = ("masks:{}/masks", "yolo:{}/data.yaml", "coco:{}/instances.json")
+    assert sorted(found) == sorted(shlex.quote(each.format(photos)) for each in wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "rows.csv",
+            "filename,xmin\na.jpg,1\na.jpg,2\n",
+            "its column filename, .* as in images/NAME.jpg; give one row for each",
+        ),
+        ("rows.csv", "img,label\nimages/a.jpg,1\n", "its column img, .*: call this column file_name; then --labels"),
+        ("rows.tsv", "id\tlabel\na\t1\nb\t2\n", "call this column file_name; give the paths of the images from its folder on"),
+        (
+            "rows.jsonl",
+            '{"file_name": "a.jpg", "captions": ["x"]}\n',
+            "give the paths .*, as in images/NAME.jpg; then --labels",
+        ),
+    ],
+)
+def test_what_must_be_changed_in_a_table_is_said(photos: Path, tmp_path: Path, name: str, text: str, said: str) -> None:
+    write(photos / name, text)
+    (warning,) = shardctl.convert(photos, tmp_path / "out", workers=0).warnings
+    assert warning.startswith(f"{photos / name} names images in")
+    assert re.search(said, warning)
+
+
+def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
+    write(photos / "README.txt", "read me")
+    write(photos / "images" / "LICENSE.txt", "free")
+    write(photos / "package.json", '{"name": "x", "images": []}')
+    write(photos / "list.csv", "town,people\nUlm,1\n")
+    write(photos / "page.xml", "<html/>")
+    write(photos / "broken.jsonl", "{")
+    write(photos / "kitti" / "a.txt", "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n")
+    (photos / "grey").mkdir()
+    Image.new("L", (8, 8)).save(photos / "grey" / "other.png")
+    assert shardctl.convert(photos, tmp_path / "out", workers=0).warnings == ()
+
+
+def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos: Path, tmp_path: Path) -> None:
+    coco(photos)
+    assert shardctl.convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()

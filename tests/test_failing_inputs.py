@@ -1,0 +1,147 @@
+"""Inputs of which most cannot be converted: the conversion stops before it writes anything, and says what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.errors import TooManyRejectsError
+from shardctl.sources.guessing import guess_encoding
+
+CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
+TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
+JAPANESE = "今日はとても天気がいいので、みんなで公園へ行きました。コーヒーを飲みながら話をしました。"
+KOREAN = "오늘은 날씨가 아주 좋아서 우리는 함께 공원에 가기로 했다. 그녀는 이번 달에서 가장 좋은 날이라고 말했다."
+RUSSIAN = "Сегодня очень хорошая погода, и мы все вместе пошли гулять в парк. Она сказала, что это лучший день."
+FRENCH = "Il fait très beau aujourd’hui, nous sommes allés au parc où les élèves préféraient déjà s’asseoir à l’ombre."
+GERMAN = "Heute ist schönes Wetter, und wir gehen mit großer Freude über die Brücke in den Park, wo die Vögel fröhlich sind."
+
+
+def lines(path: Path, text: str, encoding: str, count: int = 40) -> Path:
+    path.write_bytes("".join(f"{text}{number}\n" for number in range(count)).encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "guessed"),
+    [
+        (CHINESE, "gbk", "gb18030"),
+        (TRADITIONAL, "big5", "big5"),
+        (JAPANESE, "shift_jis", "cp932"),
+        (JAPANESE, "euc_jp", "euc_jp"),
+        (KOREAN, "euc_kr", "cp949"),
+        (RUSSIAN, "cp1251", "cp1251"),
+        (RUSSIAN, "koi8_r", "koi8_r"),
+        (FRENCH, "cp1252", "cp1252"),
+        (GERMAN, "latin_1", "cp1252"),
+        (GERMAN, "utf-16-le", "utf-16-le"),
+        (GERMAN, "utf-16-be", "utf-16-be"),
+        (CHINESE, "utf-16", "utf-16-le"),
+    ],
+)
+def test_the_encoding_of_a_text_is_guessed(text: str, encoding: str, guessed: str) -> None:
+    data = (text + "\n").encode(encoding)
+    assert (guess_encoding(data) or ("", ""))[0] == guessed
+    data = data * 2 if encoding == "utf-16" else data * 20  # and of the beginning of a file, which may be half a character
+    assert (guess_encoding(data[: len(data) - 3]) or ("", ""))[0] == guessed
+
+
+def test_nothing_is_guessed_of_bytes_that_are_no_text() -> None:
+    assert guess_encoding(bytes(range(256)) * 8) is None
+    assert guess_encoding(b"") is None
+    assert guess_encoding(b"plain ASCII") is None
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--part", "1/2"]])
+def test_lines_in_another_encoding_stop_the_conversion(cli: Any, tmp_path: Path, options: list[str]) -> None:
+    source = lines(tmp_path / "in.txt", CHINESE, "gbk")
+    ran = cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, *options)
+    assert (ran.code, ran.out) == (1, "")
+    assert "40 of the 40 inputs that were tried cannot be converted, and nothing was written" in ran.err
+    assert (
+        "For instance in.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese): add --encoding" in ran.err
+    )
+    assert "--encoding gb18030 (or --encoding detect). To convert what is left anyway: --max-rejects 100%" in ran.err
+    assert not list((tmp_path / "out").glob("*"))
+    assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, "--encoding", "gb18030").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.jsonl", json.dumps({"text": CHINESE}, ensure_ascii=False).encode("gbk") + b"\n"),
+        ("a.jsonl.gz", gzip.compress(json.dumps({"text": CHINESE}, ensure_ascii=False).encode("gbk") + b"\n")),
+        ("a.json", json.dumps([{"text": CHINESE}], ensure_ascii=False).encode("gbk")),
+        ("a.csv", f"title,text\n1,{CHINESE}\n".encode("gbk")),
+        ("b.csv", f"标题,正文\n1,{CHINESE}\n".encode("gbk")),
+        ("a.txt", CHINESE.encode("gbk")),
+    ],
+)
+def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TooManyRejectsError, match=r"1 of 1 input .* looks like GBK \(Chinese\): add --encoding gb18030"):
+        shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
+    assert shardctl.convert(tmp_path / name, tmp_path / "out", {"encoding": "gb18030"}, workers=0).samples == 1
+
+
+def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes('{"a": 1}\n{"a": 2}\n'.encode("utf-16-le"))
+    with pytest.raises(TooManyRejectsError, match="looks like UTF-16-LE: add --encoding utf-16-le"):
+        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    (tmp_path / "b.jsonl").write_text("no JSON\n" * 3 + '{"a": 1}\n')
+    with pytest.raises(TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not a line of JSON") as raised:
+        shardctl.convert(tmp_path / "b.jsonl", tmp_path / "out", workers=0)
+    assert "encoding" not in str(raised.value)
+
+
+def test_images_that_do_not_decode_stop_the_conversion_where_they_are_more_than_half(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "in" / "1.png")
+    (tmp_path / "in" / "2.png").write_bytes(b"bad")
+    assert shardctl.convert(tmp_path / "in", tmp_path / "half", workers=0).rejected == 1
+    (tmp_path / "in" / "3.png").write_bytes(b"")
+    (tmp_path / "in" / "4.png").write_bytes(b"bad, too")
+    with pytest.raises(TooManyRejectsError) as raised:
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=1)
+    assert str(raised.value).startswith(
+        "3 of the 4 inputs that were tried cannot be converted, and nothing was written. Most frequent (2): decode:"
+        " not-an-image. For instance 2.png: not an image"
+    )
+    assert not (tmp_path / "out").exists()
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects=3)
+    assert (result.samples, result.rejected) == (1, 3)
+
+
+def test_what_filters_leave_out_does_not_stop_a_conversion(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "{"x" * size}"}}\n' for size in (1, 1, 1, 1, 100)))
+    recipe = {"transform": [{"name": "filter_length", "min_chars": 50}]}
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe, workers=0)
+    assert (result.samples, result.rejected) == (1, 4)
+    assert result.warnings[0].startswith("4 inputs of 5 rejected, more than half. Most frequent (4): filter:")
+
+
+def test_a_conversion_that_was_begun_goes_on(tmp_path: Path) -> None:
+    """It was begun with --max-rejects, which a second run may leave out."""
+    source = lines(tmp_path / "in.jsonl", "no JSON", "ascii", 3)
+    source.write_bytes(source.read_bytes() + b'{"a": 1}\n')
+    with pytest.raises(TooManyRejectsError, match="so far, more than --max-rejects allows"):
+        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=1)
+    assert shardctl.convert(source, tmp_path / "out", workers=0).samples == 1
+
+
+def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -> None:
+    """One broken photo of a day must not keep the others out for ever."""
+    (tmp_path / "in").mkdir()
+    lines(tmp_path / "in" / "a.txt", "good", "ascii", 200)
+    options: dict[str, Any] = {"recipe": {"record": "line"}, "workers": 0}
+    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    lines(tmp_path / "in" / "b.txt", CHINESE, "gbk", 4)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
+    assert (result.status, result.samples) == ("updated", 200)
+    assert result.warnings == ("4 of 4 new inputs were rejected; rejects.jsonl of the dataset lists all of them",)
