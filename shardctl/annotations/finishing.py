@@ -230,12 +230,13 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
     orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
     if orientation == 1:
         return mask
-    return {**mask, "bytes": _turned_png(mask["bytes"], orientation)}
+    return {**mask, "bytes": _turned_png(mask["bytes"], values, orientation)}
 
 
-def _turned_png(data: bytes, orientation: int) -> bytes:
-    """Return a mask turned as an image of this EXIF orientation is, as PNG with the same numbers and palette."""
+def _turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
+    """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
     target = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:
-        turned(image, orientation).save(target, "PNG")
+        as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
+        turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
     return target.getvalue()
