@@ -285,6 +285,8 @@ def moved_objects(
     kept = np.ones(len(boxes), bool)
     for leg in motion.legs:
         low, high = np.array(leg.seen[:2]), np.array(leg.seen[2:])
+        if polygons is not None and (visible < 1).any():
+            polygons = polygons.without_spikes(visible < 1)
         moved = None if polygons is None else _moved_polygons(polygons, leg)
         before = _moved_boxes(boxes, leg)
         whole = before if whole is boxes else _moved_boxes(whole, leg)

@@ -95,6 +95,26 @@ class Polygons:
         together[from_cut], together[~from_cut] = points, self.points[~chosen]
         return Polygons(together, after, self.counts)
 
+    def without_spikes(self, objects: npt.NDArray[np.bool_]) -> Polygons:
+        """Return the same polygons, those of some objects (T,) without points that a line goes to and comes straight back from.
+
+        `cut` leaves such points on edges. They change no area, and a box around them would be too large.
+        """
+        polygons = self
+        while len(polygons.points):
+            following = _following(polygons.lengths)
+            before = np.empty_like(polygons.points)
+            before[following] = polygons.points
+            there, back = before - polygons.points, polygons.points[following] - polygons.points
+            along = (there == 0) & (back == 0)
+            chosen = objects[polygons.owners][polygons.of_points]
+            spikes = chosen & ((there == 0).all(axis=1) | (along[:, ::-1] & (there * back > 0)).any(axis=1))
+            if not spikes.any():
+                break
+            lengths = np.bincount(polygons.of_points[~spikes], minlength=len(polygons.lengths))
+            polygons = Polygons(polygons.points[~spikes], lengths, polygons.counts)
+        return polygons
+
     def boxes_within(self, low: Floats, high: Floats) -> Floats:
         """Return the smallest box around what of each object lies between `low` and `high`, as for `cut`.
 

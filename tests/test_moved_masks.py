@@ -88,7 +88,9 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
     of_outline, _ = annotated(keep).moved({"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}}, SIZE, stages)
     unclear = 24 / mask.sum()  # pixels that are partly to be seen
     for made in (of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}), of_outline.get("objects", common)):
-        if abs(share - keep) > unclear:
+        if "rle" in made and not after.any():
+            assert not made["bbox"], "nobody can learn from an object without a pixel"
+        elif abs(share - keep) > unclear:
             assert len(made["bbox"]) == (share >= keep), "kept by what is to be seen of its pixels"
         if not made["bbox"] or not len(points):
             continue
@@ -104,7 +106,6 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
     made = of_pixels.get("objects")
     if made is not None and made["bbox"]:
         assert np.array_equal(rle.decode(made["rle"][0]["counts"], tuple(made["rle"][0]["size"])), after)
-        assert after.any(), "nobody can learn from an object without a pixel"
 
 
 def test_what_is_left_in_a_crop_by_hand() -> None:
