@@ -1,11 +1,13 @@
 """Moving what is marked in an image along with its pixels: boxes, polygons, keypoints. docs/annotations.md has the rules.
 
+What has a mask, of polygons or of pixels, is judged, measured and boxed by what is left of that: `left_of` and `MovedMasks`.
+
 Coordinates are those of the corners of pixels, as in geometry.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,6 +23,9 @@ Numbers = npt.NDArray[np.float64]
 
 CENTRE = "center"
 """Keep an object if the centre of its box is still in the image."""
+
+_ROUNDING = 1e-9
+"""How far a share may be off by the rounding of numbers."""
 
 KEPT_SHARE = 0.1
 """The part of an object's area that must be visible for it to be kept, unless a recipe says otherwise."""
@@ -119,29 +124,156 @@ class KeepRule:
         """Read a number from 0 to 1, or `center`."""
         return cls(None if rule == CENTRE else float(rule))
 
-    def keeps(self, before: Numbers, after: Numbers, visible: Numbers) -> npt.NDArray[np.bool_]:
+    def keeps(self, before: Numbers, after: Numbers, visible: Numbers, masked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return which of n objects are kept: (n,).
 
         `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of them, `visible` (n,) the
-        visible share of their area.
+        visible share of their area. Those that are `masked` (n,) are seen where their mask is, whatever their box says.
         """
         inside = (after[:, 2:] > after[:, :2]).all(axis=1)
         # A box without an area has no share of it: it is kept where it lies in the image.
-        flat = ~(before[:, 2:] > before[:, :2]).all(axis=1)
+        flat = ~(before[:, 2:] > before[:, :2]).all(axis=1) & ~masked
+        inside = (inside | masked) & (visible > 0)
         centre = (before[:, :2] + before[:, 2:]) / 2
         at_the_end = (centre == after[:, 2:]) & (before[:, :2] == before[:, 2:])
         centred = ((centre >= after[:, :2]) & ((centre < after[:, 2:]) | at_the_end)).all(axis=1)
         if self.share is None:
             return np.asarray((inside | flat) & centred)
-        return np.where(flat, centred, inside & (visible >= self.share - 1e-9))
+        return np.where(flat, centred, inside & (visible >= self.share - _ROUNDING))
 
 
-def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rule: KeepRule) -> dict[str, Any]:
+Seen = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""The pixels of an image that are still seen: those from the first to before the second column that is given for each row."""
+
+
+def columns_seen(motion: Motion, size: Size) -> Seen:
+    """Return which pixels of an image of this size have their centre still in the image after a motion: (height,) each."""
+    rows = np.arange(size[1]) + 0.5
+    first, end = np.full(size[1], -np.inf), np.full(size[1], np.inf)
+    matrix = np.eye(3)
+    for leg in motion.legs:
+        matrix = leg.matrix @ matrix
+        across, down, depth = matrix
+        left, top, right, bottom = leg.seen
+        sides = (across - left * depth, right * depth - across, down - top * depth, bottom * depth - down, depth)
+        for x, y, constant in np.stack(sides).tolist():  # a pixel is seen where none of these is below 0
+            rest = y * rows + constant
+            if x > 0:
+                first = np.maximum(first, -rest / x)
+            elif x < 0:
+                end = np.minimum(end, -rest / x)
+            else:
+                end[rest < 0] = -np.inf
+    places = (np.ceil((each - 0.5).clip(0, size[0])).astype(np.int64) for each in (first, end))
+    begins, ends = places
+    return begins, np.maximum(begins, ends)
+
+
+PixelMask = npt.NDArray[np.bool_]
+"""(height, width): whether a pixel is one of an object."""
+
+
+class MovedMasks:
+    """What has become of the masks of n objects that are pixels.
+
+    `there` (n,) says which objects have one with a pixel. `share` (n,) is which part of its pixels is in the image: 0 also
+    where no new pixel is nearest to one of them. `times` (n,) is how many times as many pixels the moved one has, and `boxes`
+    (n, 4) are around these: left, top, right, bottom.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.there = np.zeros(count, bool)
+        self.share, self.times = np.ones(count), np.ones(count)
+        self.boxes = np.zeros((count, 4))
+
+    def moved(self, place: int, mask: PixelMask, seen: Seen, move: Callable[[PixelMask], PixelMask]) -> PixelMask | None:
+        """Return what `move` makes of the mask of an object; None if nothing is left of it."""
+        total = np.count_nonzero(mask)
+        if not total:  # its box says where it is
+            return move(mask)
+        first, end = seen
+        left, right = int(first.min(initial=mask.shape[1])), int(end.max(initial=0))
+        columns = np.arange(left, right)
+        within = mask[:, left:right] & (columns >= first[:, None]) & (columns < end[:, None])
+        self.there[place], self.share[place] = True, np.count_nonzero(within) / total
+        after = move(mask) if self.share[place] else None
+        count = 0 if after is None else np.count_nonzero(after)
+        self.times[place] = count / total
+        if after is None or not count:
+            self.share[place] = 0.0
+            return None
+        (top, bottom), (left, right) = (np.flatnonzero(after.any(axis=axis))[[0, -1]].tolist() for axis in (1, 0))
+        self.boxes[place] = left, top, right + 1, bottom + 1
+        return after
+
+    def measured(
+        self, boxes: Numbers, growth: Numbers | float, visible: Numbers, turned: bool = False
+    ) -> tuple[Numbers, Numbers]:
+        """Return the boxes (n, 4) of objects and how many times as large their areas are (n,).
+
+        They are those of the masks where these are cut or `turned`. Else what is given is finer than pixels: the boxes, and the
+        `growth` of areas. Objects without a mask have the `visible` share of them.
+        """
+        by_pixels = self.there & ((self.share < 1) | turned)
+        times = growth * np.where(self.there, 1.0, visible)
+        return np.where(by_pixels[:, None], self.boxes, boxes), np.where(by_pixels, self.times, times)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of n objects that were moved and cut.
+
+    `within` (n, 4) is what of their boxes is in the image, and `after` (n, 4) are the boxes that they get. `visible` (n,) is
+    the share of their area that is seen, and `masked` (n,) says which of them have polygons with an area. `polygons` are cut.
+    """
+
+    within: Numbers
+    after: Numbers
+    visible: Numbers
+    masked: npt.NDArray[np.bool_]
+    polygons: Polygons | None
+
+    @property
+    def are_there(self) -> npt.NDArray[np.bool_]:
+        """Which objects have something in the image, as far as their boxes and polygons say, (n,)."""
+        return (self.after[:, 2:] >= self.after[:, :2]).all(axis=1) | self.masked
+
+
+def left_of(before: Numbers, polygons: Polygons | None, low: Numbers, high: Numbers, turned: bool = False) -> Left:
+    """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or (n, 2) for each.
+
+    A box is cut. Where the polygons of an object are cut, or all is `turned`, it is the smallest box around what is left of
+    them. The visible share is that of the area of the polygons, else of the box.
+    """
+    within = after = _between(before, low, high)
+    visible, masked = _share(before, after), np.zeros(len(before), bool)
+    if polygons is None or not len(polygons.points):
+        return Left(within, after, visible, masked, polygons)
+    cut, areas = polygons.cut(low, high), polygons.areas()
+    masked = areas > 0
+    visible = np.divide(areas if cut is polygons else cut.areas(), areas, out=visible, where=masked)
+    if turned:
+        after = np.where(masked[:, None], _around(cut, after), after)
+    leaves = masked & (visible < 1 - _ROUNDING)
+    if leaves.any():
+        of_each = (limit if limit.ndim == 1 else limit[leaves] for limit in (low, high))
+        around = polygons.only(leaves).boxes_within(*of_each)
+        nothing = around[:, 0] >= around[:, 2]  # what is outside may have an area by the rounding of numbers
+        visible[leaves] = np.where(nothing, 0.0, visible[leaves])
+        after = after.copy()
+        after[leaves] = np.where(nothing[:, None], after[leaves], around)
+    return Left(within, after, visible, masked, cut)
+
+
+def moved_objects(
+    objects: Mapping[str, Any], motion: Motion, role: Objects, rule: KeepRule, masks: MovedMasks | None = None
+) -> dict[str, Any]:
     """Return the objects of a sample after a motion: a struct of lists with an item for each object that is kept.
 
-    A box becomes the smallest box around its moved corners, or, where it is turned and has polygons, around these, and is cut
-    at the edge. Polygons are cut at the edge too; keypoints that are no longer seen become (0, 0, 0). In a mirrored image the
-    keypoints of the left and of the right side change their names (`role.flip`).
+    A box becomes the smallest box around its moved corners, and is cut at the edge. Where an object has polygons, or `masks`
+    of pixels, and these are cut or turned, it becomes the smallest box around what is left of them. Polygons are cut at the
+    edge too; keypoints that are no longer seen become (0, 0, 0). In a mirrored image the keypoints of the left and of the right
+    side change their names (`role.flip`).
     """
     xywh = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     if not len(xywh) or (motion.is_still and motion.before is None):
@@ -153,32 +285,35 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
     kept = np.ones(len(boxes), bool)
     for leg in motion.legs:
         low, high = np.array(leg.seen[:2]), np.array(leg.seen[2:])
+        if polygons is not None and (visible < 1).any():
+            polygons = polygons.without_spikes(visible < 1)
         moved = None if polygons is None else _moved_polygons(polygons, leg)
-        cut = None if moved is None else moved.cut(low, high)
         before = _moved_boxes(boxes, leg)
         whole = before if whole is boxes else _moved_boxes(whole, leg)
+        growth = growth * _growth(boxes, before, polygons, moved, leg)
         if moved is not None and not leg.keeps_boxes:
             before = _around(moved, before)
-        growth = growth * _growth(boxes, before, leg)
-        after = _between(before, low, high)
-        share = _share(before, after)
-        if moved is not None and cut is not None:
-            areas = moved.areas()
-            share = np.divide(areas if cut is moved else cut.areas(), areas, out=share, where=areas > 0)
-            after = after if leg.keeps_boxes else _around(cut, after)
-        visible *= share
-        there = (after[:, 2:] >= after[:, :2]).all(axis=1)
-        kept &= there & rule.keeps(whole, after if before is whole else _between(whole, low, high), visible)
-        boxes, polygons = after, cut
+        left = left_of(before, moved, low, high, not leg.keeps_boxes)
+        visible *= left.visible
+        boxes, polygons = left.after, left.polygons
+        within = left.within if before is whole else _between(whole, low, high)
+        if masks is None:
+            kept &= left.are_there & rule.keeps(whole, within, visible, left.masked)
+        else:
+            masked, seen = left.masked | masks.there, np.where(masks.there, masks.share, visible)
+            kept &= (left.are_there | masks.there) & rule.keeps(whole, within, seen, masked)
+    if masks is None:
+        grown = np.broadcast_to(growth * visible, len(boxes))
+    else:
+        boxes, grown = masks.measured(boxes, growth, visible, turned=motion.before is not None or not motion.keeps_boxes)
     places = np.flatnonzero(kept).tolist()
     made: dict[str, Any] = {
         name: [values[place] for place in places] for name, values in objects.items() if name not in _PLACES
     }
     made["bbox"] = _xywh(boxes[kept])
     if "area" in objects:
-        left = np.broadcast_to(growth * visible, len(boxes)).tolist()
-        given = objects["area"]
-        made["area"] = [_grown(given[place], left[place]) for place in places]
+        given, times = objects["area"], grown.tolist()
+        made["area"] = [_grown(given[place], times[place]) for place in places]
     if "segmentation" in objects:
         made["segmentation"] = [[] for _ in places] if polygons is None else polygons.only(kept).without_slivers().lists()
     if "keypoints" in objects:
@@ -220,17 +355,15 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
     xywh = np.array(list(chain.from_iterable(objects["bbox"] for objects, _ in given)), np.float64)
     one, other = xywh[:, :2] * scale + shift, (xywh[:, :2] + xywh[:, 2:]) * scale + shift
     before: Numbers = np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1).clip(-_FAR, _FAR)
-    after = _between(before, low, high)
-    visible = _share(before, after)
     polygons = _all_polygons(given)
     if len(polygons.points):
         of_point = polygons.owners[polygons.of_points]
-        moved = polygons.at(polygons.points * scale[of_point] + shift[of_point])
-        polygons, areas = moved.cut(low, high), moved.areas()
-        visible = np.divide(areas if polygons is moved else polygons.areas(), areas, out=visible, where=areas > 0)
-    kept = (after[:, 2:] >= after[:, :2]).all(axis=1) & rule.keeps(before, after, visible)
+        polygons = polygons.at(polygons.points * scale[of_point] + shift[of_point])
+    seen_of = left_of(before, polygons, low, high)
+    after, visible = seen_of.after, seen_of.visible
+    kept = seen_of.are_there & rule.keeps(before, seen_of.within, visible, seen_of.masked)
     left = (np.abs(np.linalg.det(matrices[:, :2, :2]))[of_object] * visible)[kept].tolist()
-    boxes, outlines = _xywh(after[kept]), polygons.only(kept).without_slivers().lists()
+    boxes, outlines = _xywh(after[kept]), (seen_of.polygons or polygons).only(kept).without_slivers().lists()
     stays, first, of_all = kept.tolist(), 0, 0
     for objects, motion in given:
         places = [place for place in range(len(objects["bbox"])) if stays[of_all + place]]
@@ -321,13 +454,29 @@ def _share(before: Numbers, after: Numbers) -> Numbers:
     return share
 
 
-def _growth(boxes: Numbers, moved: Numbers, leg: Motion) -> Numbers | float:
-    """Return how many times as large areas become."""
-    if leg.matrix[2, 0] or leg.matrix[2, 1]:
-        whole = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-        grown: Numbers = (moved[:, 2:] - moved[:, :2]).prod(axis=1) / np.where(whole > 0, whole, 1.0)
-        return grown
-    return float(abs(np.linalg.det(leg.matrix[:2, :2])))
+def _growth(
+    boxes: Numbers, moved_boxes: Numbers, polygons: Polygons | None, moved: Polygons | None, leg: Motion
+) -> Numbers | float:
+    """Return how many times as large areas become: those of polygons where an object has some, else those of boxes (n, 4)."""
+    if not (leg.matrix[2, 0] or leg.matrix[2, 1]):
+        return float(abs(np.linalg.det(leg.matrix[:2, :2])))
+    ones = np.ones(len(boxes))
+    sides = [(boxes_[:, 2:] - boxes_[:, :2]).prod(axis=1) for boxes_ in (moved_boxes, boxes)]
+    grown = _ratio(sides[0], sides[1], ones)  # of what the perspective throws behind the eye, where there are no corners
+    left, top, right, bottom = boxes.T
+    corners_ = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1)
+    outlines = Polygons.of([[each] for each in corners_])
+    for before, after in ((outlines, _moved_polygons(outlines, leg)), (polygons, moved)):
+        if before is not None and after is not None:
+            areas = after.areas()
+            grown = np.where(areas > 0, _ratio(areas, before.areas(), grown), grown)
+    return grown
+
+
+def _ratio(some: Numbers, others: Numbers, otherwise: Numbers) -> Numbers:
+    """Return some / others, (n,); `otherwise` where the others are nothing."""
+    found: Numbers = np.divide(some, others, out=otherwise.copy(), where=others > 0)
+    return found
 
 
 def _xywh(boxes: Numbers) -> list[list[float]]:

@@ -19,6 +19,9 @@ Counts = npt.NDArray[np.int64]
 _FEWEST = 3
 """Points of a polygon; what is left with fewer when it was cut off is not one."""
 
+_BESIDE = 1e-6
+"""Pixels from a corner at which a polygon is looked for: one may begin at the corner, and be on its other side."""
+
 
 @dataclass(frozen=True)
 class Polygons:
@@ -91,6 +94,66 @@ class Polygons:
         together = np.empty((len(from_cut), 2))
         together[from_cut], together[~from_cut] = points, self.points[~chosen]
         return Polygons(together, after, self.counts)
+
+    def without_spikes(self, objects: npt.NDArray[np.bool_]) -> Polygons:
+        """Return the same polygons, those of some objects (T,) without points that a line goes to and comes straight back from.
+
+        `cut` leaves such points on edges. They change no area, and a box around them would be too large.
+        """
+        polygons = self
+        while len(polygons.points):
+            following = _following(polygons.lengths)
+            before = np.empty_like(polygons.points)
+            before[following] = polygons.points
+            there, back = before - polygons.points, polygons.points[following] - polygons.points
+            along = (there == 0) & (back == 0)
+            chosen = objects[polygons.owners][polygons.of_points]
+            spikes = chosen & ((there == 0).all(axis=1) | (along[:, ::-1] & (there * back > 0)).any(axis=1))
+            if not spikes.any():
+                break
+            lengths = np.bincount(polygons.of_points[~spikes], minlength=len(polygons.lengths))
+            polygons = Polygons(polygons.points[~spikes], lengths, polygons.counts)
+        return polygons
+
+    def boxes_within(self, low: Floats, high: Floats) -> Floats:
+        """Return the smallest box around what of each object lies between `low` and `high`, as for `cut`.
+
+        It is left, top, right, bottom, (T, 4): inf, inf, -inf, -inf where nothing does. The points of `cut` do not tell it:
+        pieces of one polygon are connected along the edge, and so may be an edge and a piece that is cut off after it.
+        """
+        low, high = (np.broadcast_to(limit, (len(self.counts), 2)) for limit in (low, high))
+        owners = self.owners[self.of_points]
+        low_, high_ = low[owners], high[owners]
+        way = self.points[_following(self.lengths)] - self.points
+        with np.errstate(divide="ignore", invalid="ignore"):
+            one, other = (low_ - self.points) / way, (high_ - self.points) / way
+        aside = (way == 0) & ((self.points <= low_) | (self.points >= high_))
+        enter = np.where(way == 0, -np.inf, np.minimum(one, other)).max(axis=1).clip(0, None)
+        leave = np.where(way == 0, np.inf, np.maximum(one, other)).min(axis=1).clip(None, 1)
+        middle = self.points + way * ((enter + leave) / 2)[:, None]  # what only runs along the limit is none of it
+        seen = (enter < leave) & ~aside.any(axis=1) & ((middle > low_) & (middle < high_)).all(axis=1)
+        found = np.full((len(self.counts), 4), (np.inf, np.inf, -np.inf, -np.inf))
+        for at in (enter, leave):
+            places = np.clip(self.points + way * at[:, None], low_, high_)[seen]
+            np.minimum.at(found[:, :2], owners[seen], places)
+            np.maximum.at(found[:, 2:], owners[seen], places)
+        for x, y in ((low[:, 0], low[:, 1]), (high[:, 0], low[:, 1]), (high[:, 0], high[:, 1]), (low[:, 0], high[:, 1])):
+            covered = self._cover(np.stack([x, y], axis=1), (low + high) / 2)
+            np.minimum(found[:, 0], x, out=found[:, 0], where=covered)
+            np.minimum(found[:, 1], y, out=found[:, 1], where=covered)
+            np.maximum(found[:, 2], x, out=found[:, 2], where=covered)
+            np.maximum(found[:, 3], y, out=found[:, 3], where=covered)
+        return found
+
+    def _cover(self, corners: Floats, centres: Floats) -> npt.NDArray[np.bool_]:
+        """Return of which objects a polygon goes around a corner of theirs (T, 2), or right beside it, towards a centre."""
+        x, y = (corners + np.sign(centres - corners) * _BESIDE)[self.owners][self.of_points].T
+        (from_x, from_y), (to_x, to_y) = self.points.T, self.points[_following(self.lengths)].T
+        crosses = (from_y <= y) != (to_y <= y)
+        share = np.divide(y - from_y, to_y - from_y, out=np.zeros_like(y), where=crosses)
+        right = crosses & (from_x + share * (to_x - from_x) > x)
+        around = np.bincount(self.of_points, right, len(self.lengths)) % 2 == 1
+        return np.bincount(self.owners, around, len(self.counts)) > 0
 
     def areas(self) -> Floats:
         """Return the area of all polygons of each object together, (T,), by the shoelace formula."""

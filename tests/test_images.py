@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from raw_png import png
 
 from shardctl.codecs import image
-from shardctl.codecs.image import Store, decode, open_image, render
+from shardctl.codecs.image import Store, decode, decode_mask, open_image, render, to_rgb
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import View
 from shardctl.transforms.crop import Crop, RandomResizedCrop
@@ -66,6 +67,44 @@ def test_a_palette_with_transparency_lies_on_white() -> None:
     palette.putpalette([200, 0, 0, 0, 100, 0])
     palette.putpixel((1, 0), 1)
     assert decode(encoded(palette, transparency=0))[0].tolist() == [[255, 255, 255], [0, 100, 0]]
+
+
+@pytest.mark.parametrize(
+    ("bits", "values", "clear", "expected"),
+    [
+        (1, [0, 1, 0], 0, [255, 255, 255]),
+        (2, [0, 1, 2, 3], 1, [0, 255, 170, 255]),
+        (2, [0, 1, 2, 3], 2, [0, 85, 255, 255]),
+        (4, [0, 1, 7, 14], 7, [0, 17, 255, 238]),
+        (4, [0, 1, 7, 14], 17, [0, 255, 119, 238]),  # a decoder takes the bits that there are
+        (8, [0, 1, 7, 200], 7, [0, 1, 255, 200]),
+        (16, [0, 300, 301, 0x8000, 0xFFFF], 300, [0, 255, 1, 128, 255]),
+        (16, [0, 1, 255, 256], 0, [255, 0, 0, 1]),
+    ],
+)
+def test_the_transparent_grey_of_a_png_counts_in_its_own_bits(
+    bits: int, values: list[int], clear: int, expected: list[int]
+) -> None:
+    data = png([values], bits, [clear])
+    assert decode(data)[0].tolist() == [[value] * 3 for value in expected]
+
+
+def test_the_transparent_colour_of_a_png_of_16_bits_counts_in_all_of_them() -> None:
+    colours = [[0x1234, 0x5678, 0x9ABC], [0x1234, 0x5678, 0x9ABD], [0x1200, 0x5600, 0x9A00]]
+    got = decode(png([colours], 16, colours[0]))
+    assert got[0].tolist() == [[255, 255, 255], [0x12, 0x56, 0x9A], [0x12, 0x56, 0x9A]]
+
+
+def test_a_picture_of_pillow_with_16_bits_and_a_transparent_grey_keeps_the_others() -> None:
+    picture = Image.open(io.BytesIO(png([[0, 300, 0x8000]], 16, [300])))
+    assert np.asarray(to_rgb(picture))[0, :, 0].tolist() == [0, 255, 128]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("clear", [None, [1]])
+def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(bits: int, clear: list[int] | None) -> None:
+    values = [[0, 1, 2**bits - 1]]
+    assert decode_mask(png(values, bits, clear)).tolist() == values
 
 
 def test_cmyk_becomes_rgb() -> None:

@@ -306,7 +306,7 @@ def test_moved_objects_are_those_of_a_plain_computation(
             left = [after for each in samples[number] if (after := moved(each, motion, keep)) is not None]
             count = len(left)
             assert filled["objects_length"][place] == count
-            assert np.allclose(objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=1e-4)
+            assert np.allclose(objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=0.05)
             assert np.array_equal(filled["objects.bbox"][place, :count], objects["bbox"])
             assert not filled["objects.bbox"][place, count:].any()
             assert objects["category"].tolist() == [each["category"] for each in left]
@@ -359,7 +359,9 @@ def test_polygons_cover_the_pixels_of_a_mask_that_is_cut_and_mirrored(
     mirrored, left, top = where_from(batch["mask"][0], size, size)
     stored = object_masks(ds[0]["objects"], size[::-1])
     part = stored[:, top : top + 8, left : left + 9]
-    assert np.array_equal(object_masks(batch["objects"][0], (8, 9)), part[:, :, ::-1] if mirrored else part)
+    left_over = object_masks(batch["objects"][0], (8, 9))
+    if len(left_over) or part.any():  # an object that is not in the image at all is left out
+        assert np.array_equal(left_over, part[:, :, ::-1] if mirrored else part)
 
 
 def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
@@ -405,17 +407,21 @@ def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
     ]
     box = [inside[0][0], inside[1][0], inside[0][1] - inside[0][0], inside[1][1] - inside[1][0]]
     middle = [(x0 + x1) / 2, (y0 + y1) / 2]
-    if not w or not h or keep == "center":
+    shares = [part_area(part, motion) for part in each["segmentation"]]
+    whole, seen = (sum(column) for column in zip(*shares, strict=True)) if shares else (0, 0)
+    flat = not whole and (not w or not h)
+    if flat or keep == "center":
         visible = all(
             0 <= at < limit or (at == limit and not side) for at, limit, side in zip(middle, limits, (w, h), strict=True)
-        )
+        ) and (flat or not whole or seen > 0)
+    elif whole:
+        visible = seen > 0 and seen / whole >= keep - 1e-9
     else:
-        shares = [part_area(part, motion) for part in each["segmentation"]]
-        whole, seen = (sum(column) for column in zip(*shares, strict=True)) if shares else (0, 0)
-        share = seen / whole if whole else box[2] * box[3] / ((x1 - x0) * (y1 - y0))
-        visible = box[2] > 0 and box[3] > 0 and share >= keep - 1e-9
+        visible = box[2] > 0 and box[3] > 0 and box[2] * box[3] / ((x1 - x0) * (y1 - y0)) >= keep - 1e-9
     if not visible:
         return None
+    if whole and seen < whole:
+        box = box_around(each["segmentation"], motion)
     found = [[px * across + left, py * down + top, v] for px, py, v in each["keypoints"]]
     found = [at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0] for at in found]
     if across < 0 and found:
@@ -427,6 +433,33 @@ def part_area(part: list[float], motion: Motion) -> tuple[float, float]:
     """Return the area of a moved polygon, and of what is inside of the image."""
     whole = apply(motion.matrix, np.array(part, np.float64).reshape(-1, 2))
     return area(whole), area(clipped(whole, motion.seen))
+
+
+def box_around(parts: list[list[float]], motion: Motion) -> list[float]:
+    """Return the box around what is inside of the image, from many points on the outlines and the corners within them."""
+    (width, height), found = motion.size, []
+    steps = np.linspace(0, 1, 2001)[:, None]
+    for part in parts:
+        outline = apply(motion.matrix, np.array(part, np.float64).reshape(-1, 2))
+        for one, other in zip(outline, np.roll(outline, -1, axis=0), strict=True):
+            along = one + (other - one) * steps
+            found.append(along[((along > 0) & (along < motion.size)).all(axis=1)])
+        for x, y in ((0, 0), (width, 0), (width, height), (0, height)):
+            beside = (x + (1e-5 if x == 0 else -1e-5), y + (1e-5 if y == 0 else -1e-5))
+            pairs = zip(outline.tolist(), np.roll(outline, -1, axis=0).tolist(), strict=True)
+            crossed = sum(
+                (a[1] <= beside[1]) != (b[1] <= beside[1]) and right_of(a, b, beside[1]) > beside[0] for a, b in pairs
+            )
+            if crossed % 2:
+                found.append(np.array([[x, y]]))
+    points = np.concatenate(found)
+    (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    return [left, top, right - left, bottom - top]
+
+
+def right_of(one: list[float], other: list[float], y: float) -> float:
+    """Return where a line is at a height."""
+    return one[0] + (y - one[1]) / (other[1] - one[1]) * (other[0] - one[0])
 
 
 def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tuple[bool, int, int]:

@@ -20,6 +20,8 @@ from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.codecs import rle
 from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
 from shardctl.errors import Rejection
+from shardctl.motion import left_of
+from shardctl.outlines import Polygons
 from shardctl.sample import Sample
 
 Size = tuple[int, int]
@@ -185,26 +187,49 @@ def _check_rle(objects: dict[str, Any], stored: Size) -> None:
 def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
     """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or `drop`.
 
-    `clip` cuts the boxes, nothing else, and drops objects whose box has no area then. `drop` drops objects whose box reaches
-    over the edge by more than half a pixel, or has no area.
+    `clip` cuts the boxes, and drops objects whose box has no area then, or of whose polygons nothing is in the image. `area` is
+    that of what is left; polygons stay as they are. `drop` drops objects whose box reaches over the edge by more than half a
+    pixel, or has no area.
     """
     if rule == "keep" or not objects["bbox"]:
         return objects
     boxes = np.asarray(objects["bbox"], np.float64)
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     edge = np.asarray(size, np.float64)
+    result = {**objects}
     if rule == "drop":
         kept = ((low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)).all(axis=1)
     else:
-        over = ((low < 0) | (high > edge)).any(axis=1, keepdims=True)
+        over = np.asarray(((low < 0) | (high > edge)).any(axis=1))
         low, high = np.clip(low, 0, edge), np.clip(high, 0, edge)
-        boxes = np.where(over, np.concatenate([low, high - low], axis=1), boxes)  # others keep each digit
+        boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)  # others keep each digit
         kept = (boxes[:, 2:] > 0).all(axis=1)
-    result = {**objects, "bbox": boxes.tolist()}
+        if over.any():
+            left = left_within(objects, edge)
+            kept &= (left > 0) | ~over
+            if "area" in objects:
+                result["area"] = [
+                    area if area is None or not cut else area * share
+                    for area, share, cut in zip(objects["area"], left.tolist(), over.tolist(), strict=True)
+                ]
+    result["bbox"] = boxes.tolist()
     if kept.all():
         return result
     places = np.flatnonzero(kept).tolist()
     return {name: [items[place] for place in places] for name, items in result.items()}
+
+
+def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64]:
+    """Return which share of objects is within an image of this size, (n,): of their polygons, else of their boxes.
+
+    It is 1 of those with an RLE, which is of the image alone.
+    """
+    xywh = np.asarray(objects["bbox"], np.float64)
+    boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
+    visible = left_of(boxes, polygons, np.zeros(2), edge).visible
+    inside = np.array([runs is not None for runs in objects.get("rle", [None] * len(boxes))])
+    return np.where(inside, 1.0, visible)
 
 
 @lru_cache(maxsize=1)
@@ -230,12 +255,13 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
     orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
     if orientation == 1:
         return mask
-    return {**mask, "bytes": _turned_png(mask["bytes"], orientation)}
+    return {**mask, "bytes": _turned_png(mask["bytes"], values, orientation)}
 
 
-def _turned_png(data: bytes, orientation: int) -> bytes:
-    """Return a mask turned as an image of this EXIF orientation is, as PNG with the same numbers and palette."""
+def _turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
+    """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
     target = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:
-        turned(image, orientation).save(target, "PNG")
+        as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
+        turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
     return target.getvalue()

@@ -205,7 +205,7 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
     Raises Rejection (stage `decode`).
     """
     try:
-        return to_rgb(turned(opened.load(least), opened.orientation))
+        return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation))
     except _OUR_ERRORS:
         raise
     except Exception as error:
@@ -269,7 +269,8 @@ def decode_mask(
     if stored.mode not in ("1", "L", "P"):
         message = f"a mask has one number of up to 16 bits for each pixel; this is an image of mode {stored.mode}"
         raise Rejection("decode", "not-a-mask", message)
-    return values.astype(np.uint8, copy=False)
+    step = _grey_step(opened)
+    return (values // step if step > 1 else values).astype(np.uint8, copy=False)
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
@@ -292,15 +293,56 @@ def to_rgb(image: Image.Image) -> Image.Image:
     mode = image.mode
     if mode == "RGB" and "transparency" not in image.info:
         return image
+    if mode.startswith("I") or mode == "F":  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
+        values = np.asarray(image)
+        grey, clear = _to_8_bits(values), image.info.get("transparency")
+        if isinstance(clear, int):
+            grey[values == clear] = 255
+        return Image.fromarray(grey).convert("RGB")
     if mode in _PALETTE_WITH_ALPHA or "transparency" in image.info:
         rgba = image.convert("RGBA")
         background = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(background, rgba).convert("RGB")
     if mode == "LAB":
         return _lab_to_rgb(image)
-    if mode.startswith("I") or mode == "F":
-        return Image.fromarray(_to_8_bits(np.asarray(image))).convert("RGB")
     return image.convert("RGB")
+
+
+_PNG_DEPTH = 24
+"""Where a PNG says how many bits a number of it has."""
+
+
+def _grey_step(opened: Opened) -> int:
+    """Return by how much Pillow multiplies the numbers of a grey image: PNG of 2 and 4 bits become 8, 1 for all others."""
+    bits = opened.data[_PNG_DEPTH] if opened.format == "PNG" and opened.mode == "L" else 8
+    return 255 // ((1 << bits) - 1)
+
+
+def _keyed(image: Image.Image, opened: Opened) -> Image.Image:
+    """Return a loaded image with its transparent colour in the scale of its pixels.
+
+    A PNG names that colour in its own bits. Pillow makes 8 bits of the pixels, but not of the colour. Grey of 2 and 4 bits is
+    multiplied. Colours of 16 bits lose their lower half: an alpha channel then says which ones are meant.
+    """
+    clear = image.info.get("transparency")
+    if clear is None or opened.format != "PNG":
+        return image
+    step = _grey_step(opened)
+    if step > 1:
+        image.info["transparency"] = (clear & 255 // step) * step  # bits beyond those of the image do not count
+    elif image.mode == "RGB" and opened.data[_PNG_DEPTH] == 16:
+        upper, lower = np.asarray(image), np.asarray(_lower_halves(opened.data))
+        seen = ((upper != np.array(clear) >> 8) | (lower != np.array(clear) & 0xFF)).any(axis=-1)
+        return Image.fromarray(np.dstack([upper, seen * np.uint8(255)]))
+    return image
+
+
+def _lower_halves(data: bytes) -> Image.Image:
+    """Return the lower 8 bits of a PNG with colours of 16 bits: they are read as if they came first."""
+    image: Any = _open(data)
+    image.tile = [(*tile[:3], "RGB;16L") for tile in image.tile]
+    image.load()
+    return image  # type: ignore[no-any-return]
 
 
 def _to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:

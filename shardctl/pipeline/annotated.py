@@ -24,7 +24,7 @@ from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
 from shardctl.layout import Layout
-from shardctl.motion import KeepRule, Motion, moved_objects, moved_together
+from shardctl.motion import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
 from shardctl.pipeline.sizes import value_size
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
@@ -128,11 +128,27 @@ class Annotated:
 
     def _moved_objects(self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects) -> dict[str, Any]:
         runs = given.get("rle")
-        numbered = {**given, "rle": list(range(len(runs)))} if runs else given
-        made = moved_objects(numbered, motion, role, self._rule)
-        if runs:
-            made["rle"] = [_moved_rle(runs[place], stages) for place in made["rle"]]
-        return made
+        if not runs or all(each is None for each in runs):
+            return moved_objects(given, motion, role, self._rule)
+        masks = MovedMasks(len(runs))
+        seen: Seen | None = None
+        made: list[dict[str, Any] | None] = []
+        for place, each in enumerate(runs):
+            if each is None:
+                made.append(None)
+                continue
+            height, width = each["size"]
+            seen = seen or columns_seen(motion, (width, height))
+            mask = rle.decode(each["counts"], (height, width))
+            moved = masks.moved(place, mask, seen, lambda mask: _resampled(mask, stages))
+            made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode(moved)})
+        return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
+
+
+def _resampled(mask: npt.NDArray[Any], stages: Sequence[Stage]) -> npt.NDArray[Any]:
+    for stage in stages:
+        mask = resampled_mask(mask, stage, 0)
+    return mask
 
 
 def _members(layout: Layout | None, name: str) -> frozenset[str]:
@@ -260,17 +276,6 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
     if (width, height) != size:
         message = f"an RLE of {name} is of {width}x{height}, and the image has {size[0]}x{size[1]}"
         raise Rejection("transform", BAD, message)
-
-
-def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str, Any] | None:
-    """Return the pixels of an object, which are runs of a mask, after stages."""
-    if runs is None:
-        return None
-    height, width = runs["size"]
-    values: npt.NDArray[Any] = rle.decode(runs["counts"], (height, width))
-    for stage in stages:
-        values = resampled_mask(values, stage, 0)
-    return {"size": list(values.shape), "counts": rle.encode(values)}
 
 
 def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:

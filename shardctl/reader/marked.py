@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.codecs import rle
-from shardctl.motion import KeepRule
+from shardctl.motion import KeepRule, Motion, MovedMasks, PixelMask, Seen, columns_seen, left_of
 from shardctl.outlines import Polygons, stretches
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
@@ -148,30 +149,37 @@ class Marked:
     def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too little can be seen.
 
-        It is what shardctl.motion does in a conversion, for all samples of a batch at once. The visible share of an object is
-        that of the area of its polygons, or else of its box. What is kept is cut off at the edge; a point outside is no longer
-        there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
+        It is what shardctl.motion does in a conversion, for all samples of a batch at once, and by the same rules. A point
+        outside is no longer there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
         """
-        of_object = moves.at(self.owners)
-        boxes = _MovedBoxes.of(self.members[BOX], of_object)
-        visible, polygons = boxes.visible, self.members.get(POLYGONS)
+        owners = self.owners
+        of_object = moves.at(owners)
+        polygons = self.members.get(POLYGONS)
+        whole = None
         if isinstance(polygons, Polygons):
             of_point = of_object.at(polygons.owners[polygons.of_points])
             whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
-            polygons = whole.cut(of_object.low, of_object.high)
-            visible = _share(polygons.areas(), whole.areas(), visible)
-        changed: dict[str, Member] = {BOX: boxes.inside}
+        before = _moved_boxes(self.members[BOX], of_object)
+        left = left_of(before, whole, of_object.low, of_object.high)
+        boxes, visible, masked = left.after, left.visible, left.masked
+        growth = np.abs(of_object.scale).prod(axis=1)
+        grown = growth * visible
+        changed: dict[str, Member] = {}
+        runs: Any = self.members.get(RLE, ())
+        if any(each is not None for each in runs):
+            changed[RLE], masks = _moved_rle(runs, moves, owners)
+            boxes, grown = masks.measured(boxes, growth, visible)
+            visible, masked = np.where(masks.there, masks.share, visible), masked | masks.there
+        changed[BOX] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).astype(np.float32)
         if AREA in self.members:
-            changed[AREA] = _grown(self.members[AREA], np.abs(of_object.scale).prod(axis=1) * visible)
+            changed[AREA] = _grown(self.members[AREA], grown)
         if KEYPOINTS in self.members:
             changed[KEYPOINTS] = _moved_keypoints(self.members[KEYPOINTS], of_object, role)
-        if isinstance(polygons, Polygons):
-            changed[POLYGONS] = polygons.without_slivers()
-        kept = rule.keeps(boxes.before, boxes.after, visible)
+        if left.polygons is not None:
+            changed[POLYGONS] = left.polygons.without_slivers()
+        kept = rule.keeps(before, left.within, visible, masked)
         members = {name: _selected(changed.get(name, member), kept) for name, member in self.members.items()}
-        if RLE in members:
-            members[RLE] = _moved_rle(members[RLE], of_object.at(np.flatnonzero(kept)), self.owners[kept])
-        return replace(self, counts=np.bincount(self.owners[kept], minlength=len(self.counts)), members=members)
+        return replace(self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members)
 
     def only(self, names: Collection[str]) -> Marked:
         """Return the same objects with these members alone."""
@@ -271,73 +279,55 @@ def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
 
 
-def _share(part: Floats, whole: Floats, otherwise: Floats) -> Floats:
-    """Return which share a part is of the whole, (T,); `otherwise` where the whole is nothing."""
-    share: Floats = np.divide(part, whole, out=otherwise.copy(), where=whole > 0)
-    return share
+def _moved_boxes(boxes: Any, moves: Moves) -> Floats:
+    """Return boxes where their images were put, as left, top, right, bottom: (T, 4)."""
+    exact = boxes.astype(np.float64)
+    one = exact[:, :2] * moves.scale + moves.shift
+    other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
+    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
 
 
-@dataclass(frozen=True)
-class _MovedBoxes:
-    """Boxes where their images were put: `low` and `high` corners (T, 2), and the part of them that is inside."""
+def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
+    """Return masks of single objects where their images were put, by the nearest pixel, and what became of each.
 
-    low: Floats
-    high: Floats
-    inside_low: Floats
-    inside_high: Floats
-
-    @classmethod
-    def of(cls, boxes: Any, moves: Moves) -> _MovedBoxes:
-        exact = boxes.astype(np.float64)
-        one = exact[:, :2] * moves.scale + moves.shift
-        other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
-        low, high = np.minimum(one, other), np.maximum(one, other)
-        return cls(low, high, np.clip(low, moves.low, moves.high), np.clip(high, moves.low, moves.high))
-
-    @property
-    def inside(self) -> Numbers:
-        """What is inside, as x, y, width, height: (T, 4) float32."""
-        return np.concatenate([self.inside_low, self.inside_high - self.inside_low], axis=1).astype(np.float32)
-
-    @property
-    def visible(self) -> Floats:
-        """The share of each box's area that is inside, (T,); 1 for a box without an area."""
-        sides = np.clip(self.inside_high - self.inside_low, 0, None)
-        whole = (self.high - self.low).prod(axis=1)
-        return _share(sides.prod(axis=1), whole, np.ones_like(whole))
-
-    @property
-    def before(self) -> Floats:
-        """The whole boxes as left, top, right, bottom, (T, 4)."""
-        return np.concatenate([self.low, self.high], axis=1)
-
-    @property
-    def after(self) -> Floats:
-        """What is inside of them, in the same way."""
-        return np.concatenate([self.inside_low, self.inside_high], axis=1)
+    None stands for an object without one, and for one that nothing is left of.
+    """
+    found, masks = [], MovedMasks(len(members))
+    seen: dict[int, Seen] = {}
+    for place, (runs, owner) in enumerate(zip(members, owners.tolist(), strict=True)):
+        if runs is None or np.isinf(moves.high[owner, 0]):
+            found.append(runs)
+            continue
+        mask = _pixels(runs, owner)
+        if owner not in seen:
+            seen[owner] = columns_seen(_motion(moves, owner, mask), mask.shape[::-1])
+        columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
+        if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
+            raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
+        moved = masks.moved(place, mask, seen[owner], partial(_taken, rows, columns))
+        found.append(None if moved is None else {"size": np.array(moved.shape), "counts": rle.encode(moved)})
+    return found, masks
 
 
-def _moved_rle(members: Any, moves: Moves, owners: Indices) -> list[Any]:
-    """Return masks of single objects where their images were put, by the nearest pixel; None for an object without one."""
-    found = []
-    for place, runs in enumerate(members):
-        still = np.isinf(moves.high[place, 0])
-        found.append(runs if runs is None or still else _moved_runs(runs, moves, place, int(owners[place])))
-    return found
+def _taken(rows: Indices, columns: Indices, mask: PixelMask) -> PixelMask:
+    return mask[rows[:, None], columns]
 
 
-def _moved_runs(runs: dict[str, Any], moves: Moves, place: int, owner: int) -> dict[str, Any]:
+def _pixels(runs: dict[str, Any], owner: int) -> PixelMask:
     if runs["size"].dtype.kind != "i" or runs["counts"] is None:
         raise Malformed(owner, "has a mask without a size or without counts")
     try:
-        mask = rle.decode(runs["counts"], tuple(runs["size"].tolist()))
+        return rle.decode(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:
         raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
-    columns, rows = (_nearest(moves, place, axis) for axis in (0, 1))
-    if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
-        raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
-    moved = mask[rows[:, None], columns]
-    return {"size": np.array(moved.shape), "counts": rle.encode(moved)}
+
+
+def _motion(moves: Moves, place: int, mask: PixelMask) -> Motion:
+    """Return the motion of the image of one mask."""
+    (across, down), (right, below) = moves.scale[place].tolist(), moves.shift[place].tolist()
+    matrix = np.array([[across, 0.0, right], [0.0, down, below], [0.0, 0.0, 1.0]])
+    (left, top), (end, bottom) = moves.low[place].tolist(), moves.high[place].tolist()
+    return Motion((mask.shape[1], mask.shape[0]), matrix, (round(end), round(bottom)), (left, top, end, bottom))
 
 
 def _nearest(moves: Moves, place: int, axis: int) -> Indices:
@@ -358,6 +348,8 @@ def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
     inside = ((places >= moves.low[:, None]) & (places <= moves.high[:, None])).all(axis=2) & (points[:, :, 2] > 0)
     moved: Numbers = np.zeros_like(points)
     moved[inside] = np.concatenate([places, points[:, :, 2:]], axis=2)[inside]
+    still = np.isinf(moves.high[:, 0])
+    moved[still] = points[still]
     mirrored = moves.scale[:, 0] < 0
     if role.flip is not None and mirrored.any():
         moved[mirrored] = moved[mirrored][:, list(role.flip)]

@@ -14,7 +14,7 @@ from shardctl.motion import KeepRule
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located
 from shardctl.reader.locate import DamagedValues, Wanted
-from shardctl.reader.marked import BOX, POLYGONS, Malformed, Marked, MemberType, member_types
+from shardctl.reader.marked import BOX, POLYGONS, RLE, Malformed, Marked, MemberType, member_types
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.moves import Moves, TooSmall, moves_of
 from shardctl.reader.pictures import ANY_SIZE, encoded_images
@@ -68,7 +68,7 @@ class ObjectReader:
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
         types, wanted_members = self._types[column.name], column.object_members
-        needed = {BOX} if self._image is None else {BOX, POLYGONS}  # how many there are, and which of them stay
+        needed = {BOX} if self._image is None else {BOX, POLYGONS, RLE}  # how many there are, and which of them stay
         read = tuple(name for name in types if name in wanted_members or name in needed)
         try:
             stored = sources.memory_of(column).take(replace(column, members=read), wanted)

@@ -116,6 +116,21 @@ def test_boxes_outside_follow_the_rule(rule: str, boxes: list[list[float]], ids:
     assert np.allclose(fitted["bbox"], boxes)
 
 
+def test_the_area_of_what_is_clipped_is_that_of_what_is_left() -> None:
+    """Of the polygons, else of the RLE, which lies in the image, else of the box; what has no area stays so."""
+    outside = [-4, 0, -1, 0, -1, 4, -4, 4, -4, 5, 2, 5, 2, 6, -4, 6]
+    given = {
+        "bbox": [[-2, 0, 4, 4], [-2, 0, 8, 4], [-2, 0, 4, 4], [1, 1, 2, 2], [-4, 0, 6, 6], [-2, 0, 4, 4], [-4, 0, 6, 6]],
+        "area": [16.0, 20.0, 5.0, 3.0, 18.0, None, 12.0],
+        "segmentation": [[], [[-2, 0, 0, 0, 0, 2, 6, 2, 6, 4, -2, 4]], [], [], [outside], [], [outside[:8]]],
+        "rle": [None, None, {"size": [6, 8], "counts": b""}, None, None, None, None],
+    }
+    fitted = finishing.fitted(given, (8, 6), "clip")
+    assert fitted["bbox"] == [[0, 0, 2, 4], [0, 0, 6, 4], [0, 0, 2, 4], [1, 1, 2, 2], [0, 0, 2, 6], [0, 0, 2, 4]]
+    assert fitted["area"] == [8, pytest.approx(12), 5, 3, pytest.approx(2), None], "the last one has nothing in the image"
+    assert finishing.fitted(given, (8, 6), "keep") is given
+
+
 @pytest.mark.parametrize(
     ("runs", "error"),
     [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from making import converted, mask, photo, photos, rejects, samples, values_of
 from PIL import Image
+from raw_png import png
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
@@ -49,6 +50,15 @@ def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path: Path, mode: str,
     expected = np.rot90(values, -1) if orientation == 6 else values[:, ::-1]
     assert kept == mode
     assert np.array_equal(found, expected if mode != "1" else expected > 0)
+
+
+def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path: Path) -> None:
+    photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
+    values = values_of((8, 6), 14)
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "a.png").write_bytes(png(values, 4))
+    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
+    assert np.array_equal(stored(tmp_path / "out", "a.jpg")[1], np.rot90(values, -1))
 
 
 def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""Objects with masks are judged, boxed and measured by what is left of them: against their pixels, moved one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from test_geometry import TURNING, picture_of
+
+import shardctl
+from shardctl.codecs import rle
+from shardctl.codecs.object_masks import inside, object_masks
+from shardctl.codecs.resampling import resampled_mask
+from shardctl.geometry import View, apply
+from shardctl.layout import Layout
+from shardctl.motion import CENTRE, KeepRule, Motion
+from shardctl.pipeline.annotated import Annotated
+from shardctl.roles import Objects, Roles
+
+SIZE = (80, 70)
+MEMBERS = pa.struct([("category", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32(), 4)))])
+
+SHAPES = {
+    "box": [0, 0, 4, 0, 4, 4, 0, 4],
+    "L": [0, 0, 1, 0, 1, 3, 4, 3, 4, 4, 0, 4],
+    "U": [0, 0, 1, 0, 1, 3, 3, 3, 3, 0, 4, 0, 4, 4, 0, 4],
+    "C": [0, 0, 4, 0, 4, 1, 1, 1, 1, 3, 4, 3, 4, 4, 0, 4],
+    "around a corner": [0, 0, 4, 0, 4, 1, 3, 1, 3, 0.5, 0.5, 0.5, 0.5, 3, 1, 3, 1, 4, 0, 4],
+}
+"""Outlines within 4 x 4, some with parts that are connected only outside of what a crop may leave."""
+
+
+def annotated(keep: float | str = 0.0) -> Annotated:
+    return Annotated(Layout("images", pa.schema([("objects", MEMBERS)]), Roles({"objects": Objects()})), KeepRule.of(keep))
+
+
+def runs_of(mask: Any) -> dict[str, Any]:
+    return {"size": list(mask.shape), "counts": rle.encode(mask)}
+
+
+def around(mask: Any) -> list[float]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return [columns[0], rows[0], columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]]
+
+
+def resampled(values: Any, stages: Any) -> Any:
+    for stage in stages:
+        values = resampled_mask(values, stage, 0)
+    return values
+
+
+def seen_points(outline: Any, size: tuple[int, int], stages: Any) -> tuple[float, Any]:
+    """Return which share of many points within an outline is still to be seen, and where these points are."""
+    tenths = inside([10 * outline.ravel()], (10 * size[1], 10 * size[0]))
+    points = np.argwhere(tenths)[:, ::-1] / 10 + 0.05
+    whole = len(points)
+    for leg in Motion.of(size, stages).legs:
+        points = apply(leg.matrix, points)
+        points = points[((points > leg.seen[:2]) & (points < leg.seen[2:])).all(axis=1)]
+    return len(points) / whole, points
+
+
+@given(
+    steps=st.lists(st.sampled_from([*TURNING, {"name": "vflip", "p": 1}]), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32),
+    shape=st.sampled_from(sorted(SHAPES)),
+    place=st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(4, 10), st.integers(4, 10)),
+    keep=st.sampled_from([0.0, 0.1, 0.5]),
+)
+@examples(90)
+def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
+    steps: list[dict[str, Any]], seed: int, shape: str, place: Any, keep: float
+) -> None:
+    x, y, across, down = place
+    outline = np.array(SHAPES[shape]).reshape(-1, 2) * (across, down) + (x, y)
+    mask = inside([outline.ravel()], SIZE[::-1])
+    stages = picture_of(Image.new("RGB", SIZE), *steps, seed=seed).stages
+    after, (share, points) = resampled(mask, stages), seen_points(outline, SIZE, stages)
+    common = {"bbox": [around(mask)], "category": [0], "area": [float(mask.sum())]}
+    of_pixels, _ = annotated(keep).moved({"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages)
+    of_outline, _ = annotated(keep).moved({"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}}, SIZE, stages)
+    unclear = 24 / mask.sum()  # pixels that are partly to be seen
+    for made in (of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}), of_outline.get("objects", common)):
+        if "rle" in made and not after.any():
+            assert not made["bbox"], "nobody can learn from an object without a pixel"
+        elif abs(share - keep) > unclear:
+            assert len(made["bbox"]) == (share >= keep), "kept by what is to be seen of its pixels"
+        if not made["bbox"] or not len(points):
+            continue
+        (left, top, width, height), near = made["bbox"][0], 1.01 if "rle" in made else 0.6
+        expected = [*points.min(axis=0), *points.max(axis=0)]
+        if "rle" in made:
+            x, y, w, h = around(after)
+            expected = [x, y, x + w, y + h]
+        assert [left, top, left + width, top + height] == pytest.approx(expected, abs=near)
+        edge = (after[1:] != after[:-1]).sum() + (after[:, 1:] != after[:, :-1]).sum()
+        assert made["area"][0] == pytest.approx(after.sum(), abs=int(4 + edge))
+        assert made["area"][0] > 0
+    made = of_pixels.get("objects")
+    if made is not None and made["bbox"]:
+        assert np.array_equal(rle.decode(made["rle"][0]["counts"], tuple(made["rle"][0]["size"])), after)
+
+
+def test_what_is_left_in_a_crop_by_hand() -> None:
+    """A mask in the left half of its box: a crop of the right half sees the box, and no pixel."""
+    mask = np.zeros((40, 60), bool)
+    mask[5:35, 5:35] = True
+    ell = [10, 10, 50, 10, 50, 15, 15, 15, 15, 30, 10, 30]
+    given_objects = {
+        "bbox": [[5, 5, 50, 30], [10, 10, 40, 20], [5, 5, 50, 30]],
+        "category": [0, 1, 2],
+        "area": [900.0, 275.0, 1500.0],
+        "rle": [runs_of(mask), None, None],
+        "segmentation": [[], [ell], []],
+    }
+    moved, lost = annotated().moved({"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))])
+    assert lost == 1
+    assert moved["objects"]["category"] == [1, 2]
+    assert moved["objects"]["bbox"] == [[0, 10, 10, 5], [0, 5, 15, 30]], "around what is left of the L, and of a box alone"
+    assert moved["objects"]["area"] == [pytest.approx(50), pytest.approx(450)]
+
+
+@pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
+def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path: Path, keep: Any) -> None:
+    width, height = 48, 40
+    rng = np.random.default_rng(0)
+    samples, given_objects = [], []
+    for number in range(6):
+        masks = np.zeros((4, height, width), bool)
+        for mask, (x, y, w, h) in zip(masks, rng.integers((0, 0, 4, 4), (44, 36, 24, 24), (4, 4)).tolist(), strict=True):
+            mask[y : y + h, x : x + w] = rng.random(mask[y : y + h, x : x + w].shape) < 0.7
+        objects = {
+            "bbox": [[0, 0, width, height]] * 3 + [around(masks[3])],  # three boxes that say too much
+            "category": [0, 1, 2, 3],
+            "area": [float(mask.sum()) for mask in masks],
+            "rle": [runs_of(mask) for mask in masks],
+        }
+        given_objects.append(masks)
+        samples.append({"key": str(number), "image": rng.integers(0, 255, (height, width, 3), np.uint8), "objects": objects})
+    shardctl.write(tmp_path / "out", samples, roles={"objects": "objects"})
+    ds = shardctl.open(tmp_path / "out")
+    options: dict[str, Any] = {"crop": (20, 24), "crop_from": "random", "flip": 0.5, "seed": 3, "keep_objects": keep}
+    batches = list(ds.loader(6, **options))
+    few = list(ds.loader(6, **options, columns=["objects.bbox"]))
+    found = 0
+    for batch, other in zip(batches, few, strict=True):
+        for place, objects in enumerate(batch["objects"]):
+            assert other["objects"][place]["bbox"].tolist() == objects["bbox"].tolist(), "whatever members are read"
+            masks = given_objects[int(batch["key"][place])]
+            left = object_masks(objects, (20, 24)).astype(bool)
+            assert left.any(axis=(1, 2)).all()
+            for mask, box, area, number in zip(left, objects["bbox"], objects["area"], objects["category"], strict=True):
+                whole = masks[number].sum()
+                if mask.sum() < whole:
+                    assert box.tolist() == around(mask)
+                assert area == mask.sum()
+                assert keep == CENTRE or mask.sum() >= keep * whole
+                found += 1
+    assert found
