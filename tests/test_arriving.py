@@ -172,9 +172,9 @@ def test_ranks_get_equally_many_batches_while_samples_arrive(source: Path, tmp_p
     for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
         loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
         epochs = [[[list(batch["key"]) for batch in loader] for loader in loaders] for _ in range(2)]
-        for ranks in epochs:
-            assert [[len(batch) for batch in rank] for rank in ranks] == [sizes, sizes]
-            assert len({key for rank in ranks for batch in rank for key in batch}) == min(60, 2 * sum(sizes))
+        for both in epochs:
+            assert [[len(batch) for batch in rank] for rank in both] == [sizes, sizes]
+            assert len({key for rank in both for batch in rank for key in batch}) == min(60, 2 * sum(sizes))
     with pytest.raises(UsageError, match="contradict"):
         ds.loader(8, drop_last=True, remainder="pad")
 
