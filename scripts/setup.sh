@@ -2,7 +2,8 @@
 # Make .venv with shardctl and everything its tests need. Run by `make setup`; safe to run again.
 #
 # Pillow-SIMD is built from source, against the image libraries whose headers are there: they are installed first where that
-# is allowed. Where it cannot be built, Pillow takes its place; the last lines, from `shardctl --version`, name it.
+# is allowed. Where it cannot be built, Pillow takes its place; the last lines, from `shardctl --version`, name it. One of the
+# two that is in .venv stays, unless SHARDCTL_IMAGING names the other.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -29,12 +30,20 @@ if [ ! -x .venv/bin/python ]; then "$python" -m venv .venv; fi
 pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
 $pip install --upgrade pip 'setuptools>=77'
 
-# setup.py chooses the imaging package: Pillow-SIMD where it can be built.
-.venv/bin/python -c 'import PIL' 2>/dev/null || install_headers
+# The two imaging packages install the same folder, so that only one of them may be there.
+found=$(.venv/bin/python -c '
+from importlib.metadata import distributions
+print(*sorted({each.name.lower() for each in distributions() if each.name.lower() in ("pillow", "pillow-simd")}))')
+if [ -z "$found" ]; then
+    install_headers
+    case $(uname -sm) in "Linux x86_64") found=pillow-simd ;; *) found=pillow ;; esac
+fi
+export SHARDCTL_IMAGING="${SHARDCTL_IMAGING:-${found#pillow }}" # where both are, the faster one
+case $found in "$SHARDCTL_IMAGING") ;; *) $pip uninstall --yes pillow pillow-simd 2>/dev/null ;; esac
 install() { PYTHONWARNINGS=ignore $pip install --editable '.[dev]' 2>.venv/install.log; }
 if ! install; then
     cp .venv/install.log .venv/first-install.log
-    export SHARDCTL_IMAGING=pillow
+    SHARDCTL_IMAGING=pillow
     install || { cat .venv/install.log >&2; exit 1; }
     echo "setup: installed with Pillow, which is slower than Pillow-SIMD (.venv/first-install.log says why)" >&2
 fi

@@ -274,7 +274,7 @@ class Dataset:
         *,
         lanes: int = 64,
         interleave: int = 64,
-        remainder: str = "uneven",
+        remainder: str | None = None,
         prefetch: int | None = None,
         repeat: int | None = 1,
         bucket: Mapping[str, int] | None = None,

@@ -184,6 +184,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
             return loader
         rank, world_size = loader.options.place
         place = {"rank": rank * worker.num_workers + worker.id, "world_size": world_size * worker.num_workers}
+        if world_size == 1:
+            place["remainder"] = loader.options.rule  # the workers of one rank need not get equally many batches
         return self._dataset.loader(**{**self._options, **place})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -167,6 +167,18 @@ def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path)
     assert sorted(key for rank in epochs for batch in rank[1] for key in batch) == sorted(expected)
 
 
+def test_ranks_get_equally_many_batches_while_samples_arrive(source: Path, tmp_path: Path) -> None:
+    ds = arriving(source, tmp_path / "out", samples_per_shard=7)
+    for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
+        loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
+        epochs = [[[list(batch["key"]) for batch in loader] for loader in loaders] for _ in range(2)]
+        for both in epochs:
+            assert [[len(batch) for batch in rank] for rank in both] == [sizes, sizes]
+            assert len({key for rank in both for batch in rank for key in batch}) == min(60, 2 * sum(sizes))
+    with pytest.raises(UsageError, match="contradict"):
+        ds.loader(8, drop_last=True, remainder="pad")
+
+
 def test_records_that_turn_out_to_have_other_types_come_once(tmp_path: Path) -> None:
     """The conversion begins anew then, and its shards are other files."""
     source = tmp_path / "in"

@@ -143,7 +143,7 @@ class TestTorch:
 
         read = []
         for rank in range(2):
-            dataset = IterableDataset(shardctl.open(root), 8, threads=1, rank=rank, world_size=2)
+            dataset = IterableDataset(shardctl.open(root), 8, threads=1, rank=rank, world_size=2, remainder="uneven")
             read.append(numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)))
             assert len(read[rank]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
@@ -170,6 +170,23 @@ class TestTorch:
         assert len(read[0]) == len(read[1]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
+
+    def test_two_ranks_of_distributed_data_parallel_end_together(self, root: Path, tmp_path: Path) -> None:
+        """Where the samples do not divide: all of them come, the first of the epoch again, and no rank waits for another."""
+        for samples in (SAMPLES - 9, 1):
+            folder = tmp_path / str(samples)
+            folder.mkdir()
+            printed = in_two_ranks(root, folder, f"SAMPLES = {samples}" + TRAIN.replace("argv[1])", "argv[1]).limit(SAMPLES)"))
+            read = [list(map(int, lines[0].split())) for lines in printed]
+            assert len(read[0]) == len(read[1]) == -(-samples // 20) * 10
+            assert set(read[0] + read[1]) == set(range(samples))
+
+    def test_worker_processes_of_one_rank_take_no_sample_twice(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        dataset = IterableDataset(shardctl.open(root), 8, threads=1)
+        read = numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))
+        assert sorted(read) == list(range(SAMPLES))
 
 
 def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -32,8 +33,9 @@ class Environment:
     folder: Path
     project: Path
 
-    def run(self, *arguments: object, compiler: bool = True) -> str:
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SHARDCTL_IMAGING")}
+    def run(self, *arguments: object, compiler: bool = True, imaging: str = "") -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment["SHARDCTL_IMAGING"] = imaging
         if not compiler:
             environment |= {"CC": "/no/compiler", "PATH": str(self.folder / "bin")}
         ran = subprocess.run(
@@ -52,12 +54,12 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
-    def pip(self, *arguments: object, compiler: bool = True) -> None:
-        self.run(sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler)
+    def pip(self, *arguments: object, compiler: bool = True, imaging: str = "") -> None:
+        self.run(sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler, imaging=imaging)
 
-    def install_shardctl(self, compiler: bool = True) -> None:
+    def install_shardctl(self, compiler: bool = True, imaging: str = "") -> None:
         shutil.rmtree(self.project / "build", ignore_errors=True)
-        self.pip("install", self.project, compiler=compiler)
+        self.pip("install", self.project, compiler=compiler, imaging=imaging)
 
     def packages(self) -> set[str]:
         """Which of the two imaging packages pip has on its list."""
@@ -120,18 +122,71 @@ def test_after_a_package_that_brings_pillow_even_without_a_compiler(fresh: Envir
     assert fresh.check() == "Pillow"
 
 
+def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh: Environment, wants_pillow: Path) -> None:
+    """Also on a machine with a compiler and headers: a wheel is for other machines too."""
+    fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, fresh.project)
+    fresh.pip("install", wants_pillow)
+    before = files_of_pillow(fresh)
+    assert before
+    (wheel,) = fresh.folder.glob("shardctl-*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        required = [line for line in files.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
+    assert [line for line in required if "pillow" in line.lower()] == ["Requires-Dist: pillow>=10.4"]
+    fresh.pip("install", wheel, compiler=False)
+    assert fresh.packages() == {"pillow"}
+    assert files_of_pillow(fresh) == before
+    assert fresh.check() == "Pillow"
+
+
+def files_of_pillow(fresh: Environment) -> dict[str, tuple[int, int]]:
+    """Return the size and the time of each file of the folder PIL."""
+    folder = next(fresh.folder.glob("lib/python*/site-packages"))
+    found = [path for path in (folder / "PIL").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
 def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: Path) -> None:
-    """With a compiler Pillow-SIMD is built. Pillow then overwrites it; it can be put back, and all requirements still hold."""
-    fresh.install_shardctl()
-    (chosen,) = fresh.packages()
-    if chosen == "pillow":
-        pytest.skip("Pillow-SIMD cannot be built here")
+    """Pillow then overwrites Pillow-SIMD; it can be put back, and all requirements still hold."""
+    try:
+        fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, "pillow-simd")
+    except AssertionError as error:
+        pytest.skip(f"Pillow-SIMD cannot be built here: {str(error)[-200:]}")
+    fresh.install_shardctl(imaging="pillow-simd")
+    assert fresh.packages() == {"pillow-simd"}
     assert fresh.check() == "Pillow-SIMD"
     fresh.pip("install", wants_pillow)
     assert fresh.packages() == {"pillow", "pillow-simd"}
     assert fresh.check() == "Pillow"
     fresh.pip("install", "--force-reinstall", "--no-deps", "pillow-simd")
     assert fresh.check() == "Pillow-SIMD"
+
+
+def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_made(fresh: Environment, tmp_path: Path) -> None:
+    """`make setup`, without the other packages that tests need: Pillow never comes over Pillow-SIMD."""
+    project = fresh.project
+    developers = Environment(project / ".venv", project)
+    subprocess.run([sys.executable, "-m", "venv", developers.folder], check=True)
+    (next(developers.folder.glob("lib/python*/site-packages")) / "shared.pth").write_text(f"{tmp_path / 'shared'}\n")
+    (project / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup.sh", project / "scripts")
+    settings = (project / "pyproject.toml").read_text()
+    begin = settings.index("\ndev = [") + len("\ndev = [")
+    (project / "pyproject.toml").write_text(settings[:begin] + settings[settings.index("\n]", begin) :])
+
+    def set_up(imaging: str = "") -> set[str]:
+        developers.run("sh", project / "scripts" / "setup.sh", imaging=imaging)
+        developers.pip("check")
+        return developers.packages()
+
+    chosen = set_up()
+    assert len(chosen) == 1
+    before = files_of_pillow(developers)
+    assert set_up() == chosen
+    assert files_of_pillow(developers) == before, "nothing was installed again"
+    assert set_up("pillow") == {"pillow"}
+    assert set_up() == {"pillow"}
+    assert developers.check() == "Pillow"
 
 
 def test_alone_without_a_compiler(fresh: Environment) -> None:

@@ -20,9 +20,11 @@ import pyarrow as pa
 import pytest
 from conftest import CROP
 from handmade import repeat_shard, write_dataset
+from marked import png
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
+from shardctl.layout import ENCODED_IMAGE
 from shardctl.loader.prefetch import Prefetcher
 from shardctl.shard import BlockFile, map_file
 
@@ -94,6 +96,22 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"train-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"):
         list(shardctl.open(root).loader(16))
     assert len(keys_of(shardctl.open(root).loader(16, on_error="skip"))) == 119
+
+
+@pytest.mark.parametrize("pad", [None, {"tokens": 0}, {"tokens": 0, "boxes": 0}])
+def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path: Path, pad: Any) -> None:
+    """Whatever its columns are: one that is filled up has no longest sample then."""
+    columns = [("key", pa.string()), ("image", ENCODED_IMAGE), ("tokens", pa.list_(pa.int32()))]
+    schema = pa.schema([*columns, ("boxes", pa.list_(pa.list_(pa.float32())))])
+    good = png(np.zeros((9, 9, 3), np.uint8))
+    rows = ((f"k{n}", (b"no image" if n < 4 else good, "x.png"), [n], [[1.0]]) for n in range(6))
+    write_dataset(tmp_path / "out", schema, rows, 6)
+    ds = shardctl.open(tmp_path / "out")
+    for source in (ds, shardctl.mix([ds[:4], ds[4:]], [2, 1], 6)):
+        loader = source.loader(2, on_error="skip", pad=pad)
+        keys = keys_of(loader)
+        assert set(keys) <= {"k4", "k5"}
+        assert loader.stats().skipped == 6 - len(keys)
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from conftest import examples
 from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from token_samples import packed_blocks, write_packed, write_ragged
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
@@ -84,7 +88,8 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
 ) -> None:
     ds = shardctl.open(numbers)
     whole = read(ds.loader(48, shuffle=shuffle, seed=5))
-    world = [ds.loader(48 // ranks, shuffle=shuffle, seed=5, rank=r, world_size=ranks, threads=threads) for r in range(ranks)]
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "remainder": "uneven"}
+    world = [ds.loader(48 // ranks, rank=rank, world_size=ranks, threads=threads, **options) for rank in range(ranks)]
     running = [iter(loader) for loader in world]
     seen = [sorted(joined(next(part)["number"].tolist() for part in running)) for _ in range(stop)]
     assert seen == [sorted(batch) for batch in whole[:stop]]
@@ -94,7 +99,7 @@ def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
         part.close()
     rest = []
     for rank in range(later_ranks):
-        later = ds.loader(48 // later_ranks, shuffle=shuffle, seed=5, rank=rank, world_size=later_ranks, threads=later_threads)
+        later = ds.loader(48 // later_ranks, rank=rank, world_size=later_ranks, threads=later_threads, **options)
         later.load_state_dict(states[0])
         rest.append(read(later))
     steps = max(map(len, rest))
@@ -186,7 +191,7 @@ def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
     def world(**options: Any) -> list[list[list[int]]]:
         return [read(ds.loader(64, shuffle=shuffle, rank=rank, world_size=3, **options)) for rank in range(3)]
 
-    uneven, padded, dropped = world(), world(remainder="pad"), world(remainder="drop")
+    uneven, padded, dropped = world(remainder="uneven"), world(remainder="pad"), world(remainder="drop")
     assert sorted(joined(joined(uneven))) == list(range(SAMPLES))
     assert dropped == world(drop_last=True) == [rank[:-1] for rank in uneven]
     assert [[len(batch) for batch in rank] for rank in padded] == [[64] * 6] * 3
@@ -198,6 +203,7 @@ def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
     assert len(ds.loader(64, world_size=3, remainder="pad")) == 6
 
 
+KEYS = [f"k{n}" for n in range(210)]
 LENGTHS = pa.schema([("key", pa.string()), ("n", pa.list_(pa.int32()))])
 
 
@@ -205,7 +211,7 @@ LENGTHS = pa.schema([("key", pa.string()), ("n", pa.list_(pa.int32()))])
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """210 samples with lists of different lengths, in 3 shards of 7 blocks."""
     root = tmp_path_factory.mktemp("rows") / "out"
-    write_dataset(root, LENGTHS, ((f"k{n}", [n] * (n % 7)) for n in range(210)), 70, "zstd", sample_bytes=100_000)
+    write_dataset(root, LENGTHS, ((key, [n] * (n % 7)) for n, key in enumerate(KEYS)), 70, "zstd", sample_bytes=100_000)
     return root
 
 
@@ -214,7 +220,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples=st.integers(1, 210),
     batch_size=st.integers(1, 40),
     world_size=st.integers(1, 9),
-    last=st.sampled_from([{}, {"drop_last": True}, {"remainder": "pad"}, {"remainder": "drop"}]),
+    last=st.sampled_from([{"drop_last": True}, {"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}]),
     shuffle=st.sampled_from(ORDERS),
     kind=st.sampled_from(["dataset", "bucket", "mix"]),
     repeat=st.integers(1, 2),
@@ -239,17 +245,122 @@ def test_the_length_of_a_loader_is_the_number_of_its_batches(
         assert sum(1 for _ in loader) == loader.stats().batches == repeat * len(loader)
 
 
+LAST = ({"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}, {"drop_last": True})
+WORLDS = {1: (1,), 6: (1, 2, 3, 6), 8: (2, 4), 12: (1, 4, 12)}
+"""Samples of a global batch, and the world sizes that read it."""
+
+
+@examples(60)
+@given(
+    samples=st.integers(1, 40),
+    together=st.sampled_from(list(WORLDS)),
+    last=st.sampled_from(LAST),
+    shuffle=st.sampled_from(ORDERS),
+    kind=st.sampled_from(["dataset", "filter", "bucket", "mix"]),
+    pad=st.booleans(),
+    data=st.data(),
+)
+def test_global_batches_are_the_same_for_any_world(
+    rows: Path, samples: int, together: int, last: dict[str, Any], shuffle: Any, kind: str, pad: bool, data: st.DataObject
+) -> None:
+    ds = shardctl.open(rows)
+    ds = ds.filter(f"key in {KEYS[:samples]}") if kind == "filter" else ds.limit(samples)
+    source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "threads": 1, "pad": {"n": -1} if pad else None}
+    if kind == "bucket":
+        options["bucket"] = {"n": 2}
+
+    def world(ranks: int, epoch: int, state: Any = None) -> list[list[str]]:
+        """Return the keys of the batches of all ranks together, of an epoch or of what a state leaves of it."""
+        read: list[list[list[str]]] = []
+        for rank in range(ranks):
+            loader = source.loader(together // ranks, rank=rank, world_size=ranks, **last, **options)
+            loader.set_epoch(epoch)
+            if state is not None:
+                loader.load_state_dict(state)
+            read.append([batch["key"] for batch in loader])
+        if last == {"remainder": "uneven"}:
+            return [joined(parts) for parts in itertools.zip_longest(*read, fillvalue=[])]
+        assert {len(batch) for rank in read for batch in rank} <= {together // ranks}, "every batch is full"
+        return [joined(parts) for parts in zip(*read, strict=True)]
+
+    full, rest = divmod(samples, together)
+    plain = options | {"remainder": "uneven", "pad": None}
+    epochs = joined(batch["key"] for batch in source.loader(together, **plain, repeat=2))
+    for epoch in range(2):
+        order = epochs[epoch * samples : (epoch + 1) * samples]
+        assert kind == "mix" or sorted(order) == sorted(KEYS[:samples])
+        expected = [order[step * together : (step + 1) * together] for step in range(full + bool(rest))]
+        if rest and last == {"remainder": "pad"}:
+            expected[-1] = (expected[-1] + order * together)[:together]
+        elif rest and last != {"remainder": "uneven"}:
+            expected.pop()
+        for ranks in WORLDS[together]:
+            assert [sorted(batch) for batch in world(ranks, epoch)] == [sorted(batch) for batch in expected]
+        stopped = source.loader(together, **last, **options)
+        stopped.set_epoch(epoch)
+        seen = len(list(itertools.islice(stopped, data.draw(st.integers(0, full)))))
+        if stopped.state_dict()["epoch"] == epoch:
+            later = world(data.draw(st.sampled_from(WORLDS[together])), epoch, stopped.state_dict())
+            assert [sorted(batch) for batch in later] == [sorted(batch) for batch in expected[seen:]]
+
+
+@pytest.mark.parametrize("derive", [[], ["labels", "document_ids"], ["cu_seqlens", "position_ids"]])
+def test_a_rank_without_a_sample_has_no_batch_whatever_is_derived(tmp_path: Path, derive: list[str]) -> None:
+    ragged = shardctl.open(write_ragged(tmp_path / "ragged", {"a": "text", "b": ""}))
+    packed = shardctl.open(write_packed(tmp_path / "packed", packed_blocks({"a": "text", "b": "more"})))
+    for ds, pad in ((ragged, {"tokens": 0}), (packed, None)):
+        few: dict[str, Any] = {"world_size": 3, "remainder": "uneven", "pad": pad, "derive": derive}
+        assert [len(list(ds.limit(1).loader(2, rank=rank, **few))) for rank in range(3)] == [0, 0, 1]
+
+
+def test_several_ranks_get_equally_many_batches_unless_another_rule_is_given(rows: Path) -> None:
+    ds = shardctl.open(rows).limit(7)
+    for ranks, sizes in ((1, [[2, 2, 2, 1]]), (2, [[2, 2]] * 2), (3, [[2, 2]] * 3)):
+        loaders = [ds.loader(2, rank=rank, world_size=ranks) for rank in range(ranks)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert [[len(batch["key"]) for batch in loader] for loader in loaders] == sizes
+        assert [len(loader) for loader in loaders] == list(map(len, sizes))
+    assert [len(list(ds.loader(2, rank=rank, world_size=2, drop_last=True))) for rank in range(2)] == [1, 1]
+    assert [len(list(ds.loader(2, rank=rank, world_size=3, remainder="uneven"))) for rank in range(3)] == [1, 1, 2]
+
+
+def test_samples_that_come_twice_are_said_once_by_one_rank(rows: Path) -> None:
+    """Where nothing is filled up, or where it was asked for, there is nothing to say."""
+    ran = subprocess.run([sys.executable, "-c", SAID, rows], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    said = [line for line in ran.stderr.splitlines() if "Warning" in line]
+    assert len(said) == 1
+    assert "<string>:8: UserWarning: the last batch of each epoch is filled up: the first samples" in said[0]
+
+
+SAID = """
+import sys, warnings, shardctl
+warnings.simplefilter("always")
+ds = shardctl.open(sys.argv[1]).limit(7)
+quiet = [ds.loader(2), ds.limit(4).loader(2, world_size=2), ds.loader(2, rank=1, world_size=2)]
+for loader in [*quiet, *(ds.loader(2, world_size=2, remainder=each) for each in ("pad", "drop", "uneven"))]:
+    list(loader)
+for batch in ds.loader(2, world_size=2):
+    pass
+for loader in [ds.loader(2, world_size=2), ds.loader(3, world_size=3, repeat=2)]:
+    list(loader)
+"""
+
+
 def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers: Path) -> None:
-    ds = shardctl.open(numbers).limit(200)
-    assert [len(ds.loader(6, rank=rank, world_size=3)) for rank in range(3)] == [11, 12, 12]
-    assert [len(ds.limit(2).loader(6, rank=rank, world_size=3)) for rank in range(3)] == [0, 1, 1]
+    ds, uneven = shardctl.open(numbers).limit(200), {"world_size": 3, "remainder": "uneven"}
+    assert [len(ds.loader(6, rank=rank, **uneven)) for rank in range(3)] == [11, 12, 12]
+    assert [len(ds.limit(2).loader(6, rank=rank, **uneven)) for rank in range(3)] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("samples", [1, 33])
 def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(numbers: Path, samples: int) -> None:
     ds = shardctl.open(numbers)
     mix = shardctl.mix([ds, ds], [1, 1], samples)
-    sizes = [[len(batch) for batch in read(mix.loader(8, rank=rank, world_size=4, prefetch=1))] for rank in range(4)]
+    uneven = {"world_size": 4, "prefetch": 1, "remainder": "uneven"}
+    sizes = [[len(batch) for batch in read(mix.loader(8, rank=rank, **uneven))] for rank in range(4)]
     whole = [8] * (samples // 32)
     assert sizes == [whole, whole, whole, [*whole, 1]]
 

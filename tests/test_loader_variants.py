@@ -58,7 +58,7 @@ def test_an_epoch_has_each_input_once_and_each_variant_comes_in_turn(augmented: 
 
 def test_ranks_share_an_epoch(augmented: Path) -> None:
     ds = shardctl.open(augmented, split="train")
-    loaders = [ds.loader(4, shuffle=True, rank=rank, world_size=2, variant="epoch") for rank in range(2)]
+    loaders = [ds.loader(4, shuffle=True, rank=rank, world_size=2, variant="epoch", remainder="uneven") for rank in range(2)]
     for number in range(2):
         keys = [key for loader in loaders for key, variant in epochs(loader, 1)[0] if variant == number]
         assert sorted(keys) == sorted({sample["key"] for sample in ds})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,6 +151,16 @@ class _Position(NamedTuple):
     samples: int = 0
 
 
+@cache
+def _warn_of_padding() -> None:
+    """Warn once in a process, and not in every epoch."""
+    warnings.warn(
+        "the last batch of each epoch is filled up: the first samples of the epoch come twice, and all ranks get equally many"
+        " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch out.",
+        stacklevel=4,
+    )
+
+
 def _tuner(processes: int) -> Tuner:
     """Return a tuner that begins with a thread for each core, and for each process."""
     return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
@@ -196,10 +207,10 @@ class Loader:
         if not rest or self.options.drops:
             return False
         rank, ranks = self.options.place
-        if self.options.remainder == "pad":
+        if self.options.rule == "pad":
             return True
         # The sizes of the parts depend on no epoch. To make an epoch's order only to count them would be slow.
-        return rank < rest if self.options.bucket else len(neighbours(0, rest, rank, ranks)) > 0
+        return len(neighbours(0, rest, rank, ranks)) > 0
 
     def __repr__(self) -> str:
         """Return the sizes, the order and the fields, for display."""
@@ -311,6 +322,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
+        self._say_what_is_padded()
         self.start()
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
@@ -338,6 +350,12 @@ class Loader:
                     self._spare.append(made.memory)
         if not self._batches:  # the epoch of the state was complete
             self._at = self._next
+
+    def _say_what_is_padded(self) -> None:
+        """Warn if samples come twice and nobody asked for it."""
+        given, left = self.options, len(self.stream) - self._next.samples
+        if given.remainder is None and given.rule == "pad" and given.place[0] == 0 and left % given.global_batch:
+            _warn_of_padding()
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""
@@ -383,7 +401,7 @@ class Loader:
             if self._is_over(ends[-1]):
                 break
         starts = [consumed, *ends[:-1]]
-        if self.options.place[1] == 1 and self.options.remainder != "pad":
+        if self.options.place[1] == 1 and self.options.rule != "pad":
             sizes = [end - start for start, end in zip(starts, ends, strict=True)]
             return _Task(epoch, np.arange(consumed, ends[-1], dtype=np.int64), sizes, ends, order)
         parts = [self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)]
@@ -393,7 +411,7 @@ class Loader:
         """Return this rank's positions among `count` from `first` on."""
         (rank, ranks), size = self.options.place, self.options.batch_size
         own = order.share(first, count, rank, ranks)
-        if self.options.remainder == "uneven" or len(own) == size:
+        if self.options.rule == "uneven" or len(own) == size:
             return own
         # Ranks before this one have taken rank * size - count * rank // ranks of the samples that fill up.
         filled = rank * size - count * rank // ranks + np.arange(size - len(own), dtype=np.int64)

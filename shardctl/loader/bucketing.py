@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardctl.order import EpochOrder, Indices, key_of, permute
+from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
 
 _BATCHES = 31
 """The purpose of a random key: each purpose has its own random stream."""
@@ -57,5 +57,13 @@ class BucketedOrder:
         return np.concatenate([batches.ravel(), samples[whole * self._batch :]])
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
-        """Return every world_size-th position: all ranks get short and long ones of a batch."""
-        return np.arange(first + rank, first + count, world_size, dtype=np.int64)
+        """Return every world_size-th position: all ranks get short and long ones of a batch.
+
+        Of the last batch, too, a rank takes as many as in any other order.
+        """
+        if count % world_size == 0:
+            return np.arange(first + rank, first + count, world_size, dtype=np.int64)
+        every = np.concatenate(
+            [np.arange(first + turn, first + count, world_size, dtype=np.int64) for turn in range(world_size)]
+        )
+        return np.sort(every[neighbours(0, count, rank, world_size)])

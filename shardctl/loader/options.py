@@ -22,7 +22,8 @@ class LoaderOptions:
     `batch_size` is per rank. `rank` and `world_size` None mean rank 0 of 1, unless shardctl.torch finds others. `remainder`
     is the rule for the last batch of an epoch if not all ranks can have a full one: "uneven" divides the remaining samples
     (some ranks may get one batch less), "pad" fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it
-    out. `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
+    out. None is "pad" for several ranks, so that all of them get equally many batches, and "uneven" for one.
+    `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
     `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
     group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
     With `processes`, that many worker processes make the batches, together in `threads` threads; None uses this process.
@@ -33,7 +34,7 @@ class LoaderOptions:
     world_size: int | None = None
     threads: int | str = "auto"
     drop_last: bool = False
-    remainder: str = "uneven"
+    remainder: str | None = None
     prefetch: int | None = None
     repeat: int | None = 1
     bucket: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class LoaderOptions:
         if self.threads != "auto" and not (type(self.threads) is int and 1 <= self.threads <= MOST_THREADS):
             raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
         self._check_processes()
-        if self.remainder not in REMAINDERS:
+        if self.remainder is not None and self.remainder not in REMAINDERS:
             raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")
         if self.drop_last and self.remainder == "pad":
             raise UsageError("drop_last and remainder='pad' contradict each other; give one of them")
@@ -98,9 +99,16 @@ class LoaderOptions:
         return self.batch_size * self.place[1]
 
     @property
+    def rule(self) -> str:
+        """The rule for the last, incomplete batch: one of REMAINDERS."""
+        if self.drop_last:
+            return "drop"
+        return self.remainder or ("pad" if self.place[1] > 1 else "uneven")
+
+    @property
     def drops(self) -> bool:
         """Whether the last, incomplete batch is left out."""
-        return self.drop_last or self.remainder == "drop"
+        return self.rule == "drop"
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Lists:
 
     def padded(self, fill: float, memory: Callable[[tuple[int, ...]], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return one array (n, longest, …) of `memory`, filled up with `fill`."""
-        longest = self.sizes().reshape(len(self.lengths[0]), -1).max(axis=0, initial=0)
+        longest = self.sizes().reshape(len(self.lengths[0]), len(self.lengths)).max(axis=0, initial=0)
         padded = memory((len(self.lengths[0]), *longest.tolist()))
         padded.fill(fill)
         if len(self.lengths) == 1:

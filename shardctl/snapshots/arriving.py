@@ -21,7 +21,7 @@ from shardctl.dataset import Dataset, open_dataset
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
 from shardctl.engines.task import read_marker
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader import Loader, LoaderStats, Selection
+from shardctl.loader import Loader, LoaderOptions, LoaderStats, Selection
 from shardctl.manifest import Manifest, SplitFacts
 from shardctl.reader import Batch, Indices
 from shardctl.reader.shards import FinishedShards, OpenShard, Shards
@@ -277,21 +277,20 @@ class ArrivingDataset:
         drop_last: bool = False,
         **options: Any,
     ) -> ArrivingLoader:
-        """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`, `processes` and `remainder="pad"`).
+        """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`, `processes` and `bucket`).
 
         Its first epoch reads each shard when it is finished, in the order of the dataset; with `shuffle` the blocks of a shard
-        and the samples of a block are in a random order. Every later epoch is one of `Dataset.loader`. Raises UsageError.
+        and the samples of a block are in a random order. Where its last batch is filled up, it is with samples of the last
+        shards. Every later epoch is one of `Dataset.loader`. Raises UsageError.
         """
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
                 raise UsageError(f"{name}= needs a complete dataset: use wait() first, or snapshot(…) without wait=False")
-        if options.get("remainder", "uneven") != "uneven":
-            raise UsageError("remainder= needs a complete dataset; drop_last=True leaves the last samples out")
         given = {"rank": rank, "world_size": world_size, **options}
+        dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
+        LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
         inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)  # an unknown option is a TypeError at once
-        return ArrivingLoader(
-            self, whole_number("batch_size", batch_size, 1), shuffle, seed, truth("drop_last", drop_last), given
-        )
+        return ArrivingLoader(self, batch_size, shuffle, seed, dropped, given)
 
 
 class ArrivingLoader:
@@ -399,6 +398,8 @@ class ArrivingLoader:
         samples come before it."""
         chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
         options = {**self._options, "seed": self._seed, "drop_last": drop_last}
+        if drop_last:
+            options.pop("remainder", None)  # it is for the end of the epoch, and this is not there yet
         self._read = self.stats()
         self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
         skipped = self._consumed - before
