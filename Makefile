@@ -2,11 +2,12 @@
 # demo      a small dataset, converted, verified, read       docs   write docs/cli.md, docs/api.md, and of docs/recipes.md pictures, tables, schema
 # test      the tests, the same examples in every run        bench  the figures of docs/performance.md
 # fuzz      the property tests on new examples, for MINUTES=10
+# memcheck  the tests of decoders and of the loader, with a C library that looks for writes beyond memory; images under valgrind
 # interop   the real readers and writers of other formats, in environments of their own below .interop
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test interop fuzz coverage lint docs bench clean
+.PHONY: setup demo test interop fuzz memcheck coverage lint docs bench clean
 
 setup: .venv/.done
 
@@ -27,6 +28,13 @@ interop:
 
 fuzz: setup
 	$(bin)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
+
+# Neither is slow: 2 minutes on 2 cores. Where valgrind or such a C library is not there, less is looked at, which is said.
+memory_tests := test_jpeg test_damaged_images test_images test_gather test_loader_values test_loader_faults
+memcheck: setup
+	SHARDCTL_THOROUGH=no $(bin)/python scripts/checked_memory.py \
+		$(bin)/python -m pytest -q -n auto --dist loadfile $(memory_tests:%=tests/%.py)
+	$(bin)/python scripts/fuzz_headers.py --seconds 30 --seed 1
 
 coverage: setup
 	$(bin)/coverage erase

@@ -1,5 +1,7 @@
 """Run the property tests on new examples, many more than `make test` draws, until the time is over or one fails.
 
+After each round, images with changed headers are decoded, and memory is looked at (fuzz_headers.py).
+
     python scripts/fuzz.py --minutes 10 [tests/test_shard.py …]
 
 A failure prints the example. Write it above its test as `@example(…)`, so that `make test` tries it from then on.
@@ -13,9 +15,12 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 DRAWN = {"SHARDCTL_FUZZ": "10", "SHARDCTL_THOROUGH": "yes"}
 """How many times as many examples each round draws, and that it does so for every case of a test."""
+
+HEADERS = Path(__file__).with_name("fuzz_headers.py")
 
 
 def main() -> None:
@@ -31,6 +36,8 @@ def main() -> None:
         if ended.returncode:
             words = [*(f"{name}={value}" for name, value in DRAWN.items()), *command, *given.tests]
             sys.exit(f"round {rounds + 1} failed; again: {' '.join(words)}")
+        if given.tests == ["tests"] and subprocess.run([sys.executable, HEADERS, "--seed", str(seed)]).returncode:
+            sys.exit(f"round {rounds + 1} failed, with image headers: {seed} is the seed")
         rounds += 1
     print(f"{rounds} rounds, nothing found")
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-
-CHECKED = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "PYTHONMALLOC": "malloc"}
-"""glibc ends the process that has written beyond its memory, when that is freed. Other C libraries take no notice."""
+from checked_memory import environment
 
 
 def run_checked(program: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run a Python program in a process that ends if it has written beyond its memory."""
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env={**os.environ, **CHECKED}, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
 
 
 def astray(values: pa.Array, place: int) -> pa.Array:
