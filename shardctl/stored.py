@@ -254,7 +254,7 @@ class StoredDataset:
 
     @cached_property
     def said(self) -> pa.Table:
-        """What labels and tables say of all files, checked: the columns `label` and `columns`, where they are there.
+        """The columns `label` and `columns` of files.arrow, those that it has. All their values are checked.
 
         Raises DatasetError.
         """

@@ -220,12 +220,12 @@ def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -
     return shardctl.open(out)
 
 
-@pytest.mark.parametrize("lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]]])
+@pytest.mark.parametrize("lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]], [[2**62] * 3 + [2**62 + 4], [4]]])
 def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path: Path, lengths: list[list[int]]) -> None:
     columns = {"tokens": [[1, 2, 3, 4]] * 2, "document_lengths": lengths}
-    ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int32())})
+    ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int64())})
     with pytest.raises(DatasetError, match="document_lengths are not those of blocks of 4"):
-        next(iter(ds.loader(2, derive=["labels"])))
+        next(iter(ds.loader(2, derive=["labels", "position_ids"])))
 
 
 def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path: Path) -> None:

@@ -57,3 +57,10 @@ def test_each_object_has_a_mask_of_its_polygons_and_its_runs() -> None:
     assert object_masks({"rle": []}, (4, 5)).shape == (0, 4, 5)
     with pytest.raises(ValueError, match="a mask of 5x4 is not of the size of its image, 6x4"):
         object_masks(objects, (4, 6))
+
+
+def test_runs_whose_sum_begins_anew_are_refused() -> None:
+    """numpy would write all of them into memory for what is left of the sum."""
+    longer = b"o" * 7 + b"?"  # each run is 2^39 - 1 pixels longer than the one before the last
+    with pytest.raises(ValueError, match="longer than an image can be"):
+        rle.decode(longer * 10_000, (64, 48))

@@ -223,8 +223,8 @@ def is_lossless(data: bytes) -> bool | None:
 def decode_lossless(data: bytes, pixels: int) -> Pixels:
     """Return the values of a losslessly coded JPEG, (height, width, 3) RGB or (height, width) grey, not turned.
 
-    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value, for other colours, and for one that
-    libjpeg-turbo takes to have more than `pixels` pixels.
+    Raises Rejection (stage `decode`) for damaged data, for other than 8 bits for a value, and for other colours. Raises it too
+    where libjpeg-turbo finds more than `pixels` pixels.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)

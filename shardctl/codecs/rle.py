@@ -55,6 +55,8 @@ def decompress(counts: bytes) -> npt.NDArray[np.int64]:
     runs[2::2] = np.cumsum(runs[2::2])
     if runs.min() < 0:
         raise ValueError("a run has a length below 0")
+    if runs.sum(dtype=np.float64) >= 1 << 5 * MOST_GROUPS:  # a sum of whole numbers may begin anew at 0
+        raise ValueError("the runs are longer than an image can be")
     return runs
 
 

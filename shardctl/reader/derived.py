@@ -191,7 +191,9 @@ class Deriver:
             return BlockLayout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
         numbers, counts = _lists(self._lengths, sources)
         layout = BlockLayout(tokens.shape[1], counts, numbers.astype(np.int64))
-        if (layout.lengths <= 0).any() or (layout.filled > layout.width).any():
+        # Each by itself too: the sum of long ones may begin anew at 0.
+        wrong = (layout.lengths <= 0) | (layout.lengths > layout.width)
+        if wrong.any() or (layout.filled > layout.width).any():
             raise DatasetError(
                 f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"
             )

@@ -135,7 +135,7 @@ def _one_by_one(located: Located) -> pa.Array:
 
 
 def _cast(views: npt.NDArray[Any], buffers: list[pa.Buffer]) -> pa.Array:
-    """Copy what the views show. Arrow follows them unseen: they must be those of values that lie in the buffers."""
+    """Copy what the views show. Arrow does not check views: each value must lie in its buffer."""
     array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
     return array.cast(pa.large_binary())
 
