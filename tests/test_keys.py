@@ -226,6 +226,42 @@ def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> No
     assert len(split_of(tmp_path / "out")) == 38
 
 
+DEADLY = """
+import os
+from shardctl.sources.formats import jsonl
+
+parse = jsonl._parse_fast
+
+def deadly(data, *more):
+    if b'"k07"' in data:
+        os._exit(3)
+    return parse(data, *more)
+
+jsonl._parse_fast = deadly
+
+def same(sample):
+    return sample
+"""
+
+
+def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No parser is known to do so. The importing of a function is a way to put one into the workers."""
+    from shardctl.sources.formats import jsonl
+
+    (tmp_path / "deadly_parser.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jsonl, "_parse_fast", jsonl._parse_fast)  # this process imports it too
+    (tmp_path / "in").mkdir()
+    for name, of in (("a", rows(24)), ("b", [{**row, "id": f"b{row['id']}"} for row in rows(24)])):
+        write_lines(tmp_path / "in" / f"{name}.jsonl", of)
+    settings = recipe(schema="id:string,text:string")
+    settings["transform"] = [{"name": "custom", "target": "deadly_parser:same"}]
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1})
+    assert (result.samples, result.rejected) == (47, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error, reject.records) == ("a.jsonl#8", "read", "exited", 1)
+
+
 def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shardctl.sources.formats import jsonl
 
