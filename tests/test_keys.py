@@ -340,6 +340,20 @@ def warned_json(ran: Any) -> list[str]:
     return [warning for warning in ran.json["warnings"] if "another split" in warning]
 
 
+def test_an_update_warns_of_files_that_have_another_name(tmp_path: Path) -> None:
+    """As logs that are rotated: the path is part of the key."""
+    (tmp_path / "in").mkdir()
+    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
+    grown(tmp_path / "in" / "log.jsonl", rows(40), 1)
+    grown(tmp_path / "in" / "other.jsonl", rows(12), 1)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    (tmp_path / "in" / "log.jsonl").rename(tmp_path / "in" / "log-1.jsonl")
+    grown(tmp_path / "in" / "more.jsonl", rows(15), 1)
+    (warning,) = warned(shardctl.convert(tmp_path / "in", tmp_path / "out", **options))
+    said = "log-1.jsonl (before: log.jsonl) has another name, and names decide the split of records: 40 records may now be in"
+    assert warning.startswith(said)
+
+
 def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
