@@ -400,7 +400,21 @@ def warn_of_mixed(listing: Listing, rule: SplitRule) -> list[str]:
             found.setdefault((role, split, "put the files of each set into a folder of its own (train/, test/)"), []).append(
                 path
             )
-    return [_mixed(listing, names, *what, rule) for what, names in sorted(found.items(), key=lambda each: each[0])]
+    warnings = [_mixed(listing, names, *what, rule) for what, names in sorted(found.items(), key=lambda each: each[0])]
+    return [*warnings, *(_mixed_column(listing, rule) if column else [])]
+
+
+def _mixed_column(listing: Listing, rule: SplitRule) -> list[str]:
+    """Warn of a column `split` that names a validation or test set, where shares divide the inputs all the same."""
+    named: list[str] = []
+    with suppress(InputError):
+        named = [name for name in _by_column(listing).names if _role_of_set(name, True)]
+    if not named:
+        return []
+    return [
+        f"{_files(listing)}: the column split says which inputs are in {some(named)}, but --split {rule} divides all of them."
+        " To keep them apart: --split column"
+    ]
 
 
 def _mixed(listing: Listing, names: list[str | int], role: int, split: str, option: str, rule: SplitRule) -> str:
@@ -431,7 +445,9 @@ def _names_of_sets(listing: Listing, number: int, group: Group, of_all: str) -> 
             continue
         above = "/".join(parts[:depth])
         shown = number if depth == len(parts) else f"{'/'.join(parts[: depth + 1])}/"
-        if not above:
+        if group.is_split:
+            option = "leave out --split"
+        elif not above:
             option = "--split folder"
         elif len(listing.roots) == 1 and f"{of_all}/".startswith(f"{above}/"):
             option = f"convert {source_of(listing.roots[0])}/{above}, with --split folder"

@@ -226,6 +226,42 @@ def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> No
     assert len(split_of(tmp_path / "out")) == 38
 
 
+DEADLY = """
+import os
+from shardctl.sources.formats import jsonl
+
+parse = jsonl._parse_fast
+
+def deadly(data, *more):
+    if b'"k07"' in data:
+        os._exit(3)
+    return parse(data, *more)
+
+jsonl._parse_fast = deadly
+
+def same(sample):
+    return sample
+"""
+
+
+def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No parser is known to do so. The importing of a function is a way to put one into the workers."""
+    from shardctl.sources.formats import jsonl
+
+    (tmp_path / "deadly_parser.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jsonl, "_parse_fast", jsonl._parse_fast)  # this process imports it too
+    (tmp_path / "in").mkdir()
+    for name, of in (("a", rows(24)), ("b", [{**row, "id": f"b{row['id']}"} for row in rows(24)])):
+        write_lines(tmp_path / "in" / f"{name}.jsonl", of)
+    settings = recipe(schema="id:string,text:string")
+    settings["transform"] = [{"name": "custom", "target": "deadly_parser:same"}]
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1})
+    assert (result.samples, result.rejected) == (47, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error, reject.records) == ("a.jsonl#8", "read", "exited", 1)
+
+
 def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shardctl.sources.formats import jsonl
 
@@ -302,6 +338,20 @@ def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path
 
 def warned_json(ran: Any) -> list[str]:
     return [warning for warning in ran.json["warnings"] if "another split" in warning]
+
+
+def test_an_update_warns_of_files_that_have_another_name(tmp_path: Path) -> None:
+    """As logs that are rotated: the path is part of the key."""
+    (tmp_path / "in").mkdir()
+    options: dict[str, Any] = {"split": SHARES, "workers": 0, "update": True}
+    grown(tmp_path / "in" / "log.jsonl", rows(40), 1)
+    grown(tmp_path / "in" / "other.jsonl", rows(12), 1)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    (tmp_path / "in" / "log.jsonl").rename(tmp_path / "in" / "log-1.jsonl")
+    grown(tmp_path / "in" / "more.jsonl", rows(15), 1)
+    (warning,) = warned(shardctl.convert(tmp_path / "in", tmp_path / "out", **options))
+    said = "log-1.jsonl (before: log.jsonl) has another name, and names decide the split of records: 40 records may now be in"
+    assert warning.startswith(said)
 
 
 def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(

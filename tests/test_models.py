@@ -315,6 +315,17 @@ def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_t
     repaired(tmp_path / "out", "Raises")
 
 
+def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines: Path, tmp_path: Path) -> None:
+    own_keys = {"key_field": "n", "kind": "table"}
+    convert(lines / "a.jsonl", tmp_path / "out", step("Raises", 3, bad="7"), recipe=own_keys, split="train=0.5,val=0.5")
+    found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
+    assert sorted([*found["train"], *found["val"]]) == sorted(set("0123456789") - {"7"})
+    for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
+        with_rejected = [key for key in "0123456789" if key not in others]
+        assert of_split in (slots(list(of_split), 3), slots(with_rejected, 3, "7"))
+    repaired(tmp_path / "out", "Raises")
+
+
 def test_records_that_are_shuffled_are_called_as_they_come(lines: Path, tmp_path: Path) -> None:
     convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"), shuffle=1)
     found = calls(tmp_path / "out")

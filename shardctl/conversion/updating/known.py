@@ -146,9 +146,9 @@ def _reads_as_before(job: Job, before: Before, path: str, opened: str, row: int)
 
 
 def moved_records(job: Job, before: Before, listing: Listing, matching: Matching) -> list[str]:
-    """Warn of records that may be in another split than before: their file has changed, and their number decides.
+    """Warn of records that may be in another split than before: the path of their file and their number decide.
 
-    Those before the first change still have their numbers, as far as `_same_records` compares.
+    Those before the first change in a file still have their numbers, as far as `_same_records` compares.
     """
     if job.draw is None or job.draw.by_key:
         return []
@@ -156,37 +156,68 @@ def moved_records(job: Job, before: Before, listing: Listing, matching: Matching
     units, left, moved, records = _UnitsOfFiles(before), COMPARED_BYTES, 0, 0
     paths: list[str] = []
     for row, file in zip(rows.tolist(), matching.before[rows].tolist(), strict=True):
-        whole, same, compared = _same_records(job, before, listing, row, units.of(file), left)
+        whole, same, compared = _same_records(job, before, listing, row, units, units.of(file), left)
         left -= compared
         if same < whole:
             paths += listing.paths_at(np.array([row]))
             moved, records = moved + whole - same, records + whole
+    renamed = _renamed(job, before, listing, matching, units)
+    after = (
+        "may now be in another split, for instance in train and not in val any more. With --key-field each record keeps its"
+        " split"
+    )
+    warnings = []
+    if renamed:
+        count = sum(count for *_, count in renamed)
+        pairs = [f"{now} (before: {path})" for path, now, _ in renamed]
+        warnings.append(
+            f"{some(pairs)} {'has' if len(pairs) == 1 else 'have'} another name, and names decide the split of"
+            f" records: {counted(count, 'record')} {after}"
+        )
     if not paths:
-        return []
+        return warnings
     have, its = ("has", "its") if len(paths) == 1 else ("have", "their")
-    return [
-        f"{some(paths)} {have} changed, and the numbers of {its} records decide their split: {moved:,} of"
-        f" {counted(records, 'record')} may now be in another split, for instance in train and not in val any more. With"
-        " --key-field each record keeps its split"
-    ]
+    said = f"{some(paths)} {have} changed, and the numbers of {its} records decide their split: {moved:,} of"
+    return [*warnings, f"{said} {counted(records, 'record')} {after}"]
 
 
-def _same_records(job: Job, before: Before, listing: Listing, row: int, units: Numbers, most: int) -> tuple[int, int, int]:
+def _renamed(
+    job: Job, before: Before, listing: Listing, matching: Matching, units: _UnitsOfFiles
+) -> list[tuple[str, str, int]]:
+    """Return files that have another name now: the path before, the one now, and how many records it had.
+
+    They have the size of a file that is gone, and begin as it did. Files on a store are not looked at.
+    """
+    files = np.flatnonzero(matching.now < 0)
+    gone = dict(zip(before.files["size"].to_numpy()[files].tolist(), files.tolist(), strict=True))
+    new = (matching.before < 0) & np.isin(listing.table["size"].to_numpy(), list(gone))
+    found = []
+    for row in np.flatnonzero(new).tolist():
+        entry = listing.table.slice(row, 1).to_pylist()[0]
+        opened, rows = listing.opened(entry), units.of(gone.get(entry["size"], -1))
+        if len(rows) and not is_brought(opened) and _reads_as_before(job, before, entry["path"], opened, int(rows[0])):
+            path = before.files["path"][gone[entry["size"]]].as_py()
+            found.append((path, entry["path"], int(units.last[rows[-1]])))
+    return found
+
+
+def _same_records(
+    job: Job, before: Before, listing: Listing, row: int, units: _UnitsOfFiles, rows: Numbers, most: int
+) -> tuple[int, int, int]:
     """Return how many records a file had, how many of these are still at its beginning, and how many bytes were compared.
 
-    `row` is that of the file in the listing, and `units` are its rows of the plan before. No more than `most` bytes are
+    `row` is that of the file in the listing, and `rows` are those of its units in the plan before. At most `most` bytes are
     compared, and none of a file on a store.
     """
-    first, records, sizes = (before.units(name)[units] for name in ("first", "records", "size"))
-    ends = first + records - 1
+    ends, sizes = units.last[rows], units.size[rows]
     whole, same, compared = int(ends[-1]) if len(ends) else 0, 0, 0
     path, opened = listing.paths_at(np.array([row]))[0], listing.opened(listing.table.slice(row, 1).to_pylist()[0])
-    last = len(units) - 1
-    for place in (last, *range(last)) if len(units) and not is_brought(opened) else ():  # most files only grow at their end
+    last = len(rows) - 1
+    for place in (last, *range(last)) if len(rows) and not is_brought(opened) else ():  # most files only grow at their end
         compared += int(sizes[place])
         if compared > most:
             break
-        if _reads_as_before(job, before, path, opened, int(units[place])):
+        if _reads_as_before(job, before, path, opened, int(rows[place])):
             same = int(ends[place])
         elif place < last:
             break
@@ -196,11 +227,16 @@ def _same_records(job: Job, before: Before, listing: Listing, row: int, units: N
 
 
 class _UnitsOfFiles:
-    """The units of each file in the plan before, in the order of the file. If each split has them, those of one split."""
+    """The units of each file in the plan before, in the order of the file. If each split has them, those of one split.
+
+    `last` is the number of the last record of each row of the plan, and `size` its bytes: (rows,) each.
+    """
 
     def __init__(self, before: Before) -> None:
         splits = [entry.split for entry in before.table]
         of = np.array([splits.index(split) for split in splits], np.int64)[before.units("shard")]
+        self.last = before.units("first") + before.units("records") - 1
+        self.size = before.units("size")
         self._rows = np.flatnonzero(of == of[0]) if len(of) else np.zeros(0, np.int64)
         self._rows = self._rows[np.lexsort((before.units("first")[self._rows], before.units("file")[self._rows]))]
         self._files = before.units("file")[self._rows]
