@@ -33,10 +33,19 @@ from shardctl.sources.boxes import has_bytes, why_images
 from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
 from shardctl.token_columns import packed_column
-from shardctl.transforms.values import UnfitValue, array_type, check_fit, column_type, describe, plain_value, python_value
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_type,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    plain_value,
+    python_value,
+)
 
-LOOKED_AT = 8
-"""Records of a unit, and units, that are looked at for images in columns of bytes."""
+LOOKED_AT = 32
+"""Records of one unit that are looked at for images in columns of bytes."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +171,15 @@ def _refuse_other_images(job: Job, units: list[Planned], crumb: Breadcrumb, know
     columns = [f.name for f in job.layout.columns if has_bytes(f.type) and f.name not in job.recipe.unmoved]
     if not job.recipe.moving or not columns:
         return
-    found = set[str]()
-    for planned in ahead(job, units[:LOOKED_AT]):
+    found, looked = set[str](), 0
+    for planned in units:  # one that can be read is enough, and each of a compressed file may cost all that is before it
         crumb.drop(planned.number)
         with suppress(Rejection, MemoryError):
             for fields, _ in islice(records_of(job, planned, crumb, known), LOOKED_AT):
+                looked += 1
                 found |= {name for name in columns if name not in found and _is_image(fields.get(name))}
+        if looked:
+            break
     crumb.leave()
     if found:
         raise UsageError(why_images(job.recipe.moving[0].name, [name for name in columns if name in found]))
@@ -322,7 +334,10 @@ def _common_type(values: list[Any]) -> pa.DataType:
 
 def _fits(value: Any, type_: pa.DataType) -> bool:
     try:
-        check_fit(value, type_)
+        if isinstance(type_, pa.FixedShapeTensorType):
+            for_column(value, type_)  # which takes lists in the shape of the tensor too
+        else:
+            check_fit(value, type_)
     except UnfitValue:
         return False
     return True

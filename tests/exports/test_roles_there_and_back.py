@@ -348,3 +348,21 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Pa
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
     with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* --unmoved regions;"):
         shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
+
+
+def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
+    return dict(sample)
+
+
+@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+def test_tensors_stay_tensors_beside_functions(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3))
+    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + number for number in range(SAMPLES)]
+    write(tmp_path / "dataset", {"array": Column(type_, None, arrays)})
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
+    steps = [{"name": "custom", "target": "test_roles_there_and_back:unchanged"}]
+    shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": steps}, workers=0)
+    back = shardctl.open(tmp_path / "back")
+    assert back.schema.field("array").type == type_
+    assert np.array_equal([sample["array"] for sample in back], arrays)
