@@ -221,6 +221,20 @@ def test_what_cannot_be_decoded_is_rejected_with_the_reason(data: bytes, error: 
         image.check(open_image(data))
 
 
+@pytest.mark.parametrize("bitmap", ["bmp", "png"])
+def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap: str) -> None:
+    """Of a first picture of 64 KiB to 128 KiB, the size makes the header look like one of TGA."""
+    sizes = [(16, 16), (24, 24), (32, 32), (48, 48), (128, 128)]
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 4), np.uint8), "RGBA")
+    made = io.BytesIO()
+    noise.save(made, "ICO", sizes=sizes, bitmap_format=bitmap)
+    data = made.getvalue()
+    entries = [data[place : place + 16] for place in range(6, 6 + 16 * len(sizes), 16)]
+    largest_first = data[:6] + b"".join(entries[::-1]) + data[6 + 16 * len(sizes) :]
+    for each in (data, largest_first):
+        assert (open_image(each).format, decode(each).shape) == ("ICO", (128, 128, 3))
+
+
 def test_a_bomb_is_rejected_by_its_header() -> None:
     header = encoded(Image.new("1", (20000, 20000)))
     with pytest.raises(Rejection) as caught:

@@ -388,7 +388,7 @@ def test_words_for_a_missing_value_are_missing_where_they_are_named(name: str, t
     assert told == ("2 of 4 samples without a label",)
     assert (
         shardctl.convert(tmp_path / name, tmp_path / "out", recipe={"null_values": ["NA", "null"]}, workers=0).status
-        == "up to date"
+        == "up-to-date"
     )
     as_they_are = shardctl.convert(tmp_path / name, tmp_path / "plain", workers=0)
     assert shardctl.open(tmp_path / "plain").classes == ("NA", "cat", "dog")

@@ -16,9 +16,9 @@ _PLUGINS = {
     "TIFF": "TiffImagePlugin",
     "JPEG2000": "Jpeg2KImagePlugin",
     "AVIF": "AvifImagePlugin",
-    "TGA": "TgaImagePlugin",
     "ICO": "IcoImagePlugin",
     "QOI": "QoiImagePlugin",
+    "TGA": "TgaImagePlugin",  # the last: nothing marks a TGA, and Pillow takes an ICO for one whose first picture has 70 kB
 }
 FORMATS = (*COMMON_FORMATS, *_PLUGINS)
 """Formats that may be opened. Never EPS, for which Pillow starts Ghostscript."""

@@ -179,7 +179,13 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=COMMON_FORMATS)
     except UnidentifiedImageError:
-        return Image.open(io.BytesIO(data), formats=other_formats())
+        others = other_formats()
+        formats = [name for name in others if name != "TGA"] if data.startswith(_ICO) else others
+        return Image.open(io.BytesIO(data), formats=formats)
+
+
+_ICO = b"\0\0\1\0"
+"""What an ICO begins with, and no TGA that is right: it would have colours of a table, and no table."""
 
 
 @dataclass(frozen=True)

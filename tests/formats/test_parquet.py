@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pytest
 import xxhash
 from reading import cut, read, types_of, units_of
 
+import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
 from shardctl.sources.formats.columns import plain_schema
@@ -237,3 +240,53 @@ def test_real_files_are_read_as_pyarrow_reads_them(corpus: Path) -> None:
         compared += 1
     assert compared > 15
     assert rejected < 10
+
+
+VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
+    "views": (pa.array([[1, 2], None, [], [3]], pa.list_view(pa.int64())), [[1, 2], None, [], [3]]),
+    "large": (pa.array([[1, 2], None, [], [3]], pa.large_list_view(pa.int64())), [[1, 2], None, [], [3]]),
+    "shared": (pa.ListViewArray.from_arrays(pa.array([2, 0, 1], pa.int32()), pa.array([2, 2, 2], pa.int32()), [1, 2, 3, 4]),
+               [[3, 4], [1, 2], [2, 3]]),
+    "of text": (pa.array([["a", "b"], ["c"]], pa.list_view(pa.string_view())), [["a", "b"], ["c"]]),
+    "in views": (pa.array([[[1], [2, 3]], []], pa.list_view(pa.list_view(pa.int32()))), [[[1], [2, 3]], []]),
+    "in a struct": (pa.array([{"a": [1]}, {"a": []}], pa.struct({"a": pa.list_view(pa.int32())})), [{"a": [1]}, {"a": []}]),
+    "text": (pa.array(["a", None, "more than twelve bytes"], pa.string_view()), ["a", None, "more than twelve bytes"]),
+    "bytes": (pa.array([b"a", None], pa.binary_view()), [b"a", None]),
+    "words": (pa.DictionaryArray.from_arrays([1, 0, 1], pa.array(["a", "b"], pa.string_view())), ["b", "a", "b"]),
+    "runs": (pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["a", "b"], pa.string_view())), ["a", "a", "b"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form: str, tmp_path: Path) -> None:
+    for name, (array, values) in VIEWS.items():
+        table = pa.table({"x": array, "n": range(len(array))})
+        path = tmp_path / f"{name}.arrow"
+        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(str(path), table.schema) as writer:
+            writer.write_table(table)
+        read = shardctl.convert(path, tmp_path / "out", workers=0, overwrite=True)
+        tables = [pa.ipc.open_file(shard).read_all() for shard in (tmp_path / "out").glob("train-*.arrow")]
+        assert (read.rejected, pa.concat_tables(tables)["x"].to_pylist()) == (0, values), name
+        drawn = shardctl.convert(path, tmp_path / "out", workers=0, split="train=0.5,val=0.5", overwrite=True)
+        assert drawn.samples == len(values), name
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.sources.formats.columns.RECORD_BYTES", 1000)
+    texts = ["a" * 400, "b" * 400, "c" * 2000, "d" * 900, "e" * 1001, "f"]
+    table = pa.table({"text": pa.array(texts, pa.large_string()), "word": pa.array(["x", "y" * 900] * 3).dictionary_encode()})
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    rows = [(row["text"], row["word"]) for row in shardctl.open(tmp_path / "out")]
+    assert rows == [("a" * 400, "x"), ("f", "y" * 900)]
+    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert (result.rejected, {reject["error"] for reject in rejects}) == (4, {"too-large"})
+    assert "a record of" in rejects[0]["message"]

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.sources.brought import local
-from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
+from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed
+from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
 from shardctl.storage import first_repeated, printable
@@ -26,6 +28,9 @@ BATCH_BYTES = 4 << 20
 """About how many bytes a batch has at most, unless one row has more."""
 
 _HASHED = 1 << 20
+
+_MOST_IN_LISTS = 2**31 - 1
+"""Values of all lists of an array whose places have 32 bits."""
 
 
 def check_columns(names: list[str], schema: pa.Schema) -> None:
@@ -177,9 +182,11 @@ def _decoded(array: pa.Array) -> pa.Array:
     if isinstance(own, pa.BaseExtensionType):
         return _decoded(array.storage)
     if pa.types.is_dictionary(own):
-        return _decoded(array.dictionary_decode())
+        words = _decoded(array.dictionary)  # Arrow takes no values out of a dictionary of views
+        return pa.DictionaryArray.from_arrays(array.indices, words).dictionary_decode()
     if pa.types.is_run_end_encoded(own):
-        return _decoded(pc.run_end_decode(array))
+        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _decoded(array.values)).slice(array.offset, len(array))
+        return pc.run_end_decode(runs)
     if pa.types.is_string_view(own):
         return array.cast(pa.string())
     if pa.types.is_binary_view(own):
@@ -187,10 +194,13 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_map(own):
         # The layout is the same: only the name of the type is another.
         return array.cast(pa.list_(pa.struct([("key", own.key_type), ("value", own.item_type)])))
+    # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow 26).
     if pa.types.is_list_view(own):
-        return array.cast(pa.list_(own.value_type))
+        if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:  # views may share their values
+            raise pa.ArrowInvalid("the lists of one batch have more values together than a column holds")
+        return _list_of(array, array.flatten(), pa.list_(own.value_type))
     if pa.types.is_large_list_view(own):
-        return array.cast(pa.large_list(own.value_type))
+        return _list_of(array, array.flatten(), pa.large_list(own.value_type))
     return array
 
 
@@ -301,7 +311,8 @@ def rows_of(
 def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
     """Yield rows of a file, of which the first has the number `first`, with the columns of `schema`, and checked.
 
-    A row with a value that is not valid (text that is no UTF-8) is rejected. Raises Misfit, ArrowInvalid.
+    A row with a value that is not valid (text that is no UTF-8), or that is too large, is rejected. Raises Misfit,
+    ArrowInvalid.
     """
     numbers = np.arange(first, first + len(batch))
     batch, valid, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
@@ -309,18 +320,52 @@ def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose 
     if choose is not None:
         wanted = choose(numbers)
         if not wanted.all():
-            numbers, batch = numbers[wanted], batch.filter(pa.array(wanted))
+            numbers, batch = numbers[wanted], _chosen(batch, wanted)
         if rejects:
             ours = choose(np.array([number for number, _ in rejects], np.int64))
             rejects = [reject for reject, own in zip(rejects, ours.tolist(), strict=True) if own]
-    if len(batch) > 1 and batch.nbytes > 2 * BATCH_BYTES:  # rows are larger than the average of the file
+    parts = [(batch, numbers)]
+    if (size := _bytes_of(batch)) > RECORD_BYTES:
+        parts, large = _rows_apart(batch, numbers)
+        rejects = sorted([*rejects, *large])
+    elif len(batch) > 1 and size > 2 * BATCH_BYTES:  # rows are larger than the average of the file
         half = len(batch) // 2
         parts = [(batch.slice(0, half), numbers[:half]), (batch.slice(half), numbers[half:])]
-    else:
-        parts = [(batch, numbers)]
     for part, own in parts:
         yield Parsed(own, fitted_batch(part, schema), rejects)
         rejects = []
+
+
+def _bytes_of(batch: pa.RecordBatch) -> int:
+    """Return about how many bytes a batch has; long values of dictionaries count wherever they are."""
+    total = int(batch.nbytes)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type) and column.dictionary.nbytes * len(column) > RECORD_BYTES:
+            total += int(_row_bytes(column).sum())
+    return total
+
+
+def _row_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return about how many bytes each value has, (n,)."""
+    words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
+    if words is not None and words.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+        return np.asarray(pc.binary_length(words).take(column.indices).fill_null(0)).astype(np.int64)
+    return np.array([column.slice(row, 1).nbytes for row in range(len(column))], np.int64)
+
+
+def _rows_apart(batch: pa.RecordBatch, numbers: Numbers) -> tuple[list[tuple[pa.RecordBatch, Numbers]], _Rejects]:
+    """Return the rows of a large batch in parts that a column holds, without those that are too large to be read."""
+    parts, rejects, first, together = [], [], 0, 0
+    sizes = np.sum([_row_bytes(column) for column in batch.columns], axis=0)
+    for row, size in enumerate(sizes.tolist()):
+        if together + size > RECORD_BYTES:
+            parts.append((batch.slice(first, row - first), numbers[first:row]))
+            first, together = row, 0
+        together += size
+        if size > RECORD_BYTES:
+            rejects.append((int(numbers[row]), too_large(size)))
+            first, together = row + 1, 0
+    return [*parts, (batch.slice(first), numbers[first:])], rejects
 
 
 def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -337,7 +382,10 @@ def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
 
-def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, Any, list[tuple[int, Rejection]]]:
+_Rejects = list[tuple[int, Rejection]]
+
+
+def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, Any, _Rejects]:
     """Return the rows whose values are valid, which they are, and the others as rejects.
 
     Raises ArrowInvalid if the arrays themselves are damaged.
@@ -358,7 +406,16 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
             utf8 = "utf8" in reason.lower()
             name, advice = ("not-utf8", "write it as UTF-8 or as bytes") if utf8 else ("invalid-value", "write the file again")
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
-    return batch.filter(pa.array(valid)), valid, rejects
+    return _chosen(batch, valid), valid, rejects
+
+
+def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """Return the wanted rows of a batch."""
+    try:
+        return batch.filter(pa.array(wanted))
+    except pa.ArrowNotImplementedError:  # of views and run ends
+        edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
+        return pa.concat_batches([batch.slice(0, 0), *(batch.slice(first, end - first) for first, end in edges)])
 
 
 def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
