@@ -15,9 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import zstandard
+from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
@@ -510,4 +512,59 @@ def test_a_table_in_utf_16_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("a,b\n1,x\n")
     shardctl.convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out", workers=0)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
-    assert reject.message == "it is in UTF-16, as its first two bytes say; use --encoding utf-16"
+    assert reject.message == "it is in UTF-16, as its first bytes say; use --encoding utf-16"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding: str, tmp_path: Path) -> None:
+    data = '{"a": 1}\n{"a": 2}\n' if name != "a.json" else '[{"a": 1}, {"a": 2}]'
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_text(data, encoding=encoding)
+    (tmp_path / "in" / f"b{name[1:]}").write_text(data)
+    options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=options, workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.message == f"it is in {encoding.upper()}, as its first bytes say; use --encoding {encoding}"
+    shardctl.convert(tmp_path / "in" / name, tmp_path / "right", recipe={**options, "encoding": encoding}, workers=0)
+    assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
+
+
+def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
+    shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert "give its encoding with --encoding (detect finds it)" in reject.message
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_the_index_that_pandas_writes_is_kept_and_told(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": ["x", "y"], "b": [1, 2]})
+    frame.to_csv(tmp_path / f"a{suffix}")
+    told = shardctl.convert(tmp_path / f"a{suffix}", tmp_path / "out", workers=0).notices
+    assert [{**row, "key": ""} for row in shardctl.open(tmp_path / "out")] == [
+        {"key": "", "Unnamed: 0": n, "a": a, "b": b} for n, (a, b) in enumerate(frame.itertuples(index=False))
+    ]
+    (notice,) = told
+    assert "the first column has no name, as pandas writes its index: it is kept as the field Unnamed: 0" in notice
+
+
+def test_the_index_that_pandas_writes_into_a_labels_file_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        Image.new("RGB", (4, 4)).save(tmp_path / "in" / f"{name}.png")
+    pd.DataFrame({"file_name": ["a.png", "b.png"], "label": ["x", "y"]}).to_csv(tmp_path / "in" / "labels.csv")
+    (told,) = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="auto").notices
+    assert "the first column has no name: it is kept as Unnamed: 0; --drop-columns" in told
+    assert [row["Unnamed: 0"] for row in shardctl.open(tmp_path / "out")] == [0, 1]
+    assert shardctl.convert(tmp_path / "in", tmp_path / "less", labels="auto", drop_columns="Unnamed: 0").notices == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "is_header"),
+    [("a,b\nx,1\ny,2\n", True), ("a,b\nx,y\n", False), ("a,1\nb,2\n", False), ("a,a\n1,2\n", False), ("a,b\n", False)],
+)
+def test_a_header_that_becomes_a_record_is_told(data: str, is_header: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(data)
+    told = shardctl.convert(tmp_path / "a.csv", tmp_path / "out", recipe={"columns": "c,d"}, workers=0).notices
+    assert any("the first row (a, b) looks like a header" in notice for notice in told) == is_header

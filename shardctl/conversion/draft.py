@@ -39,8 +39,8 @@ from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
-from shardctl.sources.labels import SPLIT_COLUMN
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.labels import SPLIT_COLUMN, some
+from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.storage import copy_file, counted, format_bytes, printable
 from shardctl.tables import FILES
@@ -273,6 +273,16 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
         for name, cell in types.odd_cells().items()
     ]
     notices += [null_notice(name, words) for name, words in types.cells_of_nulls().items()]
+    if types.has_unnamed():
+        notices.append(
+            f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
+            " to keep"
+        )
+    if row := surveyor.given_header():
+        notices.append(
+            f"the first row ({some(row)}) looks like a header, and is a record, because --columns gives the names; leave out"
+            " --columns, and --fields NEW=OLD renames"
+        )
     path, name = surveyor.only_column()
     if path:
         mark = next(mark for mark in DELIMITERS if mark in name)

@@ -23,6 +23,7 @@ from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
+from shardctl.sources.labels import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.spread import spread
@@ -99,6 +100,10 @@ class _Encoding:
 
     files: int
     first: int
+
+
+_LOOKED_AT = 1 << 16
+"""Bytes of a CSV file in which a header is looked for."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +268,24 @@ class Surveyor:
         for file, name in self._separable.items():
             return self.listing.paths_at(np.array([file]))[0], name
         return "", ""
+
+    def given_header(self) -> list[str]:
+        """Return the first row of the first file if it looks like a header though the names of the columns are given.
+
+        Nothing for files other than plain CSV files in UTF-8.
+        """
+        if not self.reading.columns or self.reading.encoding != "utf-8":
+            return []
+        suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
+        if suffix not in DELIMITED_SUFFIXES:
+            return []
+        from shardctl.sources.formats.csv import looks_like_header
+
+        (opened,) = self.opened(np.array([0]))
+        with contextlib.suppress(OSError, Rejection):
+            delimiter = self.reading.delimiter or ("\t" if suffix == ".tsv" else ",")
+            return looks_like_header(begin_of(opened, _LOOKED_AT), delimiter)
+        return []
 
     def largest_stream(self) -> tuple[str, int]:
         """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""

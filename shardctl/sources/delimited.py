@@ -12,6 +12,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.brought import local_path
 from shardctl.sources.jsonl import null_notice
+from shardctl.sources.types import UNNAMED
 from shardctl.sources.written import Written, filled
 from shardctl.storage import READ_CHUNK, HashingReader, ordinary, printable
 
@@ -45,7 +46,7 @@ def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str
             )
         if table.column_names != names:  # cells of columns that were not named are no longer as they are written
             raise InputError(f"{shown}: changed while it was read; run the same command again")
-        return table, raw.sha256
+        return (table if names[0] or len(names) == 1 else table.rename_columns([UNNAMED, *names[1:]])), raw.sha256
     except UnicodeDecodeError as error:
         raise InputError(f"{shown}: not UTF-8 at byte {error.start}; recode it, for instance with iconv -t UTF-8") from None
     except OSError as error:

@@ -21,7 +21,7 @@ from shardctl.sources import jsonl
 from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
-from shardctl.sources.types import Types
+from shardctl.sources.types import UNNAMED, Types
 from shardctl.storage import READ_CHUNK, HashingReader, counted, ordinary, printable, sha256_of
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
@@ -159,6 +159,8 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: S
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
+    if csv and UNNAMED in columns.column_names:
+        said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
     order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])

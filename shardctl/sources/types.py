@@ -48,6 +48,9 @@ It is what a later cell must be like for the column to be one of numbers (shardc
 gives a type do not have it, and take every cell that can be read as this type.
 """
 
+UNNAMED = "Unnamed: 0"
+"""The name of a first column of a CSV file that has none, as pandas reads its own files: it writes its index without a name."""
+
 Classes = Mapping[str, tuple[str, ...]]
 
 MOST_LABELS = 100_000
@@ -205,6 +208,11 @@ class Types:
         """Return the CSV columns that would be numbers without cells such as NA, each with these words."""
         found = {name: kinds.written.hiding_nulls() for name, kinds in self._fields.items() if kinds.written is not None}
         return {name: words for name, words in found.items() if words}
+
+    def has_unnamed(self) -> bool:
+        """Return whether a CSV file has a first column without a name."""
+        kinds = self._fields.get(UNNAMED)
+        return kinds is not None and kinds.written is not None
 
     def null_labels(self) -> list[str]:
         """Return the words for a missing value that are labels of CSV files, sorted."""

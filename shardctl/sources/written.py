@@ -170,6 +170,11 @@ class Written:
         return cls(some, text, digits, whole, tuple(places) if places else None, beyond, inexact, padded, frozenset(nulls))
 
 
+def is_number(cell: str) -> bool:
+    """Return whether a cell looks like a number."""
+    return bool(_LOOKS_LIKE_A_NUMBER.search(cell))
+
+
 def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
     """Return whether a column of float64 is still one with these cells, null where empty; `numbers` are their values.
 

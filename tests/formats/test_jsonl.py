@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardctl.errors import Rejection
 from shardctl.sources import jsonl
-from shardctl.sources.formats.base import Choose, Head, Misfit, Parsed, Reading
+from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Parsed, Reading
 from shardctl.sources.formats.jsonl import JsonLines
 from shardctl.sources.types import Types, without_nulls
 
@@ -39,7 +39,7 @@ def one_by_one(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[tupl
             try:
                 records.append((number, jsonl.parse_line(ended)))
             except Rejection as error:
-                rejects.append((number, error.error, error.message))
+                rejects.append((number, error.error, error.message.replace("recode the file", OTHER_ENCODING)))
     return records, rejects
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -30,6 +31,21 @@ DETECT = "detect"
 
 OTHER_ENCODING = "give its encoding with --encoding (detect finds it), or recode the file"
 """What to do with a text that is not UTF-8, for messages."""
+
+_WIDE_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, which it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def refuse_wide(data: bytes) -> None:
+    """Raise Rejection if a file that is read as UTF-8 begins with the mark of UTF-16 or UTF-32: no byte of it is a line end."""
+    name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
+    if name is not None:
+        raise Rejection("read", "not-utf8", f"it is in {name.upper()}, as its first bytes say; use --encoding {name}")
+
 
 Numbers = npt.NDArray[np.int64]
 

@@ -8,6 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,10 +25,11 @@ from shardctl.sources.formats.base import (
     Numbers,
     Parsed,
     Reading,
+    refuse_wide,
 )
 from shardctl.sources.formats.columns import check_columns
-from shardctl.sources.types import WRITTEN, Types, without_nulls
-from shardctl.sources.written import Written, filled, gives_back
+from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
+from shardctl.sources.written import Written, filled, gives_back, is_number
 from shardctl.storage import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES
@@ -171,6 +173,7 @@ class Delimited:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no header that can be used."""
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
         form = self.of(reading)
+        refuse_wide(data)
         if reading.columns:
             _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
             return Head(mark, reading.columns)
@@ -261,7 +264,6 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
 
 
 RECODE = "give its encoding with --encoding, or recode the file"
-UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
@@ -269,13 +271,12 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     try:
         names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
     except UnicodeDecodeError as error:
-        of_mark = next((name for mark, name in UTF_16_MARKS.items() if line.startswith(mark)), None)
         message = f"the header is not UTF-8 at byte {error.start}; give the encoding with --encoding, or recode the file"
-        if of_mark:
-            message = f"it is in {of_mark.upper()}, as its first two bytes say; use --encoding {of_mark}"
         raise Rejection("read", "not-utf8", message) from None
     except csv.Error as error:
         raise Rejection("read", "no-header", f"the header cannot be read ({error}); is it a CSV file?") from None
+    if len(names) > 1 and not names[0]:
+        names[0] = UNNAMED
     nameless = next((place for place, name in enumerate(names, 1) if not name), None)
     if nameless is not None:
         raise Rejection("read", "nameless-column", f"column {nameless} has no name in the header; write one there")
@@ -283,6 +284,22 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     if twice is not None:
         raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)} in the header; rename one")
     return tuple(names)
+
+
+def looks_like_header(data: bytes, delimiter: str) -> list[str]:
+    """Return the cells of the first row if it looks like a header, none if not.
+
+    They are all different and no numbers, and a column has numbers in the next rows, up to 20, where the row has a name.
+    """
+    try:
+        rows = list(islice(csv.reader(io.StringIO(data.decode(errors="replace"), newline=""), delimiter=delimiter), 21))
+    except csv.Error:
+        return []
+    first, others = (rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]) if rows else ([], [])
+    if len(set(first)) < len(first) or any(map(is_number, first)) or not others:
+        return []
+    columns = zip(*others, strict=True)
+    return first if any(any(cells) and all(not cell or is_number(cell) for cell in cells) for cells in columns) else []
 
 
 def _selected(data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]) -> bytes:

@@ -11,7 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Head, Numbers, Parsed, Reading, Unit
+from shardctl.sources.formats.base import (
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Head,
+    Numbers,
+    Parsed,
+    Reading,
+    Unit,
+    refuse_wide,
+)
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
 from shardctl.sources.formats.ranges import changed, read_range
@@ -67,6 +79,7 @@ class JsonDocument:
         """Return the units: [offset, bytes, records, (stage, error, message) of the reject or None]."""
         cuts: list[list[Any]] = []
         with open(path, "rb", buffering=0) as file:
+            refuse_wide(read_range(file.fileno(), 0, min(size, 4)))
             start = len(BOM) if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM else 0
             ranges = ((place, min(self._buffer, size - place)) for place in range(start, size, self._buffer))
             blocks = (read_range(file.fileno(), place, length) for place, length in ranges)

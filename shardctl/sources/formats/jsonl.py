@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import CHOSEN, Choose, Head, Misfit, Numbers, Parsed, Reading
+from shardctl.sources.formats.base import CHOSEN, OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
@@ -51,6 +51,7 @@ class JsonLines:
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Return the size of the byte order mark."""
+        refuse_wide(data)
         return Head(len(BOM) if data.startswith(BOM) else 0)
 
     def complete(self, data: bytes) -> int:
@@ -302,6 +303,8 @@ def _objects(
         try:
             value = parse_line(line)
         except Rejection as error:
+            if error.error == "not-utf8":
+                error = Rejection(error.stage, error.error, error.message.replace("recode the file", OTHER_ENCODING))
             rejects.append((number, error))
         else:
             yield number, value

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading
+from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.lines import count_lines
 from shardctl.sources.types import Types, without_nulls
 
@@ -88,6 +88,7 @@ class Paragraphs:
 
 
 def _head(data: bytes) -> Head:
+    refuse_wide(data)
     return Head(len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
 
 
