@@ -325,7 +325,7 @@ def run_commands(here: Path, names: list[str]) -> str:
     """Run some commands in a process of their own: it is killed where one waits for a pipe. Return what they said."""
     ran = subprocess.run(
         [sys.executable, "-c", READERS, str(here), *names],
-        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

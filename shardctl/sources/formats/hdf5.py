@@ -56,9 +56,7 @@ class Hdf5:
 
     def open(self, path: str) -> DataSets:
         """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of records."""
-        with open(
-            path, "rb", buffering=0, opener=ordinary
-        ) as plain:  # what h5py says of a lost file has no number
+        with open(path, "rb", buffering=0, opener=ordinary) as plain:  # what h5py says of a lost file has no number
             start = plain.read(len(MAGIC))
         if start != MAGIC:
             message = "it is no HDF5 file, although its name says so, or damaged at its beginning; get it again"
