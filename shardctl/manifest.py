@@ -116,7 +116,7 @@ class Manifest:
         return json.dumps(record, indent=1) + "\n"
 
     def strange_sources(self) -> tuple[str, ...]:
-        """Return the sources that no conversion records so: neither an absolute path without `..` nor a URL. None is followed."""
+        """Return the sources that no conversion records so: neither an absolute path without `..` nor a URL."""
         return tuple(source for source in self.sources if not (is_url(source) or is_absolute_place(source)))
 
     @classmethod
@@ -134,7 +134,8 @@ class Manifest:
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(root)) from None
         except NotADirectoryError:
-            raise DatasetError(f"{printable(str(root))}: a file, not the folder of a dataset") from None
+            what = "a file" if is_file(root) else "a pipe or a device"
+            raise DatasetError(f"{printable(str(root))}: {what}, not the folder of a dataset") from None
         except OSError as error:
             why = error.strerror or error
             raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error

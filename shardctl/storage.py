@@ -253,9 +253,9 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise StorageError if a folder in which shardctl works is a link, or has one at any depth, or a pipe or a device.
+    """Raise StorageError if a folder in which shardctl works is a link, or has a link, a pipe or a device at any depth.
 
-    shardctl makes none of these there, and whoever reads or writes in the folder afterwards would follow them.
+    shardctl makes none of these there. Who reads or writes in the folder afterwards would follow them.
     """
     refuse_link(folder)
     left = [folder]
@@ -267,8 +267,8 @@ def refuse_links(folder: Path) -> None:
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     refuse_link(Path(entry.path))
                     raise StorageError(
-                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket or a device), in a folder that"
-                        " shardctl works in; remove it, then run the same command again"
+                        f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket or a device);"
+                        " remove it, then run the same command again"
                     )
 
 

@@ -488,10 +488,18 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
 def test_what_is_left_of_a_killed_look_at_a_store_goes(photos: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PACE", QUICK)
     convert(photos, url)
-    for key in ("probe-0123", "lease.json", "0123/done/0000001.arrow"):
+    for key in ("probe-0123", "lease.json", f"{'0123' * 8}/done/0000001.arrow"):
         open_store(url).put(f".shardctl/{key}", b"left")
     assert convert(photos, url).status == "up-to-date"
     nothing_is_left(url)
+
+
+def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos: Path, url: str) -> None:
+    open_store(url).put(".shardctl/mine/done/a.json", b"{}")
+    convert(photos, url)
+    assert convert(photos, url).status == "up-to-date"
+    assert convert(photos, url, overwrite=True, seed=7).status == "updated"
+    assert ".shardctl/mine/done/a.json" in keys(url)
 
 
 def test_a_manifest_that_changes_while_it_is_looked_at(photos: Path, url: str, object_server: ObjectServer) -> None:

@@ -23,7 +23,7 @@ import shardctl
 from shardctl.codecs import image
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.restoration import evidence, repairing
+from shardctl.restoration import Listener, evidence, repairing
 from shardctl.tables import read_rejects
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
@@ -97,8 +97,6 @@ DAMAGE: dict[str, Damage] = {
     "shard and table": lambda out: [flip(out / SHARD), flip(out / "shards.arrow")],
     "both lists of shards": lambda out: [flip(out / "SHA256SUMS"), flip(out / "shards.arrow")],
     "shard and plan": lambda out: [(out / SHARD).unlink(), flip(out / "plan.arrow")],
-    "manifest, plan and shard": lambda out: [nibble(out), cut(out / "plan.arrow"), zero(out / SHARD)],
-    "manifest and rejects": lambda out: [nibble(out), (out / "rejects.jsonl").unlink()],
     "all tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
 }  # fmt: skip
 
@@ -112,6 +110,54 @@ def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damag
     assert sums(here / "out") == sums(made / "out")
     assert sorted(os.listdir(here / "out")) == sorted(os.listdir(made / "out"))
     assert shardctl.repair(here / "out").status == "whole"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda out: [nibble(out), cut(out / "plan.arrow"), zero(out / SHARD)],
+        lambda out: [nibble(out), (out / "rejects.jsonl").unlink()],
+    ],
+    ids=["plan and shard", "rejects"],
+)
+def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_the_caller_says_so(
+    here: Path, made: Path, damage: Damage
+) -> None:
+    damage(here / "out")
+    told: list[tuple[str, ...]] = []
+    result = shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append))
+    assert result.status == "damaged"
+    assert f"where it says: {made / 'in'}; say where they are with --source SRC" in result.unrepaired[0].message
+    assert told == []
+    assert shardctl.repair(here / "out", workers=0, sources=[made / "in"]).status == "repaired"
+    assert sums(here / "out") == sums(made / "out")
+
+
+@pytest.mark.parametrize("source", ["../secret", "secret", "/data/../etc"])
+def test_a_source_as_no_conversion_records_it_is_not_read(
+    here: Path, made: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody has altered the manifest with its digest. What is read otherwise is told before."""
+    monkeypatch.chdir(made)  # where `in` would be found
+    record = json.loads((here / "out" / "manifest.json").read_text())
+    (here / "out" / "manifest.json").write_text(signed({**record, "sources": [source.replace("secret", "in")]}))
+    (here / "out" / SHARD).unlink()
+    result = shardctl.repair(here / "out", workers=0)
+    assert "sources as no conversion records them, and they are not read" in result.unrepaired[0].message
+    (here / "out" / "manifest.json").write_text(signed(record))
+    told: list[tuple[str, ...]] = []
+    assert shardctl.repair(here / "out", workers=0, listener=Listener(reading=told.append)).status == "repaired"
+    assert told == [(str(made / "in"),)]
+
+
+def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(here: Path, made: Path) -> None:
+    path = here / "out" / "manifest.json"
+    path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
+    (here / "out" / SHARD).unlink()
+    result = shardctl.repair(here / "out", workers=0)
+    assert "where it says: s3://somebody/else" in result.unrepaired[0].message
+    assert shardctl.open(here / "out").manifest.sources == ()
+    assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
 
 def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(here: Path, made: Path) -> None:

@@ -182,8 +182,8 @@ def test_a_table_of_shards_that_leads_astray_is_refused(
 def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset: Path, tmp_path: Path, names: str) -> None:
     (tmp_path / "victim.txt").write_text("mine")
     (dataset / "manifest.json").unlink()
-    (dataset / ".shardctl" / "job").mkdir(parents=True)
-    (dataset / ".shardctl" / "job" / "replaced.json").write_text(names.replace("{folder}", str(tmp_path)))
+    (dataset / ".shardctl" / "repair-00").mkdir(parents=True)
+    (dataset / ".shardctl" / "repair-00" / "replaced.json").write_text(names.replace("{folder}", str(tmp_path)))
     with pytest.raises(DatasetError, match=r"replaced.json: not written by shardctl"):
         shardctl.repair(dataset)
     assert (tmp_path / "victim.txt").read_text() == "mine"

@@ -38,7 +38,6 @@ from shardctl.conversion.result import (
 from shardctl.conversion.staging import (
     begin,
     go_on,
-    is_given_up,
     refuse_to_lose,
     unfinished,
 )
@@ -323,7 +322,7 @@ class Conversion:
 
         It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
         """
-        if self.held is None and (publish.is_broken_off(self.target) or is_given_up(self.staging)):
+        if self.held is None and self.place.is_broken_off():
             with contextlib.suppress(BusyError, StorageError), self.place.writing(None):
                 publish.recover(self.target)
                 generations.settle(self.target)

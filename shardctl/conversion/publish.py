@@ -155,7 +155,7 @@ def _begun(target: Path) -> Path | None:
     """Return the folder of the job whose dataset has begun to take its place."""
     if not is_folder(target / STAGING):
         return None
-    return next((found.parent for found in (target / STAGING).glob(f"*/{REPLACED}") if is_folder(found.parent)), None)
+    return next((job for job in jobs_in(target / STAGING) if os.path.lexists(job / REPLACED)), None)
 
 
 def _is_marked(folder: Path) -> bool:

@@ -32,12 +32,17 @@ _JOB_NAME = re.compile(r"([0-9a-f]{32}(-update)?|(repair|write)-[0-9a-f]+)(\.[0-
 """The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and those of discarded ones."""
 
 
+def is_job_name(name: str) -> bool:
+    """Return whether the folder of a job may have this name."""
+    return _JOB_NAME.fullmatch(name) is not None
+
+
 def jobs_in(staging: Path) -> list[Path]:
     """Return the folders in a staging folder that have the name of a job. Nothing else there is ever deleted: it is a person's.
 
     Raises OSError.
     """
-    return sorted(path for path in staging.iterdir() if _JOB_NAME.fullmatch(path.name) and is_folder(path))
+    return sorted(path for path in staging.iterdir() if is_job_name(path.name) and is_folder(path))
 
 
 def is_given_up(staging: Path) -> bool:

@@ -12,6 +12,7 @@ from shardctl.errors import Rejection
 from shardctl.sources.brought import is_brought, local
 from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
 from shardctl.sources.types import Types
+from shardctl.storage import ordinary
 
 
 class Look(Protocol):
@@ -137,7 +138,7 @@ def _look_at(stretch: Stretch, survey: Survey) -> dict[str, Any]:
     if stretch.unit is None and stretch.offset == 0 and stretch.suffix in PLAIN_TEXTS:
         from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need
 
-        with open(stretch.path, "rb", buffering=0) as file:
+        with open(stretch.path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))
     if stretch.unit is None:
         return {"scan": form.scan(stretch.path, stretch.offset, stretch.size, survey.reading)}

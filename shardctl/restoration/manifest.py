@@ -106,8 +106,8 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
     """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made and what is in it.
 
     The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified, and the paths of the sources
-    if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are corrected
-    once the tables are repaired. Raises DatasetError if too little is left.
+    if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are
+    corrected once the tables are repaired. Raises DatasetError if too little is left.
     """
     sums = _proven_sums(root)
     if sums is None:

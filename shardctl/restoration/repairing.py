@@ -261,21 +261,21 @@ class Repair:
     def _settle_sources(self) -> None:
         """Tell where the sources are read that the manifest names. Raises DatasetError where it cannot be relied on.
 
-        A dataset may come from anybody: only a whole manifest is believed, and only a place that a conversion may have recorded.
+        A dataset may come from anybody: only a whole manifest is believed, and only a place that a conversion may record.
         """
         if self.sources:
             return
         if self.doubtful:
             raise DatasetError(
-                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says: {_listed(self.doubtful)};"
-                " say where they are with --source SRC, once per source"
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says:"
+                f" {_listed(self.doubtful)}; say where they are with --source SRC, once per source"
             )
         if not self.manifest.sources:
             raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
         if strange := self.manifest.strange_sources():
             raise DatasetError(
-                f"the manifest names sources as no conversion records them, and they are not read: {_listed(strange)}; say where"
-                " the sources are with --source SRC, once per source"
+                f"the manifest names sources as no conversion records them, and they are not read: {_listed(strange)}; say"
+                " where the sources are with --source SRC, once per source"
             )
         self.listener.reading(self.manifest.sources)
 

@@ -56,7 +56,7 @@ class RepairResult:
 class Listener:
     """Callbacks for the progress of a repair: first the files checked, then the records read, each as (done, total).
 
-    `reading` is told, before anything is read there, where the sources are that the manifest names and the caller does not.
+    `reading` gets the places of the sources that the manifest names, before anything is read there.
     """
 
     checking: Callable[[int, int], None] = lambda done, total: None

@@ -23,6 +23,7 @@ from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
 from shardctl.sources.buckets import asking, changed, close_stores, number_of, store_of
 from shardctl.sources.local_copies import PART, LocalCopies
 from shardctl.stand_ins import Object, folder_of_all, object_of
+from shardctl.storage import ordinary
 from shardctl.stores.base import Stored
 from shardctl.stores.listing import Keys, list_keys, under
 
@@ -106,7 +107,7 @@ def size_of(path: str) -> int:
 def begin_of(path: str, size: int) -> bytes:
     """Return the first bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
     if not is_brought(path):
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=ordinary) as file:
             return file.read(size)
     future = _begins.get(path)
     return read(path, size) if future is None or size > BEGIN_BYTES else future.result()[:size]

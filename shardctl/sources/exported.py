@@ -19,7 +19,7 @@ from shardctl.layout import Layout
 from shardctl.sources.brought import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.storage import FileFacts, is_file, sha256_of
+from shardctl.storage import FileFacts, is_file, ordinary, sha256_of
 from shardctl.tables import CHECKSUMS
 
 DESCRIPTION = "shardctl.json"
@@ -217,7 +217,7 @@ def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
     path = local_path(folder / CHECKSUMS)
     if not is_file(path) or sha256_of(path) != export.loose.sums:
         raise ValueError(f"{CHECKSUMS} is not the one of the export")
-    with open(path, "rb") as lines:
+    with open(path, "rb", opener=ordinary) as lines:
         for line in lines:
             sha256, _, name = line.decode().removesuffix("\n").partition("  ")
             if name not in export.files:

@@ -36,6 +36,10 @@ class Destination(Protocol):
         """Raise StorageError if nothing can be written there."""
         ...
 
+    def is_broken_off(self) -> bool:
+        """Return whether a killed process had begun to replace the dataset or to delete a job, which the next writer completes."""
+        ...
+
     def free_bytes(self) -> int | None:
         """Return how many bytes are free; None where that is not limited."""
         ...

@@ -34,6 +34,10 @@ class Folder:
         """Raise StorageError if nothing can be written there. Writes nothing."""
         check_writable(self.target)
 
+    def is_broken_off(self) -> bool:
+        """Look beside the folder, and into the staging folder."""
+        return publish.is_broken_off(self.target) or staging.is_given_up(self._staging)
+
     def free_bytes(self) -> int | None:
         """Return the free bytes of the file system."""
         return free_bytes(self.target)

@@ -29,6 +29,7 @@ from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChang
 from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
 from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
+from shardctl.stored import is_path_below
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
@@ -143,8 +144,13 @@ class OnStore:
                 return True
 
     def _note(self, entry: Stored) -> None:
-        """Bring a file of a job; of a marker only note that it is there."""
+        """Bring a file of a job; of a marker only note that it is there. What is no job of ours is left alone.
+
+        A key may have any parts: one that leads upwards would be written elsewhere on this machine.
+        """
         _, job, *inner = entry.key.split("/")
+        if not is_path_below(entry.key) or (inner and not staging.is_job_name(job)):
+            return
         (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
         (self._jobs if inner else self._loose).add(job)
         if not inner or inner[0] == PARTS:
@@ -163,6 +169,10 @@ class OnStore:
     def check_writable(self) -> None:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
         probe(self._store)
+
+    def is_broken_off(self) -> bool:
+        """Return whether there is anything of a job: who writes finds out, and takes away what has become a dataset."""
+        return bool(self._jobs or self._loose)
 
     def free_bytes(self) -> int | None:
         """Return that there is no limit."""
@@ -257,7 +267,7 @@ class OnStore:
 
     def make_room(self, folder: Path) -> None:
         """Take away the jobs of before, here and there, and make the folder of a job."""
-        for job in self._store.children(STAGING)[0]:
+        for job in filter(staging.is_job_name, self._store.children(STAGING)[0]):
             self.discard(self.target / STAGING / job)
         folder.mkdir(parents=True)
 

@@ -24,7 +24,7 @@ from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.restored import RESTORED, declared_by, restored
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.types import Types
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 MAGIC = bytes.fromhex("83af70d10d884a3f") + bytes(8) + bytes.fromhex("4000000000000000") + bytes.fromhex("91bac23c9287e1a9")
 """What every file begins with: the head of a block and the signature of Riegeli, on which the format is built."""
@@ -84,7 +84,7 @@ class ArrayRecord:
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:
         """Open a file for the block. Raises OSError, Rejection."""
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             start = file.read(len(MAGIC))
         if start != MAGIC:
             message = "it is no ArrayRecord file, although its name says so, or damaged at its beginning; get it again"

@@ -29,6 +29,7 @@ from shardctl.sources.formats.columns import (
     version_of,
 )
 from shardctl.sources.types import Types
+from shardctl.storage import ordinary
 
 FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -104,7 +105,7 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _open(path: str) -> _File | _Stream:
     """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
     version = version_of(path)
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         start = file.read(len(FILE_MAGIC))
     if start.startswith(_FEATHER_1):
         message = "a file of Feather version 1, which is not read; read it with pyarrow.feather and write it again as version 2"
@@ -134,7 +135,7 @@ class _File:
         try:
             if len(batches) != self.count:
                 raise ValueError("the number of record batches is wrong")
-            with open(self.path, "rb", buffering=0) as file:
+            with open(self.path, "rb", buffering=0, opener=ordinary) as file:
                 return [[*block, _rows(file.fileno(), block)] for block in batches]
         except (struct.error, ValueError) as error:
             raise damaged("the file", error) from error
@@ -200,7 +201,7 @@ def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Blo
     """
     tail = len(FILE_MAGIC) + 4
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             end = version[0] - tail
             (size,) = struct.unpack("<i", os.pread(file.fileno(), 4, end))
             data = os.pread(file.fileno(), size, end - size)

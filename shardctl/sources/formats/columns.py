@@ -19,7 +19,7 @@ from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMi
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
-from shardctl.storage import first_repeated, printable
+from shardctl.storage import first_repeated, ordinary, printable
 
 BATCH_ROWS = 4096
 """Rows of a batch at most."""
@@ -422,7 +422,7 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
     """Give a range of a file to a digest. Raises Rejection if the file is shorter, OSError."""
     buffer = bytearray(min(_HASHED, size))
     view = memoryview(buffer)
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
         while size:
             part = view[: min(len(view), size)]
             fill(file.fileno(), offset, part)

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed
+from shardctl.storage import ordinary
 
 BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little beside a header."""
@@ -168,7 +169,7 @@ def open_content(path: str, is_plain: Callable[[bytes], bool] = never_plain) -> 
 
     `is_plain` tells of the first HEAD_BYTES that look like those of a compressed file whether they are no such thing.
     """
-    file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+    file = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
     try:
         start = file.read(HEAD_BYTES)
         file.seek(0)

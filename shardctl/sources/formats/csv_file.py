@@ -43,12 +43,13 @@ from shardctl.sources.formats.csv import (
 from shardctl.sources.formats.lines import range_of
 from shardctl.sources.formats.ranges import changed, fill
 from shardctl.sources.types import Types
+from shardctl.storage import ordinary
 
 
 @lru_cache(64)
 def _head_of(path: str, _version: Version, form: Delimited, reading: Reading) -> Head:
     """Return the head of a file; it is read again when it is another one."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         return form.head(file.read(HEAD_BYTES + 4), reading)
 
 
@@ -82,7 +83,7 @@ class DelimitedFile:
         """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read from start to end."""
         form = self.form.of(reading)
         head = _head(path, form, reading).size
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             end = os.fstat(file.fileno()).st_size
             if offset + size > end:
                 raise changed()

@@ -18,7 +18,7 @@ from shardctl.errors import InstallError, Rejection, first_line
 from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -56,7 +56,7 @@ class Hdf5:
 
     def open(self, path: str) -> DataSets:
         """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of records."""
-        with open(path, "rb", buffering=0) as plain:  # what h5py says of a file that is not there has no number
+        with open(path, "rb", buffering=0, opener=ordinary) as plain:  # what h5py says of a lost file has no number
             start = plain.read(len(MAGIC))
         if start != MAGIC:
             message = "it is no HDF5 file, although its name says so, or damaged at its beginning; get it again"

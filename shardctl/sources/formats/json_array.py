@@ -28,7 +28,7 @@ from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
 from shardctl.sources.formats.ranges import changed, read_range
 from shardctl.sources.types import Types
-from shardctl.storage import format_bytes
+from shardctl.storage import format_bytes, ordinary
 
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","
@@ -78,7 +78,7 @@ class JsonDocument:
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units: [offset, bytes, records, (stage, error, message) of the reject or None]."""
         cuts: list[list[Any]] = []
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_wide(read_range(file.fileno(), 0, min(size, 4)))
             start = len(BOM) if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM else 0
             ranges = ((place, min(self._buffer, size - place)) for place in range(start, size, self._buffer))
@@ -126,7 +126,7 @@ class JsonDocument:
 
     def _parts(self, path: str, unit: Unit, digest: Digest | None) -> Iterator[tuple[int, bytes]]:
         """Yield (number of the first record, records as lines), at least one part."""
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             data = read_range(file.fileno(), unit.offset, unit.size)
             # A unit begins after the comma of an array, or outside of all arrays.
             in_array = unit.offset > 0 and os.pread(file.fileno(), 1, unit.offset - 1) == b","

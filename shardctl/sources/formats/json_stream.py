@@ -31,6 +31,7 @@ from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
+from shardctl.storage import ordinary
 
 
 class JsonStream:
@@ -50,7 +51,7 @@ class JsonStream:
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Read a file to its end. `fault` is why it is not read further: stage, error and message, or None."""
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             elements = _Elements(file, path, reading, self._longest, self._block)
             records = sum(1 for _ in elements)
             fault = elements.fault
@@ -93,7 +94,7 @@ class JsonStream:
         lines: list[bytes] = []
         faults: dict[int, Rejection] = {}
         size, left, number = 0, unit.records, unit.first
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             elements = _Elements(file, path, reading, self._longest, self._block)
             for place, element in enumerate(elements):
                 if place < unit.skip:

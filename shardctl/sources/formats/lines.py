@@ -28,7 +28,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.ranges import changed, fill, read_range
 from shardctl.sources.types import Types
-from shardctl.storage import format_bytes
+from shardctl.storage import format_bytes, ordinary
 
 BUFFER_BYTES = 1 << 20
 """Newlines are counted in one buffer of this size that is used again and again: counting a whole piece at once takes 5 to 12
@@ -85,7 +85,7 @@ class LineFile:
 
         Line ends before the first record are not counted. The first piece also says where that record begins.
         """
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             head = self._head(file, reading).size if offset == 0 else 0
             first, last, counts = self._newlines(file, offset, size, head)
             ended = size > 0 and read_range(file.fileno(), offset + size - 1, 1) == b"\n"
@@ -156,7 +156,7 @@ class LineFile:
 
     def _wanted(self, path: str, unit: Unit, reading: Reading, digest: Digest | None) -> tuple[Head, bytes]:
         """Return the bytes of the records of a unit without those that it passes over."""
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             head = self._head(file, reading)
             data = read_range(file.fileno(), unit.offset, unit.size)
         if digest is not None:
@@ -224,5 +224,5 @@ def _parts(data: bytes, first: int, most: int) -> Iterator[tuple[int, bytes]]:
 
 def range_of(path: str, unit: Unit) -> bytes:
     """Return the bytes of a unit. Raises Rejection if the file is shorter, OSError."""
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
         return read_range(file.fileno(), unit.offset, unit.size)

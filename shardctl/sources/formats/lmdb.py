@@ -23,7 +23,7 @@ from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 MAGIC = b"\xde\xc0\xef\xbe"
 MAGIC_AT = 16
@@ -85,7 +85,7 @@ class Lmdb:
     @contextmanager
     def _open(self, path: str) -> Iterator[_Entries]:
         """Open a file for the block. Nothing is written, not even a lock. Raises OSError, Rejection."""
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             start = file.read(MAGIC_AT + len(MAGIC))
             size = file.seek(0, 2)
         if start[MAGIC_AT:] != MAGIC:

@@ -29,7 +29,7 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.small_files import read_small
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 INDEX = "index.json"
 
@@ -295,7 +295,7 @@ def check_hashes(path: str) -> None:
     hashes = {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES} if listed is not None else {}
     if listed is None or not hashes:
         return
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
         while chunk := file.read(HASHED_BYTES):
             for each in hashes.values():
                 each.update(chunk)

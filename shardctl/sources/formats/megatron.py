@@ -25,7 +25,7 @@ from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numb
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import batch_of
 from shardctl.sources.formats.ranges import fill, read_range
-from shardctl.storage import format_bytes, printable
+from shardctl.storage import format_bytes, ordinary, printable
 
 MAGIC = b"MMIDIDX\0\0"
 COLUMN = "tokens"
@@ -58,7 +58,7 @@ class Megatron:
     def open(self, path: str) -> Sequences:
         """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no tokens beside it."""
         tokens = local(str(Path(path).with_suffix(".bin")))
-        index = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             return Sequences(index, tokens)
         except BaseException:
@@ -73,7 +73,7 @@ class Sequences:
         self._index, self._tokens = index, tokens
         self._type, self._count = _read_head(index)
         try:
-            self._file = open(tokens, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+            self._file = open(tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         except FileNotFoundError:
             message = f"its tokens are not there ({printable(Path(tokens).name)}); put this file beside it"
             raise Rejection("read", "no-tokens", message) from None

@@ -24,7 +24,7 @@ from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
 from shardctl.sources.formats.ranges import fill
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 MAGIC = b"\x93NUMPY"
 
@@ -217,7 +217,7 @@ class Npy:
 
     def open(self, path: str) -> StoredRows:
         """Return the rows of an array. Raises OSError; Rejection if the file has more or less than the header says."""
-        file = open(path, "rb")  # noqa: SIM115 (closed by close)
+        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             header = read_header(file, "it")
             array = Stored(COLUMN, "the array", header, header.size)

@@ -21,7 +21,7 @@ from shardctl.sources.formats.npy import Header, Stored, StoredRows, check_size,
 from shardctl.sources.formats.numbered import batch_of, runs_of
 from shardctl.sources.formats.ranges import read_range
 from shardctl.sources.splits import split_word
-from shardctl.storage import printable
+from shardctl.storage import ordinary, printable
 
 _HEAD = struct.Struct("<4s5H3I2H")
 """What stands before the name of a member: of it the lengths of the name and of what follows it are used."""
@@ -39,7 +39,7 @@ class Npz:
 
     def open(self, path: str) -> NpzRows | InflatedRows:
         """Return the rows of the arrays. Raises OSError; Rejection if they are not the columns of records."""
-        file = open(path, "rb")  # noqa: SIM115 (closed by close)
+        file = open(path, "rb", opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             return _rows(file, path)
         except _FAULTS as error:

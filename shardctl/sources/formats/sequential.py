@@ -31,7 +31,7 @@ from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
-from shardctl.storage import counted, format_bytes
+from shardctl.storage import counted, format_bytes, ordinary
 
 NAMED_BYTES = 1000
 """In so many places of a part that could not be decoded, the byte is looked up and named."""
@@ -166,7 +166,7 @@ class _Records:
         self._record_bytes = form.record_bytes
         self._buffer = b""
         self._ended = False
-        self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file: BinaryIO = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             self._start(form, path, reading, offset)
         except BaseException:

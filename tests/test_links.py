@@ -1,0 +1,462 @@
+"""Links and pipes in the folders that shardctl works in: nothing behind a link is changed, and nothing waits for a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from test_untrusted import signed
+
+import shardctl
+from shardctl import storage
+from shardctl.errors import DatasetError, ShardctlError, StorageError
+from shardctl.inspection.overview import overview
+from shardctl.inspection.records import head
+from shardctl.inspection.saving import save
+from shardctl.remote.cache import About, Cache
+
+FINGERPRINT = "0123456789abcdef" * 2
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """raw/, and out/, a dataset of it with earlier generations, and precious/: what a person has elsewhere."""
+    root = tmp_path_factory.mktemp("links")
+    (root / "raw").mkdir()
+    for number in range(3):
+        write_lines(root / "raw" / f"{number}.jsonl", 12)
+    convert(root / "raw", root / "out", keep=2)
+    write_lines(root / "raw" / "0.jsonl", 13)
+    convert(root / "raw", root / "out", keep=2, update=True)
+    # All names that shardctl gives to what it deletes: the names alone must not decide.
+    names = ["a.txt", "sub/b.txt", "sub/deep/c.txt", "lease", "job.json", "replaced.json", "new/d.txt", "done/e.txt", "files/f"]
+    names += ["shards/g", "tables/h", "dataset.json", "manifest.json", "00001/manifest.json", ".unfinished/i", "9.jsonl"]
+    names += [f"{FINGERPRINT}/j", f"{FINGERPRINT}-update/k", f"repair-{FINGERPRINT[:8]}/l", "write-00ff/m", "x/job.json"]
+    names += [f"{FINGERPRINT}.{FINGERPRINT[:8]}/n", ".00001.01234567/o", "x/replaced.json", f"{FINGERPRINT[:16]}/files/p"]
+    for name in names:
+        path = root / "precious" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("[]" if path.suffix == ".json" else name)
+    return root
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path) -> Path:
+    """A copy of all that."""
+    return copied(made, tmp_path)
+
+
+def copied(made: Path, to: Path) -> Path:
+    shutil.copytree(made, to, dirs_exist_ok=True)
+    manifest = to / "out" / "manifest.json"
+    manifest.write_text(signed({**json.loads(manifest.read_text()), "sources": [str(to / "raw")]}))
+    return to
+
+
+def write_lines(path: Path, count: int) -> None:
+    path.write_text("".join(f'{{"text": "{path.stem} {line}", "label": {line % 2}}}\n' for line in range(count)))
+
+
+def convert(*given: Any, **options: Any) -> Any:
+    return shardctl.convert(*given, **{"workers": 0, "samples_per_shard": 6, **options})
+
+
+def state(root: Path) -> dict[str, str]:
+    """Return all that is below a folder, with a digest of each file; links are not followed."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
+        found[str(path.relative_to(root))] = f"{stat.S_IFMT(status.st_mode)} {digest} {status.st_mtime_ns if digest else ''}"
+    return found
+
+
+def snapshot(here: Path) -> Any:
+    return len(shardctl.snapshot(here / "out", here / "raw", samples_per_shard=6, workers=0))
+
+
+COMMANDS: dict[str, Callable[[Path], Any]] = {
+    "dry run": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5, dry_run=True),
+    "dry run, up to date": lambda here: convert(here / "raw", here / "out", dry_run=True),
+    "up to date": lambda here: convert(here / "raw", here / "out"),
+    "dry run of an update": lambda here: convert(here / "raw", here / "out", update=True, dry_run=True),
+    "repair": lambda here: shardctl.repair(here / "out", workers=0),
+    "compact": lambda here: shardctl.compact(here / "out"),
+    "prune": lambda here: shardctl.prune(here / "out", "label == 1"),
+    "update": lambda here: convert(here / "raw", here / "out", update=True, keep=1),
+    "merge": lambda here: shardctl.merge(here / "out"),
+    "part": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=4, part="1/2"),
+    "snapshot": snapshot,
+    "overwrite": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5),
+    "write": lambda here: shardctl.write(here / "out", [{"x": 1}], overwrite=True),
+    "write parts": lambda here: shardctl.write(here / "out", parts_of, parts=[1, 2], overwrite=True),
+    "export": lambda here: shardctl.export(here / "out", here / "ex", "mds", workers=0),
+    "export again": lambda here: shardctl.export(here / "out", here / "ex", "files", workers=0, overwrite=True),
+    "open": lambda here: [len(batch["key"]) for batch in shardctl.open(here / "out").loader(batch_size=7)],
+    "inspect": lambda here: overview(here / "out"),
+    "verify": lambda here: shardctl.verify(here / "out"),
+}  # fmt: skip
+
+
+def parts_of(part: int) -> Iterator[dict[str, int]]:
+    yield {"x": part}
+
+
+PLACES = (
+    "out/.shardctl",
+    f"out/.shardctl/{FINGERPRINT}",
+    f"out/.shardctl/{FINGERPRINT}/new",
+    f"out/.shardctl/repair-{FINGERPRINT[:8]}",
+    f"out/.shardctl/write-{FINGERPRINT}/parts",
+    "out/.shardctl/mine",
+    "out/generations",
+    "out/generations/00001",
+    "out/generations/.unfinished",
+    ".out.shardctl",
+    ".out.shardctl.old",
+    "out/mine",
+    "ex.partial",
+    f"ex.partial/{FINGERPRINT[:16]}/files",
+    "ex",
+)
+
+
+def plant(path: Path, target: Path) -> None:
+    """Put a link in the place of whatever is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def refused(call: Callable[[Path], Any], here: Path) -> str | None:
+    """Call a command, and return what it says if it refuses."""
+    try:
+        call(here)
+    except ShardctlError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
+    before = state(here / "precious")
+    for name, command in COMMANDS.items():
+        plant(here / place, here / "precious")
+        refused(command, here)
+        assert state(here / "precious") == before, name
+
+
+@pytest.mark.parametrize("command", ["repair", "compact", "update", "overwrite", "write", "part", "dry run"])
+def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str) -> None:
+    write_lines(here / "raw" / "1.jsonl", 14)
+    (here / "out" / ".shardctl").symlink_to(here / "precious")
+    message = refused(COMMANDS[command], here)
+    assert message is not None
+    assert "out/.shardctl: a link to " in message
+    assert "Remove the link (what it leads to stays as it is)" in message
+
+
+def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:
+    (here / "out" / ".shardctl").mkdir()
+    (here / "out" / ".shardctl" / "lease").symlink_to(here / "precious" / "a.txt")
+    with pytest.raises(StorageError, match=r"\.shardctl/lease: a link to"):
+        COMMANDS["overwrite"](here)
+    assert (here / "precious" / "a.txt").read_text() == "a.txt"
+
+
+@pytest.mark.parametrize("command", ["repair", "compact", "prune", "update", "overwrite", "write"])
+def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(here: Path, command: str) -> None:
+    """Some caches keep all files of a dataset as links to others."""
+    for path in [path for path in (here / "out").iterdir() if path.is_file()]:
+        path.rename(here / "precious" / path.name)
+        path.symlink_to(here / "precious" / path.name)
+    before = state(here / "precious")
+    assert len(shardctl.open(here / "out")) == 37
+    refused(COMMANDS[command], here)
+    assert state(here / "precious") == before
+
+
+def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here: Path) -> None:
+    (here / "out").rename(here / "real")
+    (here / "out").symlink_to(here / "real")
+    assert COMMANDS["up to date"](here).status == "up-to-date"
+    assert COMMANDS["overwrite"](here).samples == 37
+    assert COMMANDS["repair"](here).status == "whole"
+    assert COMMANDS["compact"](here)
+    assert (here / "out").is_symlink()
+    assert shardctl.verify(here / "real").ok
+
+
+@pytest.mark.parametrize("command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"])
+def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) -> None:
+    """Also where the dataset that they are in is replaced, and one that is called as a shard of the new one."""
+    write_lines(here / "raw" / "1.jsonl", 14)
+    shutil.copytree(here / "precious", here / "out" / ".shardctl" / "mine")
+    shutil.copytree(here / "precious", here / "out" / "train-00008.arrow")
+    before = state(here / "precious")
+    refused(COMMANDS[command], here)
+    assert state(here / "out" / ".shardctl" / "mine") == before
+    assert state(here / "out" / "train-00008.arrow") == before
+
+
+@pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old", "out/generations/2024", "out/generations/.git"])
+def test_folders_that_only_look_like_ours_stay(here: Path, name: str) -> None:
+    shutil.copytree(here / "precious" / "sub", here / name)
+    before = state(here / name)
+    for command in ("up to date", "repair", "compact", "update", "overwrite"):
+        refused(COMMANDS[command], here)
+        assert state(here / name) == before, command
+
+
+@pytest.mark.parametrize("command", ["up to date", "dry run, up to date", "dry run", "dry run of an update"])
+def test_a_check_deletes_nothing(here: Path, command: str) -> None:
+    for name in (f"repair-{FINGERPRINT[:8]}", FINGERPRINT, "mine"):
+        (here / "out" / ".shardctl" / name / "new").mkdir(parents=True)
+        (here / "out" / ".shardctl" / name / "new" / "a").write_text("a")
+    before = state(here / "out")
+    refused(COMMANDS[command], here)
+    assert state(here / "out") == before
+
+
+def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "sub").mkdir(parents=True)
+    (outside / "sub" / "a").write_text("mine")
+    tree = tmp_path / "ours" / "tree"
+    (tree / "deep" / "deeper").mkdir(parents=True)
+    (tree / "deep" / "file").write_text("")
+    for name in ("link", "deep/link", "deep/deeper/link"):
+        (tree / name).symlink_to(outside)
+    storage.remove_tree(tree, tmp_path)
+    assert os.listdir(tmp_path / "ours") == []
+    (tmp_path / "ours" / "link").symlink_to(outside)
+    for path in (tmp_path / "ours" / "link", tmp_path / "ours" / "link" / "sub"):
+        with pytest.raises(StorageError, match="ours/link: a link to"):
+            storage.remove_tree(path, tmp_path)
+    assert (outside / "sub" / "a").read_text() == "mine"
+
+
+# --- folders beside datasets ---
+
+
+def test_a_cache_follows_no_link(here: Path) -> None:
+    """Neither in the place of a dataset, nor of its shards, nor of a file that it writes in place."""
+    before, cache, about = state(here / "precious"), Cache(here / "cache"), About("s3://bucket/out", "1", "0" * 64)
+
+    def bring(folder: Path) -> tuple[int, int]:
+        (folder / "manifest.json").write_text("{}")
+        return 1, 1
+
+    found = cache.make(about, 100, bring)
+    assert found is not None
+    folder = found.folder
+    found.attach(1, 1)
+    found.path("a.arrow").symlink_to(here / "precious" / "a.txt")
+    with pytest.raises(StorageError, match=r"a\.arrow: cannot write here"):
+        found.keep_tail(0, "a.arrow", 100, 1, lambda: b"tail")
+    del found
+    shutil.rmtree(folder / "shards")
+    (folder / "shards").symlink_to(here / "precious")
+    assert cache.find(about.url, about.version) is None
+    assert cache.clear() == ([], [])
+    with pytest.raises(StorageError, match="has the name of a dataset of this cache"):
+        cache.make(about, 100, bring)
+    shutil.rmtree(folder)
+    folder.symlink_to(here / "precious")
+    with pytest.raises(StorageError, match="has the name of a dataset of this cache"):
+        cache.make(about, 100, bring)
+    assert cache.clear() == ([], [])
+    folder.unlink()
+    shutil.copytree(here / "precious", folder)
+    assert cache.clear() == ([], [])
+    assert state(folder) == state(here / "precious") == before
+
+
+def test_records_are_not_saved_behind_a_link(here: Path) -> None:
+    """A key has the path of its file: a folder of that name may be a link."""
+    (here / "saved").mkdir()
+    (here / "saved" / "sub").symlink_to(here / "precious")
+    before = state(here / "precious")
+    (here / "deep" / "sub").mkdir(parents=True)
+    write_lines(here / "deep" / "sub" / "new.jsonl", 2)
+    convert(here / "deep", here / "deep-out")
+    with pytest.raises(StorageError, match="saved/sub: a link to"):
+        save(head(here / "deep-out", None, 1), here / "saved")
+    assert state(here / "precious") == before
+
+
+# --- pipes ---
+
+READERS = """
+import sys, contextlib
+from pathlib import Path
+import shardctl
+from shardctl.errors import ShardctlError
+from test_links import COMMANDS
+here = Path(sys.argv[1])
+for name in sys.argv[2:]:
+    print(name, flush=True)
+    try:
+        COMMANDS[name](here)
+    except ShardctlError as error:
+        print("refused:", error, flush=True)
+"""
+
+
+def run_commands(here: Path, names: list[str]) -> str:
+    """Run some commands in a process of their own: it is killed where one waits for a pipe. Return what they said."""
+    ran = subprocess.run(
+        [sys.executable, "-c", READERS, str(here), *names],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+READING = ["open", "inspect", "verify", "export", "up to date", "update", "compact", "prune", "snapshot", "merge"]
+
+
+@pytest.mark.parametrize(
+    "name", ["train-00000.arrow", "manifest.json", "shards.arrow", "files.arrow", "plan.arrow", "SHA256SUMS", "rejects.jsonl"]
+)
+def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here: Path, name: str) -> None:
+    (here / "out" / name).unlink()
+    os.mkfifo(here / "out" / name)
+    said = run_commands(here, READING)
+    if name == "train-00000.arrow":
+        assert f"{name}: not a readable Arrow file (not an ordinary file)" in said
+        assert shardctl.repair(here / "out", workers=0).repaired == (name,)
+
+
+def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = here / "out" / "train-00000.arrow"
+    monkeypatch.chdir(shard.parent)
+    shard.unlink()
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(shard.name)
+        with pytest.raises(DatasetError, match=r"train-00000\.arrow"):
+            COMMANDS["open"](here)
+    shard.unlink()
+    shard.symlink_to("/dev/zero")
+    with pytest.raises(DatasetError, match=r"train-00000\.arrow: not a readable Arrow file \(not an ordinary file\)"):
+        COMMANDS["open"](here)
+
+
+def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
+    job = here / "out" / ".shardctl" / FINGERPRINT
+    (job / "done").mkdir(parents=True)
+    for name in ("job.json", "replaced.json", "done/0000000.arrow"):
+        os.mkfifo(job / name)
+        said = run_commands(here, ["dry run", "repair", "overwrite", "part", "write", "snapshot"])
+        assert said.count(f"{job / name}: neither a file nor a folder (a pipe, a socket or a device)") >= 4
+        (job / name).unlink()
+
+
+NAMED = {
+    "recipe.toml": lambda pipe, root: ["convert", root / "raw", root / "new", "--recipe", pipe],
+    "labels.csv": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", pipe],
+    "labels.jsonl": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", pipe],
+    "coco.json": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", f"coco:{pipe}"],
+    "schema.txt": lambda pipe, root: ["convert", root / "raw", root / "new", "--schema", pipe],
+    "tokenizer.json": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", pipe],
+    "keys.txt": lambda pipe, root: ["prune", root / "out", "--keys", pipe],
+    "raw.jsonl": lambda pipe, root: ["convert", pipe, root / "new"],
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_pipe_that_is_named_on_the_command_line_is_refused(here: Path, name: str, photos: Path) -> None:
+    os.mkfifo(here / name)
+    (here / "photos").symlink_to(photos)
+    command = [sys.executable, "-m", "shardctl", *map(str, NAMED[name](here / name, here))]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    assert ran.returncode in (2, 3), ran.stdout
+    assert name in ran.stdout
+    assert "Traceback" not in ran.stdout
+
+
+def test_keys_may_come_from_another_command(here: Path) -> None:
+    """The shell gives <(command) as a pipe of which it writes the end."""
+    keys = "\n".join(f"0.jsonl#{number}" for number in (1, 2))
+    command = f"'{sys.executable}' -m shardctl prune '{here / 'out'}' --json --keys <(printf '{keys}')"
+    ran = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert json.loads(ran.stdout)["removed"] == 2
+
+
+# --- anything, anywhere ---
+
+
+@contextlib.contextmanager
+def _no_longer_than(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError where the block waits for longer, in a call of the system too."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+NAMES = [
+    "manifest.json",
+    "shards.arrow",
+    "plan.arrow",
+    "SHA256SUMS",
+    "train-00000.arrow",
+    "generations/00001/train-00000.arrow",
+]
+NAMES += [".shardctl/lease", f".shardctl/{FINGERPRINT}/job.json", f".shardctl/{FINGERPRINT}/done/0000000.arrow"]
+NAMES += [f".shardctl/{FINGERPRINT}/new/train-00000.arrow", f".shardctl/{FINGERPRINT}/plan.arrow", "generations/00002"]
+
+
+PLANTED = st.tuples(st.sampled_from([*PLACES, *(f"out/{name}" for name in NAMES)]), st.sampled_from(["link", "file", "pipe"]))
+CALLED = st.sampled_from(sorted({*COMMANDS} - {"open", "verify", "export", "export again"}))
+
+
+@examples(12)
+@given(st.lists(PLANTED, min_size=1, max_size=3), st.lists(CALLED, min_size=1, max_size=3))
+def test_whatever_is_planted_anywhere_no_command_changes_what_is_outside(
+    made: Path, planted: list[tuple[str, str]], commands: list[str]
+) -> None:
+    """A link to a folder, a link to a file or a pipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = copied(made, Path(folder))
+        before = state(here / "precious"), state(here / "raw")
+        for place, kind in planted:
+            with contextlib.suppress(NotADirectoryError, FileExistsError):  # behind another one
+                if not any(parent.is_symlink() for parent in (here / place).parents):
+                    plant(here / place, here / "precious" / ("a.txt" if kind == "file" else ""))
+                    if kind == "pipe":
+                        (here / place).unlink()
+                        os.mkfifo(here / place)
+        for command in commands:
+            with _no_longer_than(60):
+                refused(COMMANDS[command], here)
+            assert (state(here / "precious"), state(here / "raw")) == before
