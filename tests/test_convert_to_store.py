@@ -498,7 +498,7 @@ def test_what_a_person_has_beside_the_jobs_is_not_deleted(photos: Path, url: str
     open_store(url).put(".shardctl/mine/done/a.json", b"{}")
     convert(photos, url)
     assert convert(photos, url).status == "up-to-date"
-    assert convert(photos, url, overwrite=True, seed=7).status == "updated"
+    assert convert(photos, url, recipe=CROP, overwrite=True).status == "updated"
     assert ".shardctl/mine/done/a.json" in keys(url)
 
 

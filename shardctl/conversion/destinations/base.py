@@ -37,7 +37,7 @@ class Destination(Protocol):
         ...
 
     def is_broken_off(self) -> bool:
-        """Return whether a killed process had begun to replace the dataset or to delete a job, which the next writer completes."""
+        """Return whether a killed process has begun to replace the dataset or to delete a job: the next writer completes it."""
         ...
 
     def free_bytes(self) -> int | None:
