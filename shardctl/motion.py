@@ -427,8 +427,7 @@ _FAR = 1e7
 
 def _ends_before(boxes: Numbers) -> npt.NDArray[np.bool_]:
     """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it begins, (n,)."""
-    found: npt.NDArray[np.bool_] = (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
-    return found
+    return np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
 
 
 def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:

@@ -82,10 +82,10 @@ def orientation_of(annotated: Size | None, frame: str, upright: Size, orientatio
             sizes += f" upright, {stored[0]}x{stored[1]} as stored"
         message = f"its {what} are of an image of {annotated[0]}x{annotated[1]}, and it has {sizes}"
         if frame != "auto":
-            message += f"; they count as those of the image {_FRAMES[frame]}, as --annotation-frame or the other images say"
+            message += f"; --annotation-frame or the other images say that the {what} are of the image {_FRAMES[frame]}"
         raise Rejection("decode", "other-size", message)
     if frame == "auto" and annotated is not None and orientation != 1 and stored == upright:
-        message = f"EXIF turns it, and the size of its {what} is that of the image as it is stored and of the upright one"
+        message = f"EXIF turns it, and the stored and the upright image have the size of its {what}"
         raise Rejection("decode", "unknown-frame", f"{message}; give --annotation-frame stored or upright")
     return chosen
 

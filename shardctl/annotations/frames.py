@@ -1,4 +1,4 @@
-"""The frame of annotations that their own size does not tell: that of the others of the same source.
+"""The frame of annotations where their size does not tell it: the other images of the same source do.
 
 EXIF may turn an image by 180°, mirror it, or turn a square one. Its size is then the same in both frames. Some images are
 looked at before there is a plan, so that every worker takes the same frame. docs/annotations.md has the rules.
@@ -23,7 +23,7 @@ from shardctl.spread import spread
 from shardctl.storage import counted, printable
 
 LOOKED_AT = 4096
-"""Images of a source whose first bytes are looked at. Those of more images follow what these say, or become rejects."""
+"""Images of a source whose first bytes `convert` looks at. All others follow what these say, or become rejects."""
 
 Size = tuple[int, int]
 """(width, height)."""
@@ -45,9 +45,9 @@ class _Evidence:
 
 
 def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[Place]]) -> Annotations:
-    """Return annotations with the frame that all images have whose size does not tell it, and with a notice on these.
+    """Return annotations with the frame that some images tell for all, and with a notice on those that do not tell it.
 
-    `frame` is what was asked for: nothing is looked at unless it is `auto`. Raises InputError where sizes say both frames.
+    `frame` is the user's: only for `auto` are images looked at. Raises InputError where sizes say both frames.
     """
     if frame != "auto" or not {ANNOTATED, MASK_FILE}.intersection(found.columns.column_names):
         return found
