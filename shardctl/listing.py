@@ -6,7 +6,7 @@ import heapq
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -19,6 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hint_of_format, parse_source, read_annotations
+from shardctl.annotations.base import Place
 from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
@@ -168,6 +169,13 @@ class Listing:
         root = int(str(row["root"]))
         return str(self.roots[root] / str(row["path"])) if self._are_folders[root] else str(self.roots[root])
 
+    def places_of(self, rows: Sequence[int]) -> list[Place]:
+        """Return where some files are."""
+        found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
+        roots = [self.roots[row["root"]] for row in found]
+        folders = [os.path.realpath(root if root.is_dir() else root.parent) for root in roots]
+        return [Place(self.opened(row), folder) for row, folder in zip(found, folders, strict=True)]
+
     @cached_property
     def _are_folders(self) -> list[bool]:
         return [root.is_dir() for root in self.roots]
@@ -286,6 +294,11 @@ def list_files(
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
+    if listing.annotations:
+        from shardctl.annotations.frames import settled  # it reads images, and most conversions have no annotations
+
+        frame = rule.annotation_rule.frame
+        listing.annotations = [settled(each, frame, listing.places_of) for each in listing.annotations]
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     if kind.name == "image" and listing.whole and known is None and rule.mode == "auto" and not rule.annotations:

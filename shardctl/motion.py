@@ -214,7 +214,7 @@ class MovedMasks:
         They are those of the masks where these are cut or `turned`. Else what is given is finer than pixels: the boxes, and the
         `growth` of areas. Objects without a mask have the `visible` share of them.
         """
-        by_pixels = self.there & ((self.share < 1) | turned)
+        by_pixels = self.there & ((self.share < 1) | _ends_before(boxes) | turned)
         times = growth * np.where(self.there, 1.0, visible)
         return np.where(by_pixels[:, None], self.boxes, boxes), np.where(by_pixels, self.times, times)
 
@@ -254,7 +254,7 @@ def left_of(before: Numbers, polygons: Polygons | None, low: Numbers, high: Numb
     visible = np.divide(areas if cut is polygons else cut.areas(), areas, out=visible, where=masked)
     if turned:
         after = np.where(masked[:, None], _around(cut, after), after)
-    leaves = masked & (visible < 1 - _ROUNDING)
+    leaves = masked & ((visible < 1 - _ROUNDING) | _ends_before(within))
     if leaves.any():
         of_each = (limit if limit.ndim == 1 else limit[leaves] for limit in (low, high))
         around = polygons.only(leaves).boxes_within(*of_each)
@@ -423,6 +423,11 @@ def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
 
 _FAR = 1e7
 """Coordinates that a perspective puts at infinity, or behind the eye: far away from any image."""
+
+
+def _ends_before(boxes: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it begins, (n,)."""
+    return np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))
 
 
 def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:

@@ -420,7 +420,8 @@ def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
         visible = box[2] > 0 and box[3] > 0 and box[2] * box[3] / ((x1 - x0) * (y1 - y0)) >= keep - 1e-9
     if not visible:
         return None
-    if whole and seen < whole:
+    outside = x1 < 0 or y1 < 0 or x0 > limits[0] or y0 > limits[1]
+    if whole and (seen < whole or outside):
         box = box_around(each["segmentation"], motion)
     found = [[px * across + left, py * down + top, v] for px, py, v in each["keypoints"]]
     found = [at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0] for at in found]

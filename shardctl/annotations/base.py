@@ -85,6 +85,14 @@ class AnnotationRule:
 
 
 @dataclass(frozen=True)
+class Place:
+    """An input: the path by which it is opened, and the folder of its source."""
+
+    opened: str
+    folder: str
+
+
+@dataclass(frozen=True)
 class Annotations:
     """What annotations say of the inputs.
 
@@ -93,7 +101,7 @@ class Annotations:
     those of them; other columns are for the worker. `classes` are the names of the values of the column `label`, where there
     is one. `faults` are inputs whose annotations are wrong, each with the reason: they become rejects. `digests` are those of
     what was read, in hex. Where rows of `columns` name files, `stamps` has a hash of the size and the time of change of each:
-    (rows,).
+    (rows,). `frame` is that of all rows where it was found out for all of them, None where it is what the rows say.
     """
 
     columns: pa.Table
@@ -105,6 +113,7 @@ class Annotations:
     faults: dict[int, Rejection] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     stamps: npt.NDArray[np.uint64] | None = None
+    frame: str | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these rows is in memory."""
@@ -113,7 +122,23 @@ class Annotations:
         low, high = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
         part = self.columns.slice(low, high - low).combine_chunks()
         taken = part.take(pa.array(found - low, mask=found < 0))
-        return {name: _one_chunk(taken[name]) for name in taken.column_names}
+        columns = {name: _one_chunk(taken[name]) for name in taken.column_names}
+        return columns if self.frame is None else {name: _with_frame(array, self.frame) for name, array in columns.items()}
+
+
+def _with_frame(array: pa.Array, frame: str) -> pa.Array:
+    """Return a column that tells the worker of a frame with another one; any other column as it is."""
+    place = array.type.get_field_index(FRAME) if pa.types.is_struct(array.type) else -1
+    if place < 0:
+        return array
+    parts = [array.field(number) for number in range(array.type.num_fields)]
+    there = array.is_valid().to_pylist()
+    parts[place] = pa.array([frame if each else None for each in there], pa.string())
+    return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
+
+
+FRAME = "frame"
+"""The member of columns for the worker that says in which frame annotations are. No column of a dataset has it."""
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

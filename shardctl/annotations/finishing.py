@@ -68,7 +68,8 @@ def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size
 def orientation_of(annotated: Size | None, frame: str, upright: Size, orientation: int, what: str) -> int:
     """Return how annotations must be turned (as EXIF counts it, 1: not at all) to be those of the upright image.
 
-    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the size of their frame.
+    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the size of their frame, and
+    where it does not tell the frame: the images that were looked at for the plan have not told it either.
     """
     stored = _stored(upright, orientation)
     chosen = {"stored": orientation, "upright": 1}.get(frame)
@@ -81,9 +82,15 @@ def orientation_of(annotated: Size | None, frame: str, upright: Size, orientatio
             sizes += f" upright, {stored[0]}x{stored[1]} as stored"
         message = f"its {what} are of an image of {annotated[0]}x{annotated[1]}, and it has {sizes}"
         if frame != "auto":
-            message += f" (--annotation-frame {frame})"
+            message += f"; --annotation-frame or the other images say that the {what} are of the image {_FRAMES[frame]}"
         raise Rejection("decode", "other-size", message)
+    if frame == "auto" and annotated is not None and orientation != 1 and stored == upright:
+        message = f"EXIF turns it, and the stored and the upright image have the size of its {what}"
+        raise Rejection("decode", "unknown-frame", f"{message}; give --annotation-frame stored or upright")
     return chosen
+
+
+_FRAMES = {"stored": "as it is stored", "upright": "upright"}
 
 
 def _stored(upright: Size, orientation: int) -> Size:

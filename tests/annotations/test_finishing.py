@@ -66,7 +66,8 @@ def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientati
         ((8, 6), "stored", 6, True),
         (None, "stored", 6, True),
         ((6, 8), "upright", 6, False),
-        ((6, 8), "auto", 3, False),  # both frames have this size: the upright one is meant
+        ((6, 8), "upright", 3, False),
+        (None, "auto", 3, False),
         ((6, 8), "stored", 3, True),
     ],
 )
@@ -81,6 +82,13 @@ def test_annotations_of_another_size_are_refused_with_both(said: tuple[int, int]
     with pytest.raises(Rejection, match=f"of an image of {said[0]}x{said[1]}, and it has 6x8") as caught:
         finishing.orientation_of(said, frame, (6, 8), orientation, "annotations")
     assert caught.value.error == "other-size"
+
+
+@pytest.mark.parametrize(("size", "orientation"), [((6, 8), 3), ((6, 8), 2), ((6, 6), 6)])
+def test_a_size_that_does_not_tell_the_frame_decides_nothing(size: tuple[int, int], orientation: int) -> None:
+    with pytest.raises(Rejection, match="--annotation-frame stored or upright") as caught:
+        finishing.orientation_of(size, "auto", size, orientation, "annotations")
+    assert caught.value.error == "unknown-frame"
 
 
 def test_shares_become_pixels_of_the_upright_image() -> None:
