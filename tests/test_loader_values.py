@@ -358,8 +358,10 @@ def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -
     (normal,) = ds.loader(5, normalize={"image": (1, 2)}, dtype={"image": "float64"})
     for image, plain in zip(normal["image"], batch["image"], strict=True):
         assert np.array_equal(image, (plain - 1.0) / 2)
-    with pytest.raises(DatasetError, match=r"row 0, key '0.png': image: 40x30 is too small for a crop to 35x35; give resize="):
-        list(ds.loader(5, crop=35))
+    with pytest.raises(
+        DatasetError, match=r"row 0, key '0.png': image: 30x40 \(width x height\) is too small for a crop to 35x36"
+    ):
+        list(ds.loader(5, crop=(36, 35)))
     loader = ds.loader(5, crop=(40, 32), on_error="skip")
     assert [batch["key"] for batch in loader] == [["2.png", "3.png", "4.png"]]
     assert loader.stats().skipped == 2

@@ -147,7 +147,7 @@ def test_the_nearest_pixel_is_that_of_pillow(size: tuple[int, int]) -> None:
 
 def test_options_are_checked_for_each_image(several: Path) -> None:
     ds = shardctl.open(several)
-    with pytest.raises(UsageError, match="a crop to 16x16 is larger than those of thumb, 6x8"):
+    with pytest.raises(UsageError, match="a crop to 16x16 is larger than those of thumb, 8x6"):
         ds.loader(4, crop=16)
     with pytest.raises(UsageError, match="normalize: mask takes one number or one for each of 1 channels"):
         ds.loader(4, normalize={"mask": ([1, 2, 3], [1, 1, 1])})

@@ -291,6 +291,11 @@ def test_tags_scripts_and_references_go() -> None:
     ("name", "text", "made"),
     [
         ("email", "Write to John.Doe+x@mail.example.co.uk, or me@home.", "Write to [EMAIL], or me@home."),
+        ("email", "müller@web.de, Jürgen.Groß@müller-bau.de; e\u0301ric@a.fr", "[EMAIL], [EMAIL]; [EMAIL]"),
+        ("email", "почта@пример.рф, δοκιμή@παράδειγμα.ελ, उदाहरण@उदाहरण.भारत", "[EMAIL], [EMAIL], [EMAIL]"),
+        ("email", "a@xn--e1afmkfd.xn--p1ai b@例子.com 用户@例子.广告", "[EMAIL] [EMAIL] [EMAIL]"),
+        ("email", "请联系me@example.com谢谢，메일은a@b.kr입니다", "请联系[EMAIL]谢谢，메일은[EMAIL]입니다"),
+        ("email", "a@b.com.Привет, 看@张三 and über@home", "[EMAIL].Привет, 看@张三 and über@home"),
         (
             "ip",
             "from 192.168.0.255 or 2001:db8::ff00:42:8329, not 300.1.1.1 or 10:30:12",
@@ -302,6 +307,11 @@ def test_tags_scripts_and_references_go() -> None:
             "+49 170 1234567, (212) 555-0199 and 212-555-0199, not 2021-11-05",
             "[PHONE], [PHONE] and [PHONE], not 2021-11-05",
         ),
+        (
+            "phone",
+            "+33\u00a06\u202f12 34 56 78, +49 (0) 30 12 34 56 78, +49 170/1234567, 212\u2011555\u20110199; +10/20/30",
+            "[PHONE], [PHONE], [PHONE], [PHONE]; +10/20/30",
+        ),
         ("card", "4111 1111 1111 1111 and 378282246310005, not 1234567890123456", "[CARD] and [CARD], not 1234567890123456"),
         ("iban", "to DE89 3704 0044 0532 0130 00 today", "to [IBAN] today"),
         ("ssn", "078-05-1120 but 078-051-120", "[SSN] but 078-051-120"),
@@ -310,6 +320,14 @@ def test_tags_scripts_and_references_go() -> None:
 def test_what_is_personal_becomes_a_placeholder(name: str, text: str, made: str) -> None:
     assert changed("redact", text, patterns=name) == made
     assert changed("redact", text, patterns=name, placeholder="\\1") == made.replace(f"[{name.upper()}]", "\\1")
+
+
+def test_addresses_are_found_wherever_they_are_in_a_batch() -> None:
+    texts = ["", "a@b.de", "", "none", "@", "", "x a@b.de y@z.fr", ""]
+    made = ["", "[EMAIL]", "", "none", "@", "", "x [EMAIL] [EMAIL]", ""]
+    for first in range(len(texts)):
+        assert step_of("redact").changed(pa.array(texts)[first:]).to_pylist() == made[first:]
+    assert step_of("redact", patterns="email").versions() == ("redact 2",)
 
 
 def test_stop_words_go_with_the_spaces_after_them() -> None:

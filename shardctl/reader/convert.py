@@ -199,9 +199,8 @@ class Views:
         high, wide = self._crop
         free_y, free_x = height - high, width - wide
         if free_y < 0 or free_x < 0:
-            raise DatasetError(
-                f"{height}x{width} is too small for a crop to {high}x{wide}; give resize= too, or a smaller crop"
-            )
+            size = f"{width}x{height} (width x height)"
+            raise DatasetError(f"{size} is too small for a crop to {wide}x{high}; give resize= too, or a smaller crop")
         if self._random:
             top, left = self._downwards[place] * (free_y + 1) >> 32, self._rightwards[place] * (free_x + 1) >> 32
         else:

@@ -232,7 +232,8 @@ def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missin
 def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
     """Raise ValueError for an image or a mask of another size, (height, width), than it should have: numpy repeats one row."""
     if pixels.shape[:2] != size:
-        raise ValueError(f"it is {pixels.shape[0]}x{pixels.shape[1]}, and all should be {size[0]}x{size[1]}")
+        found, wanted = f"{pixels.shape[1]}x{pixels.shape[0]}", f"{size[1]}x{size[0]}"
+        raise ValueError(f"it is {found} (width x height), and all should be {wanted}")
 
 
 def missing_images(values: pa.Array) -> Indices:

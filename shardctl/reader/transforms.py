@@ -150,7 +150,7 @@ class Transforms:
         if not self.decode or not (columns or (with_objects and self.moves)):
             raise UsageError(f"{', '.join(options)}: only for decoded images, and there are none among the columns")
         if self.crop and min(self.crop) < 1:
-            raise UsageError(f"a crop to {self.crop[0]}x{self.crop[1]} is impossible")
+            raise UsageError(f"a crop to {self.crop[1]}x{self.crop[0]} is impossible")
         for column in columns:
             self.check_crop(column)
 
@@ -159,7 +159,8 @@ class Transforms:
         shape = self._resized_shape(column)
         if self.crop and shape and (self.crop[0] > shape[0] or self.crop[1] > shape[1]):
             whose = "the images" if column.name == "image" else f"those of {column.name}"
-            raise UsageError(f"a crop to {self.crop[0]}x{self.crop[1]} is larger than {whose}, {shape[0]}x{shape[1]}")
+            wanted, there = f"{self.crop[1]}x{self.crop[0]}", f"{shape[1]}x{shape[0]}"
+            raise UsageError(f"a crop to {wanted} is larger than {whose}, {there} (width x height)")
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""

@@ -7,20 +7,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InstallError
+from shardctl.text_bytes import bytes_of
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting, unknown
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
 from shardctl.transforms.text.packages import version_of
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _HEX = r"[0-9A-Fa-f]{1,4}"
+_GAP = r"[ \x{a0}\x{202f}]"
+_BETWEEN = r"[ \x{a0}\x{202f}.\x{2010}\x{2011}-]"  # also spaces and hyphens at which no line ends
 _URL = r"[^\s<>\"\x{a0}\x{3000}-\x{303f}\x{ff00}-\x{ffef}]"
+
+
+def _scripts(*names: str) -> str:
+    """Return what stands in brackets for the letters of these scripts."""
+    return "".join(rf"\p{{{name}}}" for name in names)
+
+
+# Some scripts have no spaces between words, and none before an address: 请联系me@example.com谢谢. So their letters are never in
+# one name with others. Where they stand alone before @, only an address of such letters alone is one.
+_SPACED = _scripts(
+    *("Greek", "Cyrillic", "Armenian", "Hebrew", "Arabic", "Georgian", "Devanagari", "Bengali", "Gurmukhi", "Gujarati"),
+    *("Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Ethiopic", "Mn"),  # Mn: marks of a letter
+)
+_CLOSE = _scripts("Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar")
+_NAME = _scripts("Latin", "Nd") + _SPACED
+# The last part of a domain is of ASCII, or of the script of the part before it: пример.рф, 例子.广告, but not a.com.Привет
+_OWN_SCRIPT = rf"(?:[{_SPACED}\p{{Nd}}-]+\.)+[{_SPACED}]{{2,}}|(?:[{_CLOSE}\p{{Nd}}-]+\.)+[{_CLOSE}]{{2,}}"
+_DOMAIN = rf"(?:(?:[{_NAME}-]+|[{_CLOSE}]+)\.)+(?:xn--[A-Za-z0-9-]+|[A-Za-z]{{2,}})|{_OWN_SCRIPT}"
 
 PATTERNS = {
     "url": rf"(?i)\b(?:(?:https?|ftp)://|www\.){_URL}*[^\s<>\"\x{{a0}}\x{{3000}}-\x{{303f}}\x{{ff00}}-\x{{ffef}}.,;:!?')\]]",
-    "email": r"[A-Za-z0-9][A-Za-z0-9._%+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}",
+    "email": rf"[{_NAME}][{_NAME}._%+-]*@(?:{_DOMAIN})|[{_CLOSE}]+@(?:{_OWN_SCRIPT})",
     "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b",
     "card": (
         r"\b(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6011|65\d\d)(?:[ -]?\d{4}){3}"  # Visa, Mastercard, Discover
@@ -32,11 +55,14 @@ PATTERNS = {
     ),
     "ssn": r"\b\d{3}-\d{2}-\d{4}\b",
     "phone": (
-        r"\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,5}\b"  # international
-        r"|(?:\(\d{3}\) ?|\b\d{3}[ .-])\d{3}[ .-]\d{4}\b"  # North America
+        rf"\+\d{{1,3}}(?:{_BETWEEN}?\(?\d{{1,4}}\)?|/\d{{3,4}}){{2,7}}\b"  # international
+        rf"|(?:\(\d{{3}}\){_GAP}?|\b\d{{3}}{_BETWEEN})\d{{3}}{_BETWEEN}\d{{4}}\b"  # North America
     ),
 }
 """What `redact` knows by name, in the order in which it is looked for: RE2's syntax, \\b and \\d are of ASCII."""
+
+PATTERNS_VERSION = 2
+"""To be raised with every change of PATTERNS: the results of older ones are not taken for those of these."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +80,10 @@ class Redact(TextTransform):
         if not self.patterns:
             raise SettingError(f"needs patterns: some of {', '.join(PATTERNS)}", "patterns")
 
+    def versions(self) -> tuple[str, ...]:
+        """Return that of the patterns."""
+        return (f"{self.name} {PATTERNS_VERSION}",)
+
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts with placeholders."""
         import pyarrow.compute as pc
@@ -61,8 +91,21 @@ class Redact(TextTransform):
         for name, pattern in PATTERNS.items():
             if name in self.patterns:
                 placeholder = self.placeholder.replace("NAME", name.upper()).replace("\\", r"\\")
-                texts = pc.replace_substring_regex(texts, pattern, placeholder)
+                rows = _with_at(texts) if name == "email" else None
+                if rows is None or len(rows) == len(texts):
+                    texts = pc.replace_substring_regex(texts, pattern, placeholder)
+                elif len(rows):
+                    mask = np.zeros(len(texts), bool)
+                    mask[rows] = True
+                    some = pc.replace_substring_regex(texts.take(pa.array(rows)), pattern, placeholder)
+                    texts = pc.replace_with_mask(texts, pa.array(mask), some)
         return texts
+
+
+def _with_at(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """Return which texts have an @. That is found in a tenth of the time that the pattern takes."""
+    data, offsets = bytes_of(texts)
+    return np.unique(np.searchsorted(offsets, np.flatnonzero(data == ord("@")), side="right") - 1)
 
 
 ENGINES = ("auto", "re2", "regex")
