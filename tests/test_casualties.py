@@ -193,7 +193,8 @@ def test_a_shard_is_not_built_again_for_every_fatal_input(
     log = tmp_path / "log"
     monkeypatch.setenv("FATAL_LOG", str(log))
     listener = Listener(announce=lambda estimate: log.unlink(missing_ok=True))  # what was tried beforehand does not count
-    shardctl.convert(source, tmp_path / "out", recipe=recipe("log_and_leave"), workers=1, listener=listener)
+    options: dict[str, Any] = {"workers": 1, "max_rejects": "100%"}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe("log_and_leave"), listener=listener, **options)
     tried = log.read_text().split()
     assert tried.count("00.png") == times
     assert {tried.count(f"{name}.png") for name in names if "7" in name} == {2}
