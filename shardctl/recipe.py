@@ -19,7 +19,7 @@ from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
 from shardctl.shard import Compression
 from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CHOSEN, Reading
+from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable, read_named
@@ -70,7 +70,7 @@ def parse_schema(text: str) -> pa.Schema:
         fields.append(pa.field(name.strip(), FIELD_TYPES[type_.strip()]))
     if not fields or len({f.name for f in fields}) < len(fields):
         raise UsageError(f"schema {text!r} must have at least one field, and each name once")
-    return pa.schema(fields, {CHOSEN: b""})
+    return pa.schema(fields, {CHOSEN: GIVEN})
 
 
 def parse_fields(text: str) -> dict[str, str]:

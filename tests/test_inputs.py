@@ -203,6 +203,9 @@ def test_the_encoding_that_was_detected_is_told(cli: Any, tmp_path: Path) -> Non
 
 FLOATS = _written(lambda sink: parquet.write_table(pa.table({"n": [1.5, 2.0]}), sink))
 
+NO_TEXTS = b'{"a": "x"}, {"a": 5}, {"a": null}, {"a": true}, {"a": [1]}, {"a": {"b": 1}}'
+"""Of the type string are the first and, as it is missing, the third."""
+
 WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
     # name, bytes, options, samples, errors of the rejects by the numbers of their records
     ("a.csv", b"a,b\n1,2\n3\n4,5,6\n7,8\n", [], 2, {2: "wrong-columns", 3: "wrong-columns"}),
@@ -215,6 +218,9 @@ WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
     ("a.txt.gz", gzip.compress("é\né".encode()[:-1]), ["--record", "line"], 1, {2: "not-utf8"}),
     ("a.json", b'[{"a": "x"}, {"a": "\xff\xff"}]', ["--encoding", "gbk"], 1, {2: "wrong-encoding"}),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', ["--schema", "a:int64"], 1, {2: "other-type"}),
+    ("a.jsonl", NO_TEXTS.replace(b", ", b"\n"), ["--schema", "a:string"], 2, dict.fromkeys((2, 4, 5, 6), "other-type")),
+    ("a.json", b"[" + NO_TEXTS + b"]", ["--schema", "a:string"], 2, dict.fromkeys((2, 4, 5, 6), "other-type")),
+    ("a.jsonl", b'{"a": true}\n{"a": 1}\n{"a": "true"}\n', ["--schema", "a:bool"], 1, {2: "other-type", 3: "other-type"}),
     ("a.csv", b"a,b\n1,x\ny,z\n2,x\n", ["--schema", "a:int64,b:string"], 2, {2: "other-type"}),
     ("a.parquet", FLOATS, ["--schema", "n:int64"], 1, {1: "other-type"}),
 ]
@@ -244,6 +250,7 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.txt.zst", COMPRESS["zst"](b"text")[:-2], [], 1, "the compressed file ends early"),
     ("a.csv", b"a,a\n1,2\n", [], 1, "two columns have the name a in the header"),
     ("a.csv", b"a,\n1,2\n", [], 1, "column 2 has no name in the header"),
+    ("a.parquet", FLOATS, ["--schema", "n:string"], 1, "values of type double do not fit string"),
     ("a.jsonl", b"", [], 3, "a.jsonl: is empty; nothing to convert"),
     ("a.csv", b"", [], 3, "a.csv: is empty; nothing to convert"),
     ("a.csv", b"a,b\n", [], 3, "a.csv: has a header and no rows; nothing to convert"),

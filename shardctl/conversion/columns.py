@@ -120,7 +120,7 @@ def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     if missing:
         held = ", ".join(map(printable, fields.names))
         raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
-    return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b""})
+    return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
 
 
 class Said(NamedTuple):

@@ -109,6 +109,14 @@ def test_lists_of_features_are_lists_in_a_list() -> None:
     assert [(row["id"], row["who"]) for row in found.rows] == [(0, "x"), (1, "x"), (2, "x")]
 
 
+def test_a_string_that_a_person_asks_for_is_text(tmp_path: Path) -> None:
+    values: list[list[Any] | None] = [[b"x"], [5], None, [], [b"y", b"z"], [1.5]]
+    path = write(tmp_path / "a.tfrecord", [{"a": value, "n": [1]} for value in values])
+    made = shardctl.convert(path, tmp_path / "out", recipe={"schema": "a:string"}, workers=0)
+    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", None, None]
+    assert made.rejected == 3
+
+
 def test_types_are_those_of_all_records(tmp_path: Path) -> None:
     everything = read(FORM, INTEROP / "tfrecord" / "plain.tfrecord")
     types = {f.name: f.type for f in everything.table.schema}

@@ -9,6 +9,7 @@ from typing import Any
 from shardctl.sources.formats.base import (
     CHOSEN,
     DETECT,
+    GIVEN,
     PIECE_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
@@ -93,6 +94,7 @@ __all__ = [
     "CHOSEN",
     "CONTAINERS",
     "DETECT",
+    "GIVEN",
     "NUMBERED",
     "PACKAGED",
     "PIECE_BYTES",

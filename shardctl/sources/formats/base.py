@@ -26,6 +26,10 @@ RECORD_BYTES = 256 << 20
 CHOSEN = b"shardctl.chosen"
 """In the metadata of a schema whose columns a person chose: then others of a file are left out, else they are a Misfit."""
 
+GIVEN = b"given"
+"""The value of CHOSEN where a person gave the types too. Then a string is a string: where types are found, it may also be the
+JSON text of values that fit no common type."""
+
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
@@ -127,6 +131,11 @@ class Misfit(Exception):
 
 class ColumnMisfit(Misfit):
     """No value of a column of the file can fit, whatever the record: text where there should be numbers, for instance."""
+
+
+def is_given(schema: pa.Schema) -> bool:
+    """Return whether a person gave the types of a schema."""
+    return bool((schema.metadata or {}).get(CHOSEN) == GIVEN)
 
 
 class Head(NamedTuple):

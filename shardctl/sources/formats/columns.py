@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.sources.brought import local
-from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed
+from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
@@ -375,11 +375,19 @@ def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field, out in zip(schema, whole, strict=True):
         place = batch.schema.get_field_index(field.name)
         try:
-            column = pa.nulls(len(batch), out.type) if place < 0 else fitted(batch.column(place), field.type)
+            column = pa.nulls(len(batch), out.type) if place < 0 else batch.column(place)
+            if is_given(schema) and pa.types.is_string(out.type) and not _may_be_text(column):
+                raise ColumnMisfit(f"values of type {column.type} do not fit {out.type}")
+            column = fitted(column, field.type)
             columns.append(fitted(column, out.type))
         except Misfit as error:
             raise type(error)(f"the column {printable(field.name)}: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def _may_be_text(array: pa.Array) -> bool:
+    type_ = plain_type(array.type)
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_) or array.null_count == len(array))
 
 
 _Rejects = list[tuple[int, Rejection]]

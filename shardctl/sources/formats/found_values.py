@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.json_form import from_json
-from shardctl.sources.formats.base import CHOSEN, Misfit
+from shardctl.sources.formats.base import CHOSEN, Misfit, is_given
 from shardctl.sources.formats.jsonl import fitted_value
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
@@ -52,6 +52,8 @@ def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -
     if not len(schema):  # from_arrays would give no rows
         return pa.RecordBatch.from_struct_array(pa.array([{} for _ in records], pa.struct([])))
     whole = without_nulls(schema)
+    if is_given(schema):
+        _refuse_other_than_text(records, [f for f in schema if pa.types.is_string(f.type)])
     columns = [_column(records, f, out.type) for f, out in zip(schema, whole, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
@@ -61,6 +63,23 @@ def _refuse_new_fields(records: Sequence[tuple[int, Record]], known: set[str]) -
         if not record.keys() <= known:
             name = next(name for name in record if name not in known)
             raise Misfit(f"record {number}: the field {printable(name)} is new")
+
+
+def _refuse_other_than_text(records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]) -> None:
+    for f in fields:
+        for number, record in records:
+            if not _is_text(record.get(f.name)):
+                raise Misfit(
+                    f"record {number}: the field {printable(f.name)} holds what is no text, which does not fit {f.type}"
+                )
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and isinstance(value.item(), str | bytes)
+    if isinstance(value, Feature):
+        return not len(value.items) or (len(value.items) == 1 and isinstance(value.items[0], bytes))
+    return value is None or isinstance(value, str | bytes | JsonForm)
 
 
 def _column(records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType) -> pa.Array:

@@ -12,7 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import CHOSEN, OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    OTHER_ENCODING,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    is_given,
+    refuse_wide,
+)
 from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
@@ -326,16 +337,22 @@ def batch_of_objects(records: list[tuple[int, dict[str, Any]]], schema: pa.Schem
             raise Misfit(f"record {number}: the field {printable(name)} is new")
     if not len(schema):  # from_arrays would give no rows
         return pa.RecordBatch.from_struct_array(pa.array([{} for _ in records], pa.struct([])))
-    columns = [_column(records, f) for f in schema]
+    columns = [_column(records, f, is_given(schema)) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=without_nulls(schema))
 
 
 _PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): float}
 
 
-def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field) -> pa.Array:
+def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field, given: bool) -> pa.Array:
     type_ = without_nulls(pa.schema([f])).field(0).type
     values = [record.get(f.name) for _, record in records]
+    if given and pa.types.is_string(f.type):
+        for (number, _), value in zip(records, values, strict=True):
+            if not (value is None or isinstance(value, str)):
+                raise Misfit(
+                    f"record {number}: the field {printable(f.name)} holds {_shown(value)}, which does not fit {f.type}"
+                )
     try:
         if not set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
             values = [fitted_value(value, f.type) for value in values]
