@@ -68,10 +68,10 @@ def _refuse_new_fields(records: Sequence[tuple[int, Record]], known: set[str]) -
 def _refuse_other_than_text(records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]) -> None:
     for f in fields:
         for number, record in records:
-            if not _is_text(record.get(f.name)):
-                raise Misfit(
-                    f"record {number}: the field {printable(f.name)} holds what is no text, which does not fit {f.type}"
-                )
+            value = record.get(f.name)
+            if not _is_text(value):
+                what = f"{type(value).__name__}, which does not fit {f.type}"
+                raise Misfit(f"record {number}: the field {printable(f.name)} holds {what}")
 
 
 def _is_text(value: Any) -> bool:
