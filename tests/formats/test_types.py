@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from shardctl.errors import InputError
 from shardctl.sources import jsonl
 from shardctl.sources.types import MOST_LABELS, Types
+from shardctl.storage import first_repeated
 
 NUMBERS = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0])
 SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "2020-01-01"])
@@ -202,3 +203,22 @@ def test_two_columns_of_one_name_are_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     with pytest.raises(InputError, match="two columns have the name a"):
         Types.of(batch, "label")
+
+
+class Counted(str):
+    """A name that counts how often names are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_repeated_name_is_found_without_comparing_every_name_with_every_other() -> None:
+    names = [Counted(f"field {number}") for number in range(1000)]
+    assert first_repeated(names) is None
+    assert first_repeated([*names, Counted("field 7"), Counted("field 3")]) == "field 3"
+    assert Counted.compared < 20 * len(names)
