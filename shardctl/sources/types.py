@@ -49,7 +49,7 @@ gives a type do not have it, and take every cell that can be read as this type.
 """
 
 UNNAMED = "Unnamed: 0"
-"""The name of a first column of a CSV file that has none, as pandas reads its own files: it writes its index without a name."""
+"""The name of a first column that has none in a CSV file. pandas writes its index so, and gives it this name when it reads."""
 
 Classes = Mapping[str, tuple[str, ...]]
 

@@ -204,8 +204,8 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
 def rounded(value: Any, type_: pa.DataType) -> Any:
     """Return a value with its Python floats rounded to a narrow floating type, where a person chose it for the column.
 
-    Python has one width of floats, so that they cannot be written otherwise. Numbers of numpy have the width that was chosen
-    for them, and stay as they are; so does a float beyond the type, which would become infinite.
+    Python has one width of floats, so that they cannot be written otherwise. A number of numpy stays as it is, because a
+    person chose its width. A float beyond the type stays as it is, too: it would become infinite.
     """
     if isinstance(type_, pa.FixedShapeTensorType):
         nested = type_.value_type

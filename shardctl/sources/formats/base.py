@@ -45,7 +45,7 @@ _WIDE_MARKS = (
 
 
 def refuse_wide(data: bytes) -> None:
-    """Raise Rejection if a file that is read as UTF-8 begins with the mark of UTF-16 or UTF-32: no byte of it is a line end."""
+    """Raise Rejection if data that should be UTF-8 begins with the mark of UTF-16 or UTF-32."""
     name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
     if name is not None:
         raise Rejection("read", "not-utf8", f"it is in {name.upper()}, as its first bytes say; use --encoding {name}")
