@@ -84,8 +84,10 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
     stages = picture_of(Image.new("RGB", SIZE), *steps, seed=seed).stages
     after, (share, points) = resampled(mask, stages), seen_points(outline, SIZE, stages)
     common = {"bbox": [around(mask)], "category": [0], "area": [float(mask.sum())]}
-    of_pixels, _ = annotated(keep).moved({"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages)
-    of_outline, _ = annotated(keep).moved({"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}}, SIZE, stages)
+    of_pixels, _ = annotated(keep).moved({"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages, of_table=False)
+    of_outline, _ = annotated(keep).moved(
+        {"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}}, SIZE, stages, of_table=False
+    )
     unclear = 24 / mask.sum()  # pixels that are partly to be seen
     for made in (of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}), of_outline.get("objects", common)):
         if "rle" in made and not after.any():
@@ -120,7 +122,7 @@ def test_what_is_left_in_a_crop_by_hand() -> None:
         "rle": [runs_of(mask), None, None],
         "segmentation": [[], [ell], []],
     }
-    moved, lost = annotated().moved({"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))])
+    moved, lost = annotated().moved({"objects": given_objects}, (60, 40), [View((40, 0, 60, 40), (20, 40))], of_table=False)
     assert lost == 1
     assert moved["objects"]["category"] == [1, 2]
     assert moved["objects"]["bbox"] == [[0, 10, 10, 5], [0, 5, 15, 30]], "around what is left of the L, and of a box alone"

@@ -284,7 +284,7 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(
     else:
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
-    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    result = shardctl.convert(path, tmp_path / "out", workers=0, max_rejects="100%")
     rows = [(row["text"], row["word"]) for row in shardctl.open(tmp_path / "out")]
     assert rows == [("a" * 400, "x"), ("f", "y" * 900)]
     rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
