@@ -36,6 +36,9 @@ MASK_WORDS = frozenset(
 )
 """Words of names of arrays and of bytes that have a value for each pixel."""
 
+PLAIN_MASK_WORDS = frozenset(("mask", "masks", "seg", "segmentation", "segmentations"))
+"""Words of names of images that are masks where their values are: one number for each pixel of the main image."""
+
 IMAGE_WORDS = frozenset(
     ("image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "thumbnail", "thumbnails")
     + ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "pgm", "ppm", "avif")
@@ -120,6 +123,23 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
     ways += [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
     unmoved = ",".join([*of_records, *of_labels])
     return f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
+
+
+def named_masks(fields: Iterable[pa.Field]) -> list[str]:
+    """Return the columns whose names say that they are masks, and whose types can hold one encoded image each."""
+    found = []
+    for f in fields:
+        words, may_be = _words(f.name), pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type) or _is_image(f.type)
+        if may_be and PLAIN_MASK_WORDS & set(words) and (_is_place(words, f.type) or words[-1] == "encoded"):
+            found.append(f.name)
+    return found
+
+
+def why_no_masks(step: str, columns: list[str]) -> str:
+    """Return why a step is refused beside columns that are called masks and are none, and what to do."""
+    they = "its name says mask, and its first values are" if len(columns) == 1 else "their names say mask, and first values are"
+    none = "not images with one number for each pixel of the main image"
+    return f"{step} moves what is in the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
 
 
 def has_bytes(type_: pa.DataType) -> bool:
