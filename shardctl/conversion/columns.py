@@ -20,7 +20,7 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources.boxes import named_masks, ways_out, why_unmoved
+from shardctl.sources.boxes import is_named_mask, ways_out, why_unmoved
 from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.restored import name_in_records
@@ -66,13 +66,14 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with images, those marked that have to be moved with the image as masks.
 
-    These go by their names and types here, and the first records must show them. There are none where no step moves pixels:
-    such masks are kept as they came, whatever they are. Those of exports have the roles that shardctl.json tells.
+    Here these go by their names in the dataset and their types, and then the first records must show them. There are none
+    where no step moves pixels: such fields are kept as they came. Those of exports have the roles that shardctl.json tells.
     """
     if not recipe.moving:
         return fields
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
-    found = named_masks(f for f in fields if f.name not in other and recipe.renames.get(f.name, f.name) not in recipe.unmoved)
+    names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
+    found = [old for old, new in names.items() if new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new))]
     told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
     return mark_masks(fields, {name: 8 for name in found if name not in told})
 

@@ -125,14 +125,12 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
     return f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
 
 
-def named_masks(fields: Iterable[pa.Field]) -> list[str]:
-    """Return the columns whose names say that they are masks, and whose types can hold one encoded image each."""
-    found = []
-    for f in fields:
-        words, may_be = _words(f.name), pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type) or _is_image(f.type)
-        if may_be and PLAIN_MASK_WORDS & set(words) and (_is_place(words, f.type) or words[-1] == "encoded"):
-            found.append(f.name)
-    return found
+def is_named_mask(field: pa.Field) -> bool:
+    """Return whether the name of a column says that it is a mask, and its type can hold one encoded image in each value."""
+    words, type_ = _words(field.name), field.type
+    if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or _is_image(type_)):
+        return False
+    return bool(PLAIN_MASK_WORDS & set(words)) and (_is_place(words, type_) or words[-1] == "encoded")
 
 
 def why_no_masks(step: str, columns: list[str]) -> str:

@@ -127,6 +127,15 @@ def test_a_mask_stays_on_its_image_in_any_process(tmp_path: Path) -> None:
         assert np.array_equal(decoded(image)[:, :, 0], decoded(mask))
 
 
+def test_a_new_name_says_whether_a_field_is_a_mask(tmp_path: Path) -> None:
+    source = of_tar(trimap_png=GREY, seg_png=PHOTO)(tmp_path)
+    recipe = {**FLIP, "fields": "image=jpg,mask=trimap.png"}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    assert [np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in stored(tmp_path / "out", "mask")] == [True] * 3
+    with pytest.raises(UsageError, match="not second: its values are images"):
+        shardctl.convert(source, tmp_path / "no", recipe={**FLIP, "fields": "image=jpg,second=seg.png"}, workers=0)
+
+
 def test_without_steps_that_move_pixels_a_mask_is_any_field(tmp_path: Path) -> None:
     source = of_tar(seg_png=GREY)(tmp_path)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0)
@@ -181,7 +190,7 @@ def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypat
     source.mkdir()
     write_tar(source / "a.tar", {f"s{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
     with monkeypatch.context() as older:
-        older.setattr("shardctl.conversion.columns.named_masks", lambda _: [])
+        older.setattr("shardctl.conversion.columns.is_named_mask", lambda _: False)
         older.setattr("shardctl.conversion.columns.why_unmoved", lambda *_: ([], ""))
         older.setattr("shardctl.engines.probe._refuse_other_images", lambda *_: None)
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
