@@ -31,6 +31,7 @@ from shardctl.sources.image_columns import (
     MASK,
     NO_IMAGES,
     ROLE,
+    can_hold_images,
     choose_column,
     mark_columns,
     mark_masks,
@@ -66,14 +67,25 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with images, those marked that have to be moved with the image as masks.
 
-    Here these go by their names in the dataset and their types, and then the first records must show them. There are none
-    where no step moves pixels: such fields are kept as they came. Those of exports have the roles that shardctl.json tells.
+    These are the ones that the recipe names. Where steps move pixels, others go by their names in the dataset and their types;
+    else such fields are kept as they came. The first records must show all of them. Those of exports have the roles that
+    shardctl.json tells. Raises InputError for a field that the recipe names and that cannot be a mask.
     """
-    if not recipe.moving:
+    if not recipe.moving and not recipe.mask_fields:
         return fields
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
     names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
-    found = [old for old, new in names.items() if new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new))]
+    for name in recipe.mask_fields:
+        old = next((old for old, new in names.items() if new == name), None)
+        if old is None:
+            others = ", ".join(map(printable, names.values())) or "none"
+            raise InputError(f"--mask-fields: there is no field {printable(name)} beside the image; others are {others}")
+        if not can_hold_images(fields.field(old).type):
+            raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
+    found = [old for old, new in names.items() if new in recipe.mask_fields]
+    if recipe.moving:
+        by_name = [old for old, new in names.items() if is_named_mask(fields.field(old).with_name(new))]
+        found += [old for old in by_name if old not in found and names[old] not in recipe.unmoved]
     told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
     return mark_masks(fields, {name: 8 for name in found if name not in told})
 
@@ -279,8 +291,8 @@ def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
 
 def refuse_fields(recipe: Recipe) -> None:
     """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
-    names = ("text_field", "label_field", "key_field", "fields", "schema")
-    given = next((name for name in names if getattr(recipe, name) is not None), None)
+    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+    given = next((name for name in names if getattr(recipe, name)), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
         raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")

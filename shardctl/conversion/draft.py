@@ -194,7 +194,8 @@ def make_draft(
     probe = _of_all(engine.probe(probe_job), units, compared)
     if fields is not None and (masks := marked_masks(fields)):
         fields = with_bits(fields, probe.layout, probe_job.renames)
-        listing.notices.append(_notice_on_masks([probe_job.renames.get(name, name) for name in masks]))
+        names = [probe_job.renames.get(name, name) for name in masks]
+        listing.notices += _notices_on_masks([name for name in names if name not in recipe.mask_fields])
     listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
@@ -239,9 +240,10 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
     return probe
 
 
-def _notice_on_masks(names: list[str]) -> str:
+def _notices_on_masks(names: list[str]) -> list[str]:
+    """Say which fields are taken for masks though nobody said so."""
     they = ("is a mask, and is", "it as it is") if len(names) == 1 else ("are masks, and are", "them as they are")
-    return f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps {they[1]}"
+    return [f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps {they[1]}"] if names else []
 
 
 def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:

@@ -29,7 +29,7 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.sources.boxes import has_bytes, why_images, why_no_masks
+from shardctl.sources.boxes import has_bytes, why_images, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import marked_masks
 from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
@@ -191,7 +191,8 @@ def _with_masks(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instru
                         odd |= {name} if bits == 0 else set()
     crumb.leave()
     if none := [name for name in names if name in odd or not found[name]]:
-        raise UsageError(why_no_masks(job.recipe.moving[0].name, none))
+        said = [name for name in none if name in job.recipe.mask_fields]
+        raise UsageError(why_not_as_said(said) if said else why_no_masks(job.recipe.moving[0].name, none))
     roles = dict(job.layout.roles.by_name)
     for name, bits in found.items():
         if isinstance(role := roles[name], Mask):

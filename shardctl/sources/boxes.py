@@ -140,6 +140,14 @@ def why_no_masks(step: str, columns: list[str]) -> str:
     return f"{step} moves what is in the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
 
 
+def why_not_as_said(columns: list[str]) -> str:
+    """Return why columns cannot be masks although a person says so."""
+    return (
+        f"{some(columns)} of --mask-fields: the first values are not images with one number for each pixel of the main image;"
+        " leave it out"
+    )
+
+
 def has_bytes(type_: pa.DataType) -> bool:
     """Return whether values are bytes, or lists of them."""
     leaf, _ = _leaf(type_)

@@ -136,6 +136,31 @@ def test_a_new_name_says_whether_a_field_is_a_mask(tmp_path: Path) -> None:
         shardctl.convert(source, tmp_path / "no", recipe={**FLIP, "fields": "image=jpg,second=seg.png"}, workers=0)
 
 
+def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path: Path, cli: Any) -> None:
+    source = of_tar(trimap_png=GREY, note_txt=b"cat")(tmp_path)
+    told = ["--kind", "image", "--mask-fields", "trimap.png", "--workers", "0"]
+    assert cli("convert", source, tmp_path / "out", *told).code == 0
+    assert [mask["bytes"] for mask in stored(tmp_path / "out", "trimap.png")] == [GREY] * 3
+    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True, columns=["image", "trimap.png"])
+    assert [np.array_equal(mask, NUMBERS) for mask in batch["trimap.png"]] == [
+        np.array_equal(i, PIXELS) for i in batch["image"]
+    ]
+    assert cli("convert", source, tmp_path / "flipped", *told, "--step", "hflip p=1").code == 0
+    assert np.array_equal(decoded(stored(tmp_path / "flipped", "trimap.png")[0]), NUMBERS[:, ::-1])
+    for name, why in {
+        "no": "there is no field no beside",
+        "jpg": "no field jpg",
+        "note.txt": "the first values are not",
+    }.items():
+        refused = cli("convert", source, tmp_path / "no", "--kind", "image", "--mask-fields", name)
+        assert refused.code in (2, 3)
+        assert why in refused.err
+    twice = cli("convert", source, tmp_path / "no", *told, "--unmoved", "trimap.png")
+    assert (twice.code, "leave one of them out" in twice.err) == (2, True)
+    tables = cli("convert", source, tmp_path / "no", "--kind", "table", "--mask-fields", "trimap.png")
+    assert (tables.code, "mask_fields are of images" in tables.err) == (2, True)
+
+
 def test_without_steps_that_move_pixels_a_mask_is_any_field(tmp_path: Path) -> None:
     source = of_tar(seg_png=GREY)(tmp_path)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0)
