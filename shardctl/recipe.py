@@ -255,7 +255,7 @@ class Recipe(Settings):
     mask_fields: tuple[str, ...] = setting(
         Names(),
         (),
-        "Fields of records that are masks of the image, and move with it. Default: where steps move pixels, those that say it.",
+        "Fields of records that are masks of the image and move with it. Default: where steps move pixels, those that look so.",
         later=True,
     )
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")

@@ -195,7 +195,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     "--mask-fields",
     metavar="A,B,…",
     help="Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
-    " the loader. Default: where steps move pixels, fields whose names and first values say so.",
+    " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
 )
 @click.option(
     "--input-timeout",

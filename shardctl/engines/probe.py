@@ -203,7 +203,9 @@ def _with_masks(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instru
 def _bits_of_mask(
     job: Job, images: TableImages, value: object, name: str, planned: Planned, size: tuple[int, int]
 ) -> int | None:
-    """Return the bits of the numbers of a mask of an image of this size: 0 for an image that is none, None for no image."""
+    """Return how many bits the numbers of a mask have. An image that is no mask, or is not of this size, has 0, and other
+    values None.
+    """
     if is_nothing(value):
         return None
     try:
