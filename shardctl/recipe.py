@@ -252,6 +252,12 @@ class Recipe(Settings):
         "Fields that look like places, masks or other images, and stay as they are where steps move the pixels of the image.",
         later=True,
     )
+    mask_fields: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Fields of records that are masks of the image and move with it. Default: where steps move pixels, those that look so.",
+        later=True,
+    )
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
 
     @property
@@ -517,9 +523,13 @@ class Recipe(Settings):
         if self.kind not in (UNDECIDED, "image"):
             if self.store is not None:
                 yield SettingError(f"store {self.store} is for images, and these inputs are {self.kind}", "store")
+            if self.mask_fields:
+                yield SettingError(f"mask_fields are of images, and these inputs are {self.kind}", "mask_fields")
             for place, step in enumerate(self.transforms):
                 if isinstance(step, ImageTransform | Filter):
                     yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
+        if both := set(self.mask_fields) & set(self.unmoved):
+            yield SettingError(f"{printable(min(both))} is among mask_fields and unmoved: leave one of them out", "unmoved")
         yield from self._misfits_of_duplicates()
         yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:

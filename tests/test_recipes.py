@@ -211,6 +211,7 @@ WRONG_VALUES = {
     "resampling": "cv2",
     "keep_objects": 1.5,
     "unmoved": 3,
+    "mask_fields": 3,
     "transform": {"name": "hflip"},
 }
 

@@ -192,6 +192,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     " Without this option such a conversion is refused.",
 )
 @click.option(
+    "--mask-fields",
+    metavar="A,B,…",
+    help="Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
+    " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
+)
+@click.option(
     "--input-timeout",
     callback=seconds_or_none,
     default="120",

@@ -20,11 +20,24 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources.boxes import ways_out, why_unmoved
+from shardctl.sources.boxes import is_named_mask, ways_out, why_unmoved
 from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.restored import name_in_records
-from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
+from shardctl.sources.image_columns import (
+    AUTO,
+    KEPT,
+    MAIN,
+    MASK,
+    NO_IMAGES,
+    ROLE,
+    can_hold_images,
+    choose_column,
+    mark_columns,
+    mark_masks,
+    marked_columns,
+    marked_masks,
+)
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
 from shardctl.storage import printable
@@ -34,7 +47,7 @@ from shardctl.transforms.base import ImageTransform
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
     if recipe.kind == "image":
-        return mark_columns(fields, choose_column(fields, recipe.image_field or AUTO))
+        return with_masks(mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing)
     if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
         return fields
     fields = mark_columns(fields, None)
@@ -49,6 +62,43 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         if notice not in listing.notices:
             listing.notices.append(notice)
     return fields
+
+
+def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with images, those marked that have to be moved with the image as masks.
+
+    These are the ones that the recipe names. Where steps move pixels, others go by their names in the dataset and their types;
+    else such fields are kept as they came. The first records must show all of them. Those of exports have the roles that
+    shardctl.json tells. Raises InputError for a field that the recipe names and that cannot be a mask.
+    """
+    if not recipe.moving and not recipe.mask_fields:
+        return fields
+    other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
+    names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
+    for name in recipe.mask_fields:
+        old = next((old for old, new in names.items() if new == name), None)
+        if old is None:
+            others = ", ".join(map(printable, names.values())) or "none"
+            raise InputError(f"--mask-fields: there is no field {printable(name)} beside the image; others are {others}")
+        if not can_hold_images(fields.field(old).type):
+            raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
+    found = [old for old, new in names.items() if new in recipe.mask_fields]
+    if recipe.moving:
+        by_name = [old for old, new in names.items() if is_named_mask(fields.field(old).with_name(new))]
+        found += [old for old in by_name if old not in found and names[old] not in recipe.unmoved]
+    told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
+    return mark_masks(fields, {name: 8 for name in found if name not in told})
+
+
+def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
+    """Return the roles of the columns of records that are marked as masks, by their names in the dataset."""
+    return {renames.get(name, name): Mask("source", bits=bits) for name, bits in marked_masks(fields).items()}
+
+
+def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
+    """Return the columns of records, those of masks marked with the bits that a layout says of them."""
+    roles = {name: layout.roles.get(renames.get(name, name)) for name in marked_masks(fields)}
+    return mark_masks(fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)})
 
 
 def known_layout(
@@ -72,6 +122,8 @@ def known_layout(
         if recipe.store.name != "none":
             fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
         content = pa.schema([f for f in content or [] if f.name != "image"])
+    if content is not None:
+        content = pa.schema([f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content], content.metadata)
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
@@ -170,6 +222,13 @@ def _exports(listing: Listing) -> list[Description | None]:
     return [described(listing.opened(listing.table.slice(row, 1).to_pylist()[0])) for row in rows.tolist()]
 
 
+def _told_by(export: Description | None) -> list[str]:
+    """Return the columns that an export tells the role of, by their names in its records."""
+    if export is None:
+        return []
+    return [name_in_records(field, export) for field in export.fields if export.layout.roles.get(field.name) is not None]
+
+
 def _said_by(export: Description | None, content: pa.Schema, renames: Mapping[str, str]) -> dict[str, Said]:
     """Return what an export says of columns, by their names in the new dataset."""
     if export is None:
@@ -232,8 +291,8 @@ def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
 
 def refuse_fields(recipe: Recipe) -> None:
     """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
-    names = ("text_field", "label_field", "key_field", "fields", "schema")
-    given = next((name for name in names if getattr(recipe, name) is not None), None)
+    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+    given = next((name for name in names if getattr(recipe, name)), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
         raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")
@@ -257,7 +316,7 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
 
 def _plain(field: pa.Field) -> pa.Field:
     """Return a column without what its type was found from, and what it is for: only those who read files need that."""
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE)}
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE, MASK)}
     return field.with_metadata(metadata) if metadata else field.remove_metadata()
 
 

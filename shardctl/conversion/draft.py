@@ -15,9 +15,11 @@ from shardctl.conversion.columns import (
     chosen_columns,
     compare_schema,
     known_layout,
+    masks_of,
     refuse_fields,
     renamed,
     said_by_exports,
+    with_bits,
     with_images,
     with_tensors,
     without_key,
@@ -38,6 +40,7 @@ from shardctl.recipe import Recipe
 from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
+from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
@@ -189,6 +192,10 @@ def make_draft(
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe = _of_all(engine.probe(probe_job), units, compared)
+    if fields is not None and (masks := marked_masks(fields)):
+        fields = with_bits(fields, probe.layout, probe_job.renames)
+        names = [probe_job.renames.get(name, name) for name in masks]
+        listing.notices += _notices_on_masks([name for name in names if name not in recipe.mask_fields])
     listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
@@ -213,7 +220,8 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
     content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), job.renames), recipe)
     said = said_by_exports(listing, content, job.renames)
     content = with_tensors(content, said)
-    roles: Mapping[str, Role] = {name: each.role for name, each in said.items() if each.role is not None}
+    roles: Mapping[str, Role] = masks_of(fields, job.renames)
+    roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
     for step in recipe.batch_transforms:
         content, roles = step.schema(content), step.roles(roles)
     return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
@@ -230,6 +238,12 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
             sample_bytes=probe.sample_bytes * each.kept_bytes,
         )
     return probe
+
+
+def _notices_on_masks(names: list[str]) -> list[str]:
+    """Say which fields are taken for masks though nobody said so."""
+    they = ("is a mask, and is", "it as it is") if len(names) == 1 else ("are masks, and are", "them as they are")
+    return [f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps {they[1]}"] if names else []
 
 
 def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:

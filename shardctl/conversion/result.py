@@ -7,13 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from shardctl.annotations.huggingface import has_objects
+from shardctl.annotations.objects import OBJECTS
+from shardctl.conversion.columns import renamed
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.explaining import Explanation
 from shardctl.conversion.updating.planning import Changes
+from shardctl.engines.job import records_read
 from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
+from shardctl.recipe import Recipe
+from shardctl.roles import Mask, Objects
+from shardctl.sources.boxes import place_columns
+from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
 from shardctl.storage import counted, printable
@@ -166,6 +174,24 @@ def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Rej
         f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
         f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
     )
+
+
+def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
+    """Say which fields of a dataset an older version has not moved with the images: a conversion refuses or moves them now."""
+    fields = records_read(manifest.records).get("fields")
+    if not recipe.moving or fields is None:
+        return ()
+    columns, kept = renamed(fields, recipe.renames), dict(manifest.schema)
+    moved = {name for name, facts in manifest.fields.items() if facts["role"] in (Mask.name, Objects.name)} | set(
+        recipe.unmoved
+    )
+    moved |= {recipe.renames.get(name, name) for name in marked_columns(fields, MAIN)}
+    moved |= {OBJECTS} if has_objects(columns) else set()
+    names = place_columns(f for f in columns if f.name in kept and f.name not in moved)
+    if not names:
+        return ()
+    they = "was not moved with the images" if len(names) == 1 else "were not moved with the images"
+    return (f"{some(names)} {they} by the version of shardctl that made this dataset; --overwrite converts it again",)
 
 
 def empty_splits(manifest: Manifest) -> tuple[str, ...]:

@@ -52,19 +52,23 @@ class TableImages:
         filled = dict(fields)
         for name in self._job.kept_images:
             role = self._job.layout.roles.get(name)
-            if isinstance(role, Mask) and _is_nothing(fields.get(name)):  # not every image need have a mask
+            if isinstance(role, Mask) and is_nothing(fields.get(name)):  # not every image need have a mask
                 filled[name] = None
                 continue
-            data, path = self._image(fields.get(name), name, planned)
+            data, path = self.find(fields.get(name), name, planned)
             self._crumb.enter("decode")
             recipe = self._job.recipe
             if isinstance(role, Mask):
-                _check_mask(image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated), role)
+                try:
+                    _check_mask(image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated), role)
+                except Rejection as rejection:
+                    message = f"{printable(name)}: {rejection.message}"
+                    raise Rejection(rejection.stage, rejection.error, message) from None
             else:
                 image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
             filled[name] = {"bytes": data, "path": path}
         if self._job.main_image is not None:
-            data, path = self._image(fields.get("image"), self._job.main_image, planned)
+            data, path = self.find(fields.get("image"), self._job.main_image, planned)
             filled["image"] = data
             origin = origin._replace(file_name=path)
         return filled, origin
@@ -97,8 +101,8 @@ class TableImages:
             return of_records
         return digest_of(of_records.to_bytes(8, "little") + self._digest.digest())
 
-    def _image(self, value: object, name: str, planned: Planned) -> tuple[bytes, str | None]:
-        """Return the bytes of an image, and its path if one is given."""
+    def find(self, value: object, name: str, planned: Planned) -> tuple[bytes, str | None]:
+        """Return the bytes of an image that a field has or names, and its path if one is given. Raises Rejection."""
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if isinstance(data, str):
             data, path = None, data
@@ -147,7 +151,7 @@ def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
         raise Rejection("decode", "not-a-mask", message)
 
 
-def _is_nothing(value: object) -> bool:
+def is_nothing(value: object) -> bool:
     """Return whether a value of a column of images is missing: without bytes and without the path of a file."""
     return value is None or (isinstance(value, dict) and value.get("bytes") is None and not value.get("path"))
 

@@ -16,20 +16,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs.image import open_image
+from shardctl.codecs.image import decode_mask, open_image
 from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
-from shardctl.engines.image_files import TableImages
+from shardctl.engines.image_files import TableImages, is_nothing
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
-from shardctl.roles import Mask, Objects
+from shardctl.roles import Mask, Objects, Roles
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.sources.boxes import has_bytes, why_images
+from shardctl.sources.boxes import has_bytes, why_images, why_no_masks, why_not_as_said
+from shardctl.sources.image_columns import marked_masks
 from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
 from shardctl.token_columns import packed_column
@@ -92,6 +93,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
+    job = _with_masks(job, units, crumb, known)
     _refuse_other_images(job, units, crumb, known)
     if job.recipe.sample_transforms:
         samples, setters = _own_samples(job, units, crumb, known)
@@ -164,6 +166,55 @@ def _empty_shard_bytes(layout: Layout) -> int:
     sink = pa.BufferOutputStream()
     ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
     return int(sink.getvalue().size)
+
+
+def _with_masks(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> Job:
+    """Return the job once the first records have shown that columns which are called masks are masks, and of how many bits.
+
+    One image of other colours or of another size is enough to show that they are not. Raises UsageError then, and if there is
+    no mask among the values.
+    """
+    names = [job.renames.get(name, name) for name in marked_masks(job.fields)]
+    if not names:
+        return job
+    images, found, odd = TableImages(job, crumb), dict.fromkeys(names, 0), set[str]()
+    for planned in units:
+        crumb.drop(planned.number)
+        with suppress(Rejection, MemoryError):
+            for fields, _ in records_of(job, planned, crumb, known):
+                crumb.enter("decode")
+                with suppress(Rejection):  # the record is a reject, whatever its masks are
+                    size = open_image(images.find(fields.get("image"), str(job.main_image), planned)[0]).size
+                    for name in names:
+                        bits = _bits_of_mask(job, images, fields.get(name), name, planned, size)
+                        found[name] = max(found[name], bits or 0)
+                        odd |= {name} if bits == 0 else set()
+    crumb.leave()
+    if none := [name for name in names if name in odd or not found[name]]:
+        said = [name for name in none if name in job.recipe.mask_fields]
+        raise UsageError(why_not_as_said(said) if said else why_no_masks(job.recipe.moving[0].name, none))
+    roles = dict(job.layout.roles.by_name)
+    for name, bits in found.items():
+        if isinstance(role := roles[name], Mask):
+            roles[name] = replace(role, bits=bits)
+    return job.with_layout(replace(job.layout, roles=Roles(roles)))
+
+
+def _bits_of_mask(
+    job: Job, images: TableImages, value: object, name: str, planned: Planned, size: tuple[int, int]
+) -> int | None:
+    """Return how many bits the numbers of a mask have. An image that is no mask, or is not of this size, has 0, and other
+    values None.
+    """
+    if is_nothing(value):
+        return None
+    try:
+        data = images.find(value, name, planned)[0]
+        if open_image(data, job.recipe.max_pixels, job.recipe.keep_truncated).size != size:
+            return 0
+        return 8 * decode_mask(data, job.recipe.max_pixels, job.recipe.keep_truncated).dtype.itemsize
+    except Rejection as rejection:
+        return 0 if rejection.error == "not-a-mask" else None
 
 
 def _refuse_other_images(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> None:

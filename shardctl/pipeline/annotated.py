@@ -28,7 +28,7 @@ from shardctl.motion import KeepRule, Motion, MovedMasks, Seen, columns_seen, mo
 from shardctl.pipeline.sizes import value_size
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
-from shardctl.storage import counted
+from shardctl.storage import counted, printable
 from shardctl.transforms.values import describe
 
 WAITING_BYTES = 16 << 10
@@ -112,7 +112,7 @@ class Annotated:
                     lost += len(checked["bbox"]) - len(changed[name]["bbox"])
             for name, mask in self._masks:
                 if sample.get(name) is not None:
-                    changed[name] = _moved_mask(sample[name], stages, mask, size)
+                    changed[name] = _moved_mask(sample[name], name, stages, mask, size)
         return changed, lost
 
     def settled(self, waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
@@ -278,12 +278,15 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         raise Rejection("transform", BAD, message)
 
 
-def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
-    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette."""
+def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
+    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette.
+
+    `name` is that of its field. Raises Rejection.
+    """
     values, fill = mask_values(mask["bytes"], size), role.ignore or 0
     if values.shape != (size[1], size[0]):
         sizes = f"{values.shape[1]}x{values.shape[0]}, and the image has {size[0]}x{size[1]}"
-        raise Rejection("transform", BAD, f"its mask is of {sizes}")
+        raise Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
     if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
         values = values.astype(np.uint16)
     for stage in stages:

@@ -36,6 +36,7 @@ from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
+from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.splitting import SplitRule
@@ -278,7 +279,9 @@ class _Unprobed:
         self._engine.survey(surveys, on_found)
 
     def probe(self, job: Job) -> Probe:
-        """Return what is known without looking."""
+        """Return what is known without looking, unless there may be masks, which only their values show."""
+        if marked_masks(job.fields):
+            return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:

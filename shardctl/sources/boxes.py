@@ -36,6 +36,9 @@ MASK_WORDS = frozenset(
 )
 """Words of names of arrays and of bytes that have a value for each pixel."""
 
+PLAIN_MASK_WORDS = frozenset(("mask", "masks", "seg", "segmentation", "segmentations"))
+"""Words of names of images that are masks where their values are: one number for each pixel of the main image."""
+
 IMAGE_WORDS = frozenset(
     ("image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "thumbnail", "thumbnails")
     + ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "pgm", "ppm", "avif")
@@ -120,6 +123,29 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
     ways += [f"those of a labels file with --drop-columns {','.join(of_labels)}"] if of_labels else []
     unmoved = ",".join([*of_records, *of_labels])
     return f"Leave out {step}; or keep them as they are with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
+
+
+def is_named_mask(field: pa.Field) -> bool:
+    """Return whether the name of a column says that it is a mask, and its type can hold one encoded image in each value."""
+    words, type_ = _words(field.name), field.type
+    if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or _is_image(type_)):
+        return False
+    return bool(PLAIN_MASK_WORDS & set(words)) and (_is_place(words, type_) or words[-1] == "encoded")
+
+
+def why_no_masks(step: str, columns: list[str]) -> str:
+    """Return why a step is refused beside columns that are called masks and are none, and what to do."""
+    they = "its name says mask, and its first values are" if len(columns) == 1 else "their names say mask, and first values are"
+    none = "not images with one number for each pixel of the main image"
+    return f"{step} moves what is in the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
+
+
+def why_not_as_said(columns: list[str]) -> str:
+    """Return why columns cannot be masks although a person says so."""
+    return (
+        f"{some(columns)} of --mask-fields: the first values are not images with one number for each pixel of the main image;"
+        " leave it out"
+    )
 
 
 def has_bytes(type_: pa.DataType) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from shardctl.errors import InputError
@@ -12,6 +14,9 @@ ROLE = b"shardctl.image"
 """In the metadata of a field that holds images: MAIN for those that the recipe works on, KEPT for others, kept as they are."""
 
 MAIN, KEPT = b"main", b"kept"
+
+MASK = b"shardctl.mask"
+"""In the metadata of a KEPT field whose images are masks that are moved with the main image: the bits of their numbers."""
 
 AUTO = "auto"
 """The image column is found by type and name."""
@@ -135,3 +140,16 @@ def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa
 def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
     """Return the columns that are marked with a role."""
     return [f.name for f in schema or [] if (f.metadata or {}).get(ROLE) == role]
+
+
+def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
+    """Return the columns as they are read, those marked as masks that have `bits`: of how many their numbers are."""
+    fields = [
+        f.with_metadata({**(f.metadata or {}), ROLE: KEPT, MASK: b"%d" % bits[f.name]}) if f.name in bits else f for f in schema
+    ]
+    return pa.schema(fields, schema.metadata)
+
+
+def marked_masks(schema: pa.Schema | None) -> dict[str, int]:
+    """Return the columns that are marked as masks, and how many bits their numbers have."""
+    return {f.name: int(f.metadata[MASK]) for f in schema or [] if MASK in (f.metadata or {})}

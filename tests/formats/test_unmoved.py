@@ -82,8 +82,8 @@ DETECTION = ["image/object/bbox/xmax", "image/object/bbox/xmin", "image/object/b
 
 CASES = {
     "boxes of a tar": (of_tar(boxes_npy=npy([[1.0, 2, 3, 4]])), ["boxes.npy"]),
-    "a mask of a tar": (of_tar(mask_png=GREY), ["mask.png"]),
-    "classes of pixels": (of_tar(seg_png=GREY), ["seg.png"]),
+    "a mask in colours": (of_tar(mask_png=PHOTO), ["mask.png"]),
+    "a depth of a tar": (of_tar(depth_png=GREY), ["depth.png"]),
     "the image of the other eye": (of_tar(right_png=PHOTO), ["right.png"]),
     "boxes in JSON": (of_tar(json=json.dumps({"face_bboxes": [[1, 2, 3, 4]], "points": 5}).encode()), ["json"]),
     "TensorFlow's object detection": (of_detection, DETECTION),
@@ -116,7 +116,7 @@ def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: P
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(image["bytes"]))), PIXELS[:, ::-1])
 
 
-@pytest.mark.parametrize("case", ["boxes of a tar", "a mask of a tar", "TensorFlow's object detection"])
+@pytest.mark.parametrize("case", ["boxes of a tar", "a mask in colours", "TensorFlow's object detection"])
 @pytest.mark.parametrize("option", [{"flip": True}, {"crop": 4}, {"resize": 5}], ids=str)
 def test_a_loader_that_moves_pixels_leaves_nothing_behind(case: str, option: dict[str, Any], tmp_path: Path) -> None:
     write, columns = CASES[case]
@@ -135,14 +135,14 @@ def test_a_loader_that_moves_pixels_leaves_nothing_behind(case: str, option: dic
 
 
 def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli: Any) -> None:
-    source = write_tar(tmp_path, {"seg.png": GREY})
+    source = write_tar(tmp_path, {"depth.png": GREY})
     arguments = ["--kind", "image", "--step", "hflip p=1", "--workers", "0"]
     refused = cli("convert", source, tmp_path / "out", *arguments)
     assert refused.code == 2
-    assert "hflip moves what is in the images, but not seg.png: it looks like a place" in refused.err
-    assert cli("convert", source, tmp_path / "out", *arguments, "--unmoved", "seg.png").code == 0
-    assert shardctl.open(tmp_path / "out").manifest.recipe["unmoved"] == ["seg.png"]
+    assert "hflip moves what is in the images, but not depth.png: it looks like a place" in refused.err
+    assert cli("convert", source, tmp_path / "out", *arguments, "--unmoved", "depth.png").code == 0
+    assert shardctl.open(tmp_path / "out").manifest.recipe["unmoved"] == ["depth.png"]
     page = cli(
-        "preview", source, "--kind", "image", "--step", "hflip p=1", "--unmoved", "seg.png", "--html", tmp_path / "a.html"
+        "preview", source, "--kind", "image", "--step", "hflip p=1", "--unmoved", "depth.png", "--html", tmp_path / "a.html"
     )
     assert page.code == 0

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.conversion.columns import with_masks
 from shardctl.conversion.draft import (
     EMPTY,
     SMALLEST_SHARD_BLOCKS,
@@ -37,6 +38,7 @@ from shardctl.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.recipe import Recipe
 from shardctl.roles import Label
+from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
@@ -270,6 +272,7 @@ class _Planning:
         """Raise AnewError if the samples of the sources as they are now have other columns, or other names of classes."""
         before = self.before.layout
         reading = {name: value for name, value in self.before.reading.items() if name in ("fields", "by_field")}
+        self._refuse_unmoved_masks(reading.get("fields"))
         job = Job(self.folder, self.roots, self.recipe, EMPTY, (), {}, **reading)
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
@@ -287,6 +290,16 @@ class _Planning:
         ]
         if known[0] != known[1] or not _fits(now, before, exactly=not self.recipe.sample_transforms):
             raise AnewError("the columns, or what is known of them, are others")
+
+    def _refuse_unmoved_masks(self, fields: pa.Schema | None) -> None:
+        """Raise AnewError if columns of the dataset look like masks, and an older version has not moved them."""
+        if fields is None or not marked_columns(fields, MAIN):
+            return
+        moved = marked_masks(fields)
+        unmoved = [name for name in marked_masks(with_masks(fields, self.recipe, self.listing)) if name not in moved]
+        if unmoved:
+            they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
+            raise AnewError(f"{some(unmoved)} {they} not moved with the images")
 
     def _refuse_other_types(self, surveyor: Surveyor, units: Units, by_folder: bool) -> None:
         """Raise AnewError if new records need other types, or have labels that were not there."""

@@ -1,0 +1,238 @@
+"""Masks in records: a field that is one by its name and its first values is moved with the image, where pixels move."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from test_tfrecord import write as write_examples
+from test_unmoved import FLIP, GREY, PHOTO, PIXELS, png, stored
+
+import shardctl
+from shardctl.errors import UsageError
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.tables import CHECKSUMS, REJECTS, read_rejects
+
+NUMBERS = PIXELS[:, :, 0]
+
+
+def write_tar(path: Path, records: Mapping[str, Mapping[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for key, members in records.items():
+            for ending, data in members.items():
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def of_palette(numbers: Any) -> bytes:
+    made, target = Image.fromarray(numbers), io.BytesIO()
+    made.putpalette([(37 * number) % 256 for number in range(768)])
+    made.save(target, "PNG")
+    return target.getvalue()
+
+
+def of_tar(**members: bytes | None) -> Callable[[Path], Path]:
+    """Write a tar; a mask may be missing."""
+    named = {name.replace("_", "."): data for name, data in {"jpg": PHOTO, **members}.items() if data is not None}
+    return lambda folder: write_tar(folder / "a.tar", {f"s{number}": named for number in range(3)})
+
+
+def of_table(**columns: Any) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        table = pa.table({name: pa.array([value] * 3, type_) for name, (value, type_) in columns.items()})
+        parquet.write_table(table, folder / "a.parquet")
+        return folder / "a.parquet"
+
+    return write
+
+
+def of_tensorflow(folder: Path) -> Path:
+    record: dict[str, list[Any] | None] = {"image/encoded": [PHOTO], "image/segmentation/class/encoded": [GREY]}
+    return write_examples(folder / "a.tfrecord", [record] * 3)
+
+
+CASES = {
+    "seg.png of a tar": (of_tar(seg_png=GREY), "seg.png", np.uint8),
+    "with a palette": (of_tar(mask_png=of_palette(NUMBERS)), "mask.png", np.uint8),
+    "of 16 bits": (of_tar(mask_png=png(NUMBERS.astype(np.uint16) + 300)), "mask.png", np.uint16),
+    "bytes of a table": (of_table(image=(PHOTO, pa.binary()), face_mask=(GREY, pa.binary())), "face_mask", np.uint8),
+    "of Hugging Face": (
+        of_table(
+            image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE),
+            segmentation_mask=({"bytes": GREY, "path": "b.png"}, ENCODED_IMAGE),
+        ),
+        "segmentation_mask",
+        np.uint8,
+    ),
+    "of TensorFlow": (of_tensorflow, "image/segmentation/class/encoded", np.uint8),
+}
+
+
+def decoded(mask: dict[str, Any]) -> Any:
+    with Image.open(io.BytesIO(mask["bytes"])) as opened:
+        return np.asarray(opened)
+
+
+def types_of(dataset: Path) -> dict[str, pa.DataType]:
+    shard = pa.ipc.open_file(next(iter(dataset.glob("train-*.arrow"))))
+    return {f.name: f.type for f in shard.schema}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
+    write, name, dtype = CASES[case]
+    source = write(tmp_path)
+    result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    assert f"{name} is a mask, and is moved with the image; --unmoved {name} keeps it as it is" in result.notices
+    as_it_is = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
+    assert not any("is a mask" in notice for notice in as_it_is.notices)
+    given = stored(tmp_path / "told", name)[0]
+    before = decoded(given if isinstance(given, dict) else {"bytes": given})
+    for mask in stored(tmp_path / "out", name):
+        assert np.array_equal(decoded(mask), before[:, ::-1])
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.manifest.fields[name]["role"] == "mask"
+    (batch,) = ds.loader(3, flip=True, columns=["image", name])  # the loader moves both too
+    assert batch[name][0].dtype == dtype
+    shown = [np.array_equal(mask, before) for mask in batch[name]]
+    assert shown == [np.array_equal(image, PIXELS) for image in batch["image"]]
+
+
+def test_a_mask_stays_on_its_image_in_any_process(tmp_path: Path) -> None:
+    rng, records = np.random.default_rng(0), {}
+    for number in range(60):
+        pixels = rng.integers(0, 255, (20, 30, 3), np.uint8)
+        records[f"s{number:03}"] = {"png": png(pixels), "seg.png": png(pixels[:, :, 0])}
+    del records["s000"]["seg.png"]  # not every image need have one
+    source = write_tar(tmp_path / "a.tar", records)
+    recipe = {**FLIP, "transform": [{"name": "random_crop", "size": 9}, {"name": "hflip", "p": 0.5}]}
+    digests = set()
+    for workers in (0, 2):
+        shardctl.convert(source, tmp_path / f"out{workers}", recipe=recipe, workers=workers)
+        digests.add((tmp_path / f"out{workers}" / CHECKSUMS).read_bytes())
+    assert len(digests) == 1
+    images, masks = (stored(tmp_path / "out0", name) for name in ("image", "seg.png"))
+    assert [mask is None for mask in masks] == [True] + [False] * 59
+    for image, mask in zip(images[1:], masks[1:], strict=True):
+        assert np.array_equal(decoded(image)[:, :, 0], decoded(mask))
+
+
+def test_a_new_name_says_whether_a_field_is_a_mask(tmp_path: Path) -> None:
+    source = of_tar(trimap_png=GREY, seg_png=PHOTO)(tmp_path)
+    recipe = {**FLIP, "fields": "image=jpg,mask=trimap.png"}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    assert [np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in stored(tmp_path / "out", "mask")] == [True] * 3
+    with pytest.raises(UsageError, match="not second: its values are images"):
+        shardctl.convert(source, tmp_path / "no", recipe={**FLIP, "fields": "image=jpg,second=seg.png"}, workers=0)
+
+
+def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path: Path, cli: Any) -> None:
+    source = of_tar(trimap_png=GREY, note_txt=b"cat")(tmp_path)
+    told = ["--kind", "image", "--mask-fields", "trimap.png", "--workers", "0"]
+    assert cli("convert", source, tmp_path / "out", *told).code == 0
+    assert [mask["bytes"] for mask in stored(tmp_path / "out", "trimap.png")] == [GREY] * 3
+    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True, columns=["image", "trimap.png"])
+    assert [np.array_equal(mask, NUMBERS) for mask in batch["trimap.png"]] == [
+        np.array_equal(i, PIXELS) for i in batch["image"]
+    ]
+    assert cli("convert", source, tmp_path / "flipped", *told, "--step", "hflip p=1").code == 0
+    assert np.array_equal(decoded(stored(tmp_path / "flipped", "trimap.png")[0]), NUMBERS[:, ::-1])
+    for name, why in {
+        "no": "there is no field no beside",
+        "jpg": "no field jpg",
+        "note.txt": "the first values are not",
+    }.items():
+        refused = cli("convert", source, tmp_path / "no", "--kind", "image", "--mask-fields", name)
+        assert refused.code in (2, 3)
+        assert why in refused.err
+    twice = cli("convert", source, tmp_path / "no", *told, "--unmoved", "trimap.png")
+    assert (twice.code, "leave one of them out" in twice.err) == (2, True)
+    tables = cli("convert", source, tmp_path / "no", "--kind", "table", "--mask-fields", "trimap.png")
+    assert (tables.code, "mask_fields are of images" in tables.err) == (2, True)
+
+
+def test_without_steps_that_move_pixels_a_mask_is_any_field(tmp_path: Path) -> None:
+    source = of_tar(seg_png=GREY)(tmp_path)
+    shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0)
+    assert types_of(tmp_path / "out")["seg.png"] == pa.binary()
+    assert stored(tmp_path / "out", "seg.png") == [GREY] * 3
+
+
+NO_MASKS = {
+    "of colours": (of_tar(seg_png=PHOTO), "seg.png"),
+    "of another size": (of_tar(seg_png=png(NUMBERS[:4])), "seg.png"),
+    "numbers": (of_tar(mask_bin=b"no image"), "mask.bin"),
+    "several images": (of_table(image=(PHOTO, pa.binary()), masks=([GREY], pa.list_(pa.binary()))), "masks"),
+    "a depth": (of_tar(depth_png=GREY), "depth.png"),
+}
+
+
+@pytest.mark.parametrize("case", NO_MASKS)
+def test_what_is_no_plain_mask_is_refused(case: str, tmp_path: Path, cli: Any) -> None:
+    write, name = NO_MASKS[case]
+    source = write(tmp_path)
+    with pytest.raises(UsageError, match=f"hflip moves what is in the images, but not {name}: .*--unmoved {name}; or leave"):
+        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    told = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
+    assert told.samples == 3
+    previewed = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    assert previewed.code == 2
+
+
+def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
+    records = {f"s{number:03}": {"png": PHOTO, "seg.png": GREY} for number in range(200)}
+    records["s120"]["seg.png"], records["s130"]["seg.png"] = PHOTO, png(NUMBERS[:4])
+    records["s140"]["seg.png"] = png(NUMBERS.astype(np.uint16))
+    result = shardctl.convert(write_tar(tmp_path / "a.tar", records), tmp_path / "out", recipe=FLIP, workers=0)
+    assert result.samples == 197
+    rejects = {reject.key: reject.message for reject in read_rejects(tmp_path / "out" / REJECTS)}
+    assert rejects == {
+        "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an image of mode RGB",
+        "a.tar#131": "seg.png: its mask is of 8x4, and the image has 8x6",
+        "a.tar#141": "seg.png: its mask has 16 bits for each pixel, and masks of this column have 8",
+    }
+
+
+def test_a_preview_shows_masks_of_16_bits(tmp_path: Path, cli: Any) -> None:
+    source = of_tar(seg_png=png(NUMBERS.astype(np.uint16) + 300))(tmp_path)
+    page = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    assert page.code == 0
+    assert "16 bits" not in (tmp_path / "a.html").read_text()
+
+
+def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    write_tar(source / "a.tar", {f"s{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
+    with monkeypatch.context() as older:
+        older.setattr("shardctl.conversion.columns.is_named_mask", lambda _: False)
+        older.setattr("shardctl.conversion.columns.why_unmoved", lambda *_: ([], ""))
+        older.setattr("shardctl.engines.probe._refuse_other_images", lambda *_: None)
+        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    assert stored(tmp_path / "out", "seg.png")[0] == GREY
+    same = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
+    assert same.status == "up-to-date"
+    assert any("seg.png" in warning and "--overwrite" in warning for warning in same.warnings)
+    write_tar(source / "b.tar", {f"t{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
+    updated = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
+    assert updated.changes is not None
+    assert updated.changes.anew == "seg.png looks like a mask, and was not moved with the images"
+    write_tar(source / "c.tar", {f"u{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
+    more = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
+    assert more.changes is not None
+    assert (more.changes.anew, more.warnings) == ("", ())
+    again = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
+    assert (again.status, again.warnings) == ("up-to-date", ())
+    masks = stored(tmp_path / "out", "seg.png")
+    assert len(masks) == 60
+    assert all(np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in masks)
