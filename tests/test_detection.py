@@ -58,8 +58,10 @@ def test_transforms_of_torchvision_move_a_target_as_the_loader_does(tmp_path: Pa
 
     from shardctl.torch import detection
 
-    runs = {"size": (12, 16), "counts": rle.encode(np.arange(192).reshape(12, 16) % 5 > 2)}
-    marked = [thing([5, 3, 4, 6], segmentation=[[5, 3, 9, 3, 9, 9, 5, 9]]), thing([6, 4, 2, 2], rle=runs)]
+    mask = np.zeros((12, 16), bool)
+    mask[3:8, 3:8] = np.arange(25).reshape(5, 5) % 2 == 0  # it fills its box, and what is left of it fills what is left of that
+    runs = {"size": (12, 16), "counts": rle.encode(mask)}
+    marked = [thing([5, 3, 4, 6], segmentation=[[5, 3, 9, 3, 9, 9, 5, 9]]), thing([3, 3, 5, 5], rle=runs)]
     ds = write(tmp_path / "out", [marked])
     options: list[dict[str, Any]] = [{}, {"crop": 8, "flip": 1.0}]
     (stored, targets), (cut, moved) = (detection(next(iter(ds.loader(1, **OPTIONS, **each)))) for each in options)
