@@ -32,6 +32,7 @@ from shardctl.reader import (
     columns_of,
     identity,
     in_place,
+    refuse_unmoved,
 )
 from shardctl.roles import Roles
 from shardctl.sample import Sample
@@ -342,6 +343,8 @@ class Dataset:
         elif variant is not None:
             selection = of_variant(selection, whole_number("variant", variant))
         stream = make(selection, StreamOptions(order, chosen, transforms, gather))
+        begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
+        refuse_unmoved(selection.shards, stream.columns, transforms, begin)  # now, and not after days of training
         options = LoaderOptions(
             batch_size,
             rank,

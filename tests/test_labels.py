@@ -19,7 +19,19 @@ from shardctl.conversion import converting
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.sources import labels
-from shardctl.sources.boxes import COORDINATES, IMAGE_WORDS, MASK_WORDS, PLACE_WORDS, place_columns
+from shardctl.sources.boxes import (
+    IMAGE_WORDS,
+    LABEL_WORDS,
+    MASK_WORDS,
+    PAIRS,
+    PLACE_WORDS,
+    RLE_WORDS,
+    SECOND_WORDS,
+    SIZES,
+    X_PARTS,
+    Y_PARTS,
+    place_columns,
+)
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.tables import open_table, read_rejects
@@ -231,6 +243,26 @@ NAMED_AS_PLACES = [
     ("conditioning_image", IMAGE),
     ("label", IMAGE),
     ("frames", pa.list_(IMAGE)),
+    ("coords", ARRAY),
+    ("center", NUMBERS),
+    ("xywh", NUMBERS),
+    ("mask_rle", pa.list_(pa.int64())),
+    ("EncodedPixels", pa.string()),
+    ("seg_rle", pa.string()),
+    ("boxes_json", pa.string()),
+    ("mask", pa.string()),
+    ("mask_path", pa.string()),
+    ("depth_file_name", pa.string()),
+    ("seg_label.npy", pa.list_(pa.list_(pa.uint8()))),
+    ("label_mask.npy", pa.list_(pa.list_(pa.uint8()))),
+    ("instance_ids", pa.list_(pa.list_(pa.int32()))),
+    ("label_map", ARRAY),
+    ("ground_truth.npy", ARRAY),
+    ("image2.npy", pa.list_(ARRAY)),
+    ("left.npy", pa.list_(ARRAY)),
+    ("disp.pfm", BYTES),
+    ("a.flo", BYTES),
+    ("xml", BYTES),
 ]
 
 NAMED_OTHERWISE = [
@@ -253,7 +285,16 @@ NAMED_OTHERWISE = [
     ("image_hash", BYTES),
     ("image/class/label", pa.int64()),
     ("image/format", pa.string()),
-    ("mask_path", pa.string()),
+    ("bbox_area", pa.float64()),
+    ("bbox_iou", pa.float64()),
+    ("bboxes_valid", pa.bool_()),
+    ("image_md5", BYTES),
+    ("image_crc32", BYTES),
+    ("image_icc", BYTES),
+    ("mask_embedding", ARRAY),
+    ("image_path", pa.string()),
+    ("seg", pa.string()),
+    ("polygon_name", pa.string()),
     ("blob", BYTES),
     ("latents.npy", ARRAY),
     ("audio", IMAGE),
@@ -280,22 +321,98 @@ def test_names_and_types_of_others_are_no_places(name: str, type_: pa.DataType) 
 
 @pytest.mark.parametrize("before", ["", "face_", "image/object/", "a.b."])
 @pytest.mark.parametrize(
-    "written", ["xmin ymin xmax ymax", "xMin yMin xMax yMax", "x_center y_center width height", "X1 Y1 X2 Y2"]
+    "written",
+    [
+        "xmin ymin xmax ymax",
+        "xMin yMin xMax yMax",
+        "min_x min_y max_x max_y",
+        "startX startY endX endY",
+        "xtl ytl xbr ybr",
+        "x_center y_center width height",
+        "cx cy width height",
+        "X1 Y1 X2 Y2",
+        "x_1 y_1 width height",
+        "left top width height",
+        "left top right bottom",
+        "x y w h",
+        "x y r",
+        "x y",
+    ],
 )
 def test_coordinates_are_places_together(before: str, written: str) -> None:
     fields = [pa.field(before + name, pa.float32()) for name in written.split()]
     assert place_columns([*fields, pa.field("other_x1", pa.float32())]) == [f.name for f in fields]
-    assert place_columns(fields[:3]) == []
-    assert place_columns([fields[0].with_name("another/" + fields[0].name), *fields[1:]]) == []
+
+
+def numbers(names: str, type_: pa.DataType | None = None) -> list[pa.Field]:
+    return [pa.field(name, type_ or pa.int64()) for name in names.split()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "places"),
+    [
+        ("lefteye_x lefteye_y righteye_x righteye_y", "lefteye_x lefteye_y righteye_x righteye_y"),
+        ("left_eye_center_x left_eye_center_y", "left_eye_center_x left_eye_center_y"),
+        ("xmin xmax", "xmin xmax"),  # part of a group
+        ("face_x_max", "face_x_max"),
+        ("width height xmin ymin xmax ymax", "xmin ymin xmax ymax"),  # the size of the image
+        ("box_0 box_1 box_2 box_3", "box_0 box_1 box_2 box_3"),
+        ("width height", ""),
+        ("x1 x2 x3 y", ""),  # what a regression takes and gives
+        ("left right", ""),
+        ("x", ""),
+        ("x y z", ""),
+        ("gps_x gps_y", ""),
+        ("tile_x tile_y", ""),
+        ("scale_x scale_y", ""),
+        ("u v", ""),
+        ("box_0 box_1", ""),
+        ("face_x hand_y", ""),
+    ],
+)
+def test_a_pair_of_coordinates_is_a_place_and_other_numbers_are_none(columns: str, places: str) -> None:
+    assert place_columns(numbers(columns)) == places.split()
+
+
+def test_texts_are_no_coordinates_because_of_their_names() -> None:
+    assert place_columns(numbers("left top right bottom", pa.string())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_place"),
+    [
+        ("landmark", ["Eiffel Tower"], False),
+        ("box", ["carton-7"], False),
+        ("segmentation", ["premium customers"], False),
+        ("points", ["n/a", "n/a"], False),
+        ("points", ["n/a", "3 4 5 6"], True),
+        ("points", [], True),
+        ("box", ["-1", "[1, 2, 3, 4]"], True),
+        ("bbox_str", ["4;3;10;6"], True),
+        ("polygon", ["POLYGON ((1 2, 3 4))"], True),
+        ("keypoints_json", ['{"nose": [1, 2]}'], True),
+        ("keypoints", ["labels/0.json"], True),
+        ("rle", ["PPYo0"], True),
+        ("mask", ["no", "yes"], False),
+        ("mask", ["masks/0.png"], True),
+        ("label", ["masks/0.PNG"], True),
+        ("label", ["cat"], False),
+        ("right", ["https://a.org/b.jpg?c=1"], True),
+        ("file_name", ["0.png"], False),
+        ("txt", ["0 0.5 0.5 0.2 0.3\n1 0.1 0.1 0.2 0.2\n"], True),
+        ("txt", ["a photo of 2 dogs"], False),
+    ],
+)
+def test_the_values_of_texts_decide_where_they_are_known(name: str, values: list[str], is_place: bool) -> None:
+    assert place_columns([pa.field(name, pa.string())], {name: pa.array(values, pa.string())}) == [name] * is_place
 
 
 def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:
     page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
     plain = page.replace("_", "")
-    for name in PLACE_WORDS | MASK_WORDS | IMAGE_WORDS:
-        assert re.search(rf"\b{name}\b", plain), name
-    for group in COORDINATES:
-        assert any(set(re.findall(r"[a-z0-9]+", quoted)) == group for quoted in re.findall(r"`([^`]*)`", plain)), group
+    words = PLACE_WORDS | RLE_WORDS | MASK_WORDS | IMAGE_WORDS | SECOND_WORDS | LABEL_WORDS | X_PARTS | Y_PARTS | SIZES
+    for name in words | {" ".join(pair) for pair in PAIRS}:
+        assert re.search(rf"\b{name}\b", plain.lower()), name
     for word in (word for words in ROLES for word in words):
         assert f"`{word}`" in page
 

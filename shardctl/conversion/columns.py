@@ -130,7 +130,7 @@ def known_layout(
     moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
     moved |= {OBJECTS} if content is not None and has_objects(content) else set()
     others = [f for f in content or [] if f.name not in moved]
-    _refuse_places(recipe, side, others, of_steps)
+    _refuse_places(recipe, side, others, of_steps, {} if listing.side is None else listing.side.first_values())
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
@@ -373,15 +373,17 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
     return frozenset(kind for member, kind in named.items() if member in members)
 
 
-def _refuse_places(recipe: Recipe, side: list[pa.Field], others: list[pa.Field], roles: Mapping[str, Role]) -> None:
+def _refuse_places(
+    recipe: Recipe, side: list[pa.Field], others: list[pa.Field], roles: Mapping[str, Role], first: Mapping[str, pa.Array]
+) -> None:
     """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
 
-    `side` are the columns of labels files, `others` those of records, some of which have `roles`.
+    `side` are the columns of labels files with their `first` values, `others` those of records, some of which have `roles`.
     """
     if not recipe.moving:
         return
     step = recipe.moving[0].name
-    wrong, why = why_unmoved(step, (f for f in [*side, *others] if f.name not in recipe.unmoved), roles)
+    wrong, why = why_unmoved(step, (f for f in [*side, *others] if f.name not in recipe.unmoved), roles, first)
     if not wrong:
         return
     of_labels = [name for name in wrong if name in [f.name for f in side]]

@@ -8,6 +8,7 @@ from shardctl.reader.shards import Indices, Shards, identity
 from shardctl.reader.sources import GatherOptions, in_place
 from shardctl.reader.specs import Spec
 from shardctl.reader.transforms import Normalization, Transforms, zeros
+from shardctl.reader.unmoved import refuse_unmoved
 from shardctl.times import python_values
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "identity",
     "in_place",
     "python_values",
+    "refuse_unmoved",
     "without_views",
     "zeros",
 ]

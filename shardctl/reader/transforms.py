@@ -16,7 +16,6 @@ from shardctl.geometry import View
 from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
-from shardctl.sources.boxes import why_unmoved
 
 if TYPE_CHECKING:
     from shardctl.transforms.resize import Resize
@@ -85,7 +84,6 @@ class Transforms:
         self._check_pictures([column for column in columns if column.picture], bool(objects))
         for column in objects:
             self._check_flip(column)
-        self._refuse_places(columns)
 
     def _check_value(self, option: str, column: Column, value: Any) -> None:
         """Raise UsageError for a value that a column of a batch cannot hold."""
@@ -116,26 +114,15 @@ class Transforms:
                 f" the flips of their points, or leave them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
             )
 
-    def _refuse_places(self, columns: Sequence[Column]) -> None:
-        """Raise UsageError if columns look like places in the image, which would no longer be where they say."""
-        if not self.moves:
-            return
-        plain = [column for column in columns if column.objects is None and column.picture is None]
-        asked = next(option for option in ("resize", "crop", "flip") if getattr(self, option))
-        fields = (pa.field(column.name, column.type) for column in plain if column.name not in self.unmoved)
-        roles = {column.name: column.plain for column in plain if column.plain is not None}
-        wrong, why = why_unmoved(asked, fields, roles)
-        if wrong:
-            kept = ", ".join(repr(column.name) for column in columns if column.name not in wrong)
-            raise UsageError(
-                f"{why}. Leave out {asked}; or get these columns as they are with unmoved={wrong}; or leave them out:"
-                f" columns=[{kept}]"
-            )
-
     @property
     def moves(self) -> bool:
         """Whether the coordinates in images change."""
-        return bool(self.resize or self.crop or self.flip)
+        return self.moving is not None
+
+    @property
+    def moving(self) -> str | None:
+        """The first option that changes the coordinates in images, None if none does."""
+        return next((option for option in ("resize", "crop", "flip") if getattr(self, option)), None)
 
     def _check_pictures(self, columns: Sequence[Column], with_objects: bool) -> None:
         """Raise UsageError for options of images that do not fit these columns of images and masks, and perhaps of objects."""

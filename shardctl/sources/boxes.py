@@ -1,23 +1,25 @@
 """Which columns have places in an image, masks of it, or other images: they are wrong once it is resized, cut or mirrored.
 
-One rule for conversions of all sources and for the loader. It goes by the words of a name and by the type: of columns without
-a role nothing else is known.
+One rule for conversions of all sources and for the loader. It goes by the words of a name, by the type, and by the first values
+where these were read: of columns without a role nothing else is known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
 
+from shardctl.geometry import Size
 from shardctl.roles import PLACES, Plain, Role
+from shardctl.sources.first_values import are_of_size, members_of, name_images, show_annotations, show_images, tell_places
 from shardctl.sources.labels import some
 
 PLACE_NAMES = frozenset(
     ("bbox", "bboxes", "box", "boxes", "boundingbox", "boundingboxes", "keypoint", "keypoints", "landmark", "landmarks")
-    + ("polygon", "polygons", "points", "segmentation", "segmentations", "rle")
+    + ("polygon", "polygons", "points", "segmentation", "segmentations", "encodedpixels")
 )
 """Names of columns, or of fields in them, that hold places in the image; without _ and - and in lower case.
 
@@ -26,13 +28,20 @@ A single number is none of them: the points of a game.
 
 PLACE_WORDS = PLACE_NAMES | frozenset(
     ("bndbox", "bndboxes", "kpt", "kpts", "poly", "polys", "corner", "corners", "quad", "quads", "contour", "contours")
-    + ("vertices", "joints", "roi", "rois", "segm", "segms", "rles")
+    + ("vertices", "joints", "skeleton", "skeletons", "roi", "rois", "segm", "segms", "bb", "bbs", "rbox", "rboxes", "obb")
+    + ("rect", "rects", "rectangle", "rectangles", "center", "centers", "centroid", "centroids", "point", "pt", "pts")
+    + ("coord", "coords", "coordinate", "coordinates", "pose", "poses", "gaze", "lane", "lanes", "det", "dets", "detections")
+    + ("xy", "xys", "uv", "uvs", "xyxy", "xywh", "cxcywh", "ltrb", "tlbr", "ltwh", "tlwh", "yxyx")
 )
 """Words of names of lists of numbers, or of other lists and bytes, that are places."""
 
+RLE_WORDS = frozenset(("rle", "rles"))
+"""Words of names of masks as the lengths of runs, which are lists, bytes or text."""
+
 MASK_WORDS = frozenset(
-    ("mask", "masks", "seg", "depth", "depths", "flow", "flows", "normals", "disparity", "disparities", "trimap", "trimaps")
-    + ("matte", "mattes", "heatmap", "heatmaps", "semantic", "panoptic")
+    ("mask", "masks", "seg", "depth", "depths", "flow", "flows", "normal", "normals", "disparity", "disparities", "trimap")
+    + ("trimaps", "matte", "mattes", "alpha", "heatmap", "heatmaps", "semantic", "instance", "instances", "panoptic")
+    + ("labelmap", "labelmaps", "groundtruth", "gt", "parsing", "saliency")
 )
 """Words of names of arrays and of bytes that have a value for each pixel."""
 
@@ -41,42 +50,67 @@ PLAIN_MASK_WORDS = frozenset(("mask", "masks", "seg", "segmentation", "segmentat
 
 IMAGE_WORDS = frozenset(
     ("image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "thumbnail", "thumbnails")
-    + ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "pgm", "ppm", "avif")
+    + ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "pgm", "ppm", "pfm", "exr", "flo", "avif")
 )
-"""Words of names of bytes that are images."""
+"""Words of names of bytes that are images, and of arrays of three dimensions or more."""
 
-COORDINATES = tuple(
-    frozenset(names.split())
-    for names in (
-        "xmin ymin xmax ymax",
-        "x1 y1 x2 y2",
-        "x0 y0 x1 y1",
-        "left top right bottom",
-        "x y w h",
-        "x y width height",
-        "cx cy w h",
-        "xc yc w h",
-        "xcenter ycenter width height",
-    )
+SECOND_WORDS = frozenset(("left", "right", "conditioning", "reference"))
+"""Words of names of arrays of three dimensions or more, and of paths of images, that are another image."""
+
+LABEL_WORDS = frozenset(("label", "labels", "target", "targets", "annotation", "annotations"))
+"""Words of names of paths of images that have a value for each pixel."""
+
+X_PARTS = frozenset(
+    ("xmin", "xmax", "minx", "maxx", "xstart", "xend", "startx", "endx", "xtl", "xbr", "tlx", "brx", "trx", "blx")
+    + ("ulx", "lrx", "xcenter", "centerx")
 )
-"""Names that are coordinates if all of a group are present, with the same words before them: `face_x1`, …"""
+Y_PARTS = frozenset(
+    ("ymin", "ymax", "miny", "maxy", "ystart", "yend", "starty", "endy", "ytl", "ybr", "tly", "bry", "try", "bly")
+    + ("uly", "lry", "ycenter", "centery")
+)
+"""Last words of names of numbers that are coordinates, whatever is beside them: `face_xmin`, `x_max`, `startX`."""
+
+PAIRS = (
+    *(("x", "y"), ("x0", "y0"), ("x1", "y1"), ("x2", "y2"), ("x3", "y3"), ("x4", "y4"), ("left", "top"), ("right", "bottom")),
+    *(("cx", "cy"), ("xc", "yc"), ("px", "py"), ("bx", "by")),
+)
+"""Those that are coordinates if both are present, with the same words before them: `nose_x` and `nose_y`."""
+
+SIZES = frozenset(("w", "h", "width", "height", "bw", "bh", "r", "radius"))
+"""Those that are of a box, or of a circle, if just one x and one y are present with the same words before them.
+
+Beside two corners, `width` and `height` are the size of the image.
+"""
+
+_NO_POINTS = frozenset(
+    ("gps", "geo", "utm", "map", "world", "wind", "accel", "acceleration", "acc", "gyro", "imu", "mag", "velocity", "vel")
+    + ("speed", "force", "torque", "scale", "size", "spacing", "resolution", "dpi", "ppi", "tile", "patch", "grid", "slide")
+)
+"""Words before x and y that are no place in the image: in the world, or of the image in a larger one."""
 
 _ABOUT = frozenset(
     ("label", "labels", "id", "ids", "class", "classes", "category", "categories", "score", "scores", "confidence", "conf")
     + ("confidences", "prob", "probs", "count", "counts", "num", "name", "names", "text", "texts", "caption", "captions")
     + ("type", "types", "format", "mode", "source", "weight", "weights", "iscrowd", "crowd", "difficult", "truncated")
-    + ("embedding", "embeddings", "feature", "features", "latent", "latents", "hash", "phash", "md5", "sha", "sha1", "sha256")
-    + ("path", "paths", "file", "url", "urls", "version", "exif", "meta", "metadata")
+    + ("embedding", "embeddings", "embed", "embeds", "emb", "feature", "features", "latent", "latents", "hash", "phash")
+    + ("md5", "sha", "sha1", "sha256", "crc", "crc32", "crc32c", "icc", "path", "paths", "file", "url", "urls", "version")
+    + ("exif", "meta", "metadata", "area", "iou", "present", "valid", "visible", "visibility")
 )
 """Last words of names that say something about an image or a place, and are none."""
+
+_OF_EACH_PIXEL = frozenset(("label", "labels", "id", "ids", "class", "classes", "category", "categories"))
+"""Those that are none of a mask in an array: `semantic_ids`, `seg_label`."""
 
 _COUNTED = frozenset(("num", "n", "count", "has", "is", "no"))
 """First words of such names."""
 
-_STORED = frozenset(("npy", "npz", "json", "bin", "raw", "bytes", "data", "array", "encoded", "buffer"))
+_STORED = frozenset(("npy", "npz", "json", "bin", "raw", "bytes", "data", "array", "encoded", "buffer", "str", "string"))
 """Words that say how a value is stored."""
 
-_OF_TOKENS = frozenset(("attention", "attn", "loss", "padding", "pad", "token", "tokens", "input", "causal", "text", "label"))
+_PATHS = frozenset(("path", "paths", "file", "files", "filename", "filenames", "filepath", "url", "urls", "uri"))
+"""Last words of names of texts that say where a value is stored."""
+
+_OF_TOKENS = frozenset(("attention", "attn", "loss", "padding", "pad", "token", "tokens", "causal"))
 """Words of masks that are not of images."""
 
 _NO_PICTURES = frozenset(("audio", "video", "speech", "sound", "pdf"))
@@ -85,23 +119,49 @@ _BETWEEN = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])")
 _NUMBERED = re.compile(r"(?<=[^\W\d])\d+d?$")
 
 
-def place_columns(fields: Iterable[pa.Field]) -> list[str]:
+First = Mapping[str, pa.Array]
+"""The first values of columns, by name: of all samples the same ones. Nothing is known of the values of other columns."""
+
+
+def place_columns(fields: Iterable[pa.Field], first: First | None = None, sizes: Sequence[Size | None] = ()) -> list[str]:
     """Return the columns that look like places, masks or other images, those inside others with a dot: objects.bbox.
 
-    The image that is moved, and what is moved with it, must not be among `fields`.
+    The image that is moved, and what is moved with it, must not be among `fields`. `sizes` are (width, height) of the images of
+    the samples of `first`, None where there is none.
     """
-    return list(_places(fields, ""))
+    return list(_places(fields, "", first or {}, sizes))
 
 
-def why_unmoved(moves: str, fields: Iterable[pa.Field], roles: Mapping[str, Role]) -> tuple[list[str], str]:
+def why_unmoved(
+    moves: str, fields: Iterable[pa.Field], roles: Mapping[str, Role], first: First | None = None
+) -> tuple[list[str], str]:
     """Return the columns among `fields` that would be wrong beside moved pixels, and a sentence on them: ([], "") for none.
 
     `moves` names the step or the option that moves the pixels. `roles` are those that are known of columns.
     """
     listed = list(fields)
-    said = [f.name for f in listed if isinstance(role := roles.get(f.name), Plain) and role.name in PLACES]
-    places = [*said, *place_columns(f for f in listed if f.name not in said)]
-    columns = [f.name for f in listed if any(place == f.name or place.startswith(f"{f.name}.") for place in places)]
+    said = said_places(listed, roles)
+    places = [*said, *place_columns((f for f in listed if f.name not in said), first)]
+    return why_places(moves, places, {f.name for f in listed})
+
+
+def said_places(fields: Iterable[pa.Field], roles: Mapping[str, Role]) -> list[str]:
+    """Return the columns whose roles say that they are places in the image."""
+    return [f.name for f in fields if isinstance(role := roles.get(f.name), Plain) and role.name in PLACES]
+
+
+def column_of(place: str, names: Collection[str]) -> str | None:
+    """Return the one of these columns that a place is, or is in: objects of objects.bbox; None if it is of none."""
+    while place not in names:
+        place, dot, _ = place.rpartition(".")
+        if not dot:
+            return None
+    return place
+
+
+def why_places(moves: str, places: Sequence[str], names: Collection[str]) -> tuple[list[str], str]:
+    """Return the columns, of these names, that have these places, and a sentence on them, as `why_unmoved` does."""
+    columns = list(dict.fromkeys(name for place in places if (name := column_of(place, names)) is not None))
     if not places:
         return [], ""
     they = "it looks like a place in the image, a mask or another image, and is"
@@ -109,6 +169,20 @@ def why_unmoved(moves: str, fields: Iterable[pa.Field], roles: Mapping[str, Role
         they = "they look like places in the image, masks or other images, and are"
     why = f"{they} no mask and no objects by role (docs/annotations.md)"
     return columns, f"{moves} moves what is in the images, but not {some(places)}: {why}"
+
+
+def values_matter(field: pa.Field) -> bool:
+    """Return whether the first values of a column can say that it would be wrong, if its name and its type do not."""
+    leaf, depth = _leaf(field.type)
+    if pa.types.is_struct(leaf):
+        return any(map(values_matter, leaf))
+    if not _is_text(leaf):
+        return has_bytes(leaf) or depth > 1
+    words = _words(field.name)
+    told = _told(words)
+    pairs = {one + other for one, other in pairwise(told)}
+    known = PLACE_NAMES | MASK_WORDS | LABEL_WORDS | SECOND_WORDS | {"txt"}
+    return bool(known & {*told, *pairs, "".join(words)}) or any(word.startswith("bbox") for word in told)
 
 
 def why_images(step: str, columns: list[str]) -> str:
@@ -154,17 +228,18 @@ def has_bytes(type_: pa.DataType) -> bool:
     return bool(pa.types.is_binary(leaf) or pa.types.is_large_binary(leaf) or pa.types.is_fixed_size_binary(leaf))
 
 
-def _places(fields: Iterable[pa.Field], within: str) -> Iterable[str]:
+def _places(fields: Iterable[pa.Field], within: str, first: First, sizes: Sequence[Size | None]) -> Iterable[str]:
     listed = list(fields)
-    coordinates = _coordinates([f.name for f in listed])
+    coordinates = _coordinates(listed, _words(within))
     for f in listed:
-        words = _words(f.name)
-        if f.name in coordinates or _is_place(words, f.type):
+        values = first.get(f.name)
+        if f.name in coordinates or _is_place(_words(f.name), f.type, values) or _shows_place(f.type, values, sizes):
             yield within + f.name
-        else:
-            type_, _ = _leaf(f.type)
-            if pa.types.is_struct(type_):
-                yield from _places(type_, f"{within}{f.name}.")
+            continue
+        type_, _ = _leaf(f.type)
+        if pa.types.is_struct(type_):
+            members, alone = members_of(values) if values is not None else ({}, False)
+            yield from _places(type_, f"{within}{f.name}.", members, sizes if alone else ())
 
 
 def _words(name: str) -> list[str]:
@@ -172,36 +247,101 @@ def _words(name: str) -> list[str]:
     return [word.lower() for word in _BETWEEN.split(name) if word]
 
 
-def _coordinates(names: list[str]) -> set[str]:
-    """Return the names that are coordinates, because all of a group are there."""
+def _coordinates(fields: Sequence[pa.Field], within: Sequence[str]) -> set[str]:
+    """Return the names of numbers, or of lists of them, that are coordinates. `within` are the words of what they are in."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
-    for name in names:
-        words = _words(name)
+    numbered: dict[tuple[str, ...], list[str]] = {}
+    for f in fields:
+        leaf, _ = _leaf(f.type)
+        words = _words(f.name)
+        if not (pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf) or pa.types.is_null(leaf)):
+            continue
         for size in (1, 2):  # xmin, and x_min
-            if len(words) >= size:
-                found.setdefault(tuple(words[:-size]), {})["".join(words[-size:])] = name
-    return {same[one] for same in found.values() for group in COORDINATES if group <= same.keys() for one in group}
+            if len(words) >= size and not _NO_POINTS & {*within, *words[:-size]}:
+                found.setdefault(tuple(words[:-size]), {})["".join(words[-size:])] = f.name
+        if len(words) == 2 and words[1].isdecimal() and words[0] in PLACE_WORDS:
+            numbered.setdefault(tuple(words[:-1]), []).append(f.name)
+    names = {name for same in found.values() for name in _of_group(same)}
+    return names | {name for same in numbered.values() if len(same) >= 4 for name in same}  # box_0, …, box_3
 
 
-def _is_place(words: list[str], type_: pa.DataType) -> bool:
+def _of_group(same: Mapping[str, str]) -> list[str]:
+    """Return the names that are coordinates, by their last words; the words before these are the same."""
+    in_space = {"x", "y", "z"} <= same.keys() and same["x"] == "x"  # of a tile of a map, or in a room
+    pairs = [] if in_space else [pair for pair in PAIRS if same.keys() >= set(pair)]
+    xs = (X_PARTS & same.keys()) | {x for x, _ in pairs}
+    ys = (Y_PARTS & same.keys()) | {y for _, y in pairs}
+    parts = xs | ys | (SIZES if len(xs) == len(ys) == 1 else set())
+    return [same[part] for part in same if part in parts]
+
+
+def _is_place(words: list[str], type_: pa.DataType, values: pa.Array | None = None) -> bool:
+    """Return whether the name and the type of a column say that it has places, masks or other images; of texts, the values."""
     leaf, depth = _leaf(type_)
     is_number = pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf)
     is_bytes = has_bytes(leaf)
+    if _is_text(leaf):
+        return _is_text_of_place(words, values)
     if "".join(words) in PLACE_NAMES:
         return depth > 0 or not is_number
-    told = [_NUMBERED.sub("", word) for word in words if word not in _STORED and not word.isdecimal()]
+    if is_bytes and words[-1:] == ["xml"]:  # VOC
+        return True
+    told = _told(words)
     if _is_image(leaf):
         return not _NO_PICTURES & set(told)
-    if not told or told[-1] in _ABOUT or told[0] in _COUNTED:
+    if not told or told[0] in _COUNTED:
+        return False
+    pairs = {one + other for one, other in pairwise(told)}  # key_points
+    if depth > 1 and is_number and MASK_WORDS & {*told, *pairs} and told[-1] not in _ABOUT - _OF_EACH_PIXEL:
+        return not _OF_TOKENS & set(told)
+    if told[-1] in _ABOUT:
         return False
     if told[0].startswith("bbox"):  # bbox_xywh, bbox_left
         return True
-    pairs = {one + other for one, other in pairwise(told)}  # key_points
-    if PLACE_WORDS & {*told, *pairs}:
+    if (PLACE_WORDS | RLE_WORDS) & {*told, *pairs}:
         return is_bytes or (depth > 0 and (is_number or pa.types.is_struct(leaf) or pa.types.is_null(leaf)))
-    if MASK_WORDS & set(told):
-        return is_bytes or (depth > 1 and is_number and not _OF_TOKENS & set(told))
-    return is_bytes and bool(IMAGE_WORDS & set(told))
+    if is_bytes:
+        return bool((MASK_WORDS | IMAGE_WORDS) & {*told, *pairs})
+    return depth > 2 and is_number and bool((IMAGE_WORDS | SECOND_WORDS) & set(told))
+
+
+def _is_text_of_place(words: list[str], values: pa.Array | None) -> bool:
+    """Return whether a column of text has coordinates, or paths of masks or of other images.
+
+    Texts of any kind have such names, for instance a landmark. So the values decide where there are some that say something.
+    """
+    is_path = words[-1] in _PATHS or words[-2:] == ["file", "name"]
+    told = _told([word for word in words[: -1 if is_path else None] if word not in _PATHS])
+    if not told or told[-1] in _ABOUT - LABEL_WORDS or told[0] in _COUNTED:
+        return False
+    if RLE_WORDS & set(told):
+        return True
+    if "".join(words) in PLACE_NAMES or "".join(told) in PLACE_NAMES or told[0].startswith("bbox"):
+        return values is None or tell_places(values) is not False
+    pairs = {one + other for one, other in pairwise(told)}  # ground_truth
+    if values is not None:
+        return bool((MASK_WORDS | LABEL_WORDS | SECOND_WORDS) & {*told, *pairs}) and name_images(values)
+    return bool(MASK_WORDS & {*told, *pairs}) and (is_path or set(told) <= {"mask", "masks"})
+
+
+def _shows_place(type_: pa.DataType, values: pa.Array | None, sizes: Sequence[Size | None]) -> bool:
+    """Return whether the values of a column are images or annotations, or have a value for each pixel, whatever its name is."""
+    if values is None:
+        return False
+    leaf, depth = _leaf(type_)
+    if _is_text(leaf):
+        return show_annotations(values)
+    return show_images(values) if has_bytes(leaf) else depth > 1 and are_of_size(values, sizes)
+
+
+def _told(words: Sequence[str]) -> list[str]:
+    """Return the words of a name that say what the values are, without numbers behind them: image of image2_png_bytes."""
+    said = (word for word in words if word not in _STORED and not word.isdecimal())
+    return [word if word in _ABOUT else _NUMBERED.sub("", word) for word in said]
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:

@@ -39,6 +39,9 @@ DELIMITED_SUFFIXES = (".csv", ".tsv")
 SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
 
+_LOOKED_AT = 1000
+"""Rows whose values say what a column holds."""
+
 TYPED_AT_ONCE = 4096
 """Lines of a labels file whose types are found together."""
 
@@ -67,6 +70,11 @@ class SideTable:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.names)
+
+    def first_values(self) -> dict[str, pa.Array]:
+        """Return the values of the first rows that have one, by column."""
+        found = {name: self.columns.column(name).slice(0, _LOOKED_AT).drop_null() for name in self.columns.column_names}
+        return {name: pa.concat_arrays(values.chunks) for name, values in found.items() if values.num_chunks}
 
     @property
     def shown(self) -> str:

@@ -146,3 +146,112 @@ def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli
         "preview", source, "--kind", "image", "--step", "hflip p=1", "--unmoved", "depth.png", "--html", tmp_path / "a.html"
     )
     assert page.code == 0
+
+
+Extra = dict[str, Any]
+PATHS = ["masks/0.png", "masks/1.png", "masks/2.png"]
+
+
+def written(folder: Path, extra: Extra, roles: dict[str, Any] | None = None) -> shardctl.Dataset:
+    samples = ({"image": PHOTO, **{name: of[number] for name, of in extra.items()}} for number in range(3))
+    shardctl.write(folder / "out", samples, roles=roles)
+    return shardctl.open(folder / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("target", [PIXELS[:, :, 0]] * 3),
+        ("other", [PIXELS.astype(np.float32)] * 3),
+        ("output", [np.moveaxis(PIXELS, 2, 0)] * 3),
+        ("blob", [GREY] * 3),
+        ("blob", [None, GREY, None]),
+        ("views", [[PHOTO, PHOTO]] * 3),
+        ("parts", [{"a": GREY, "b": GREY}] * 3),
+        ("voc", [b"<annotation><object><bndbox></bndbox></object></annotation>"] * 3),
+        ("target", PATHS),
+        ("x1", [1, 2, 3]),
+    ],
+)
+def test_a_loader_goes_by_the_first_values_too(name: str, values: list[Any], tmp_path: Path) -> None:
+    beside: Extra = {"y1": [1, 2, 3]} if name == "x1" else {}
+    ds = written(tmp_path, {name: values, **beside})
+    columns = ["image", name]  # y1 tells what x1 is, and is not read
+    with pytest.raises(UsageError, match=f"flip moves what is in the images, but not {name}.*unmoved=.'{name}'"):
+        ds.loader(3, flip=True, columns=columns)
+    (batch,) = ds.loader(3, flip=True, columns=columns, unmoved=[name])
+    assert name in batch
+    (batch,) = ds.loader(3, columns=columns)
+    assert name in batch
+
+
+def test_a_loader_takes_what_is_no_place(tmp_path: Path) -> None:
+    extra: Extra = {
+        "blob": [b"blob"] * 3,
+        "landmark": ["Eiffel Tower"] * 3,
+        "mask": ["yes", "no", "yes"],
+        "table": [np.zeros((8, 6))] * 3,  # the image is 6 high and 8 wide
+        "width": [8] * 3,
+        "caption": ["a.png is shown"] * 3,
+        "file": PATHS,
+    }
+    (batch,) = written(tmp_path, extra).loader(3, flip=True, resize=5)
+    assert batch["landmark"][0] == "Eiffel Tower"
+    nobody = shardctl.open(tmp_path / "out").filter("width > 100")
+    assert list(nobody.loader(3, flip=True)) == []
+
+
+def test_a_damaged_block_is_left_to_the_batches(tmp_path: Path) -> None:
+    written(tmp_path, {"blob": [bytes(200)] * 3})
+    (shard,) = (tmp_path / "out").glob("train-*.arrow")
+    data = bytearray(shard.read_bytes())
+    begin = pa.ipc.open_file(shard).get_batch(0).nbytes // 2
+    data[len(data) // 4 : len(data) // 4 + begin] = b"\xff" * begin
+    shard.write_bytes(data)
+    loader = shardctl.open(tmp_path / "out").loader(3, flip=True, on_error="skip")
+    assert [len(batch["key"]) for batch in loader] == []
+
+
+def test_unmoved_names_columns_that_a_loader_would_leave(tmp_path: Path) -> None:
+    boxes = {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [0]}
+    extra: Extra = {"mask": [PIXELS[:, :, 0]] * 3, "objects": [boxes] * 3, "bbox": [[1.0]] * 3}
+    ds = written(tmp_path, extra, {"mask": "mask", "objects": "objects"})
+    with pytest.raises(UsageError, match="unmoved: no column bboxes; the dataset has key, image"):
+        ds.loader(3, unmoved=["bbox", "bboxes"])
+    for name, what in (("mask", "a mask"), ("objects", "objects"), ("image", "an image")):
+        with pytest.raises(UsageError, match=f"unmoved: {name} is {what} by its role, and flip moves it"):
+            ds.loader(3, flip=True, unmoved=["bbox", name])
+        assert len(list(ds.loader(3, unmoved=[name]))) == 1
+    (batch,) = ds.loader(3, flip=1.0, unmoved=["bbox"], columns=["image", "mask"])
+    assert np.array_equal(batch["mask"][0], PIXELS[:, ::-1, 0])
+
+
+def of_labels_file(folder: Path, columns: str, values: str) -> Path:
+    source = folder / "in"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.png").write_bytes(PHOTO)
+    rows = "".join(f"{number}.png,{values}\n" for number in range(3))
+    (source / "labels.csv").write_text(f"file_name,{columns}\n{rows}")
+    return source
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [("x_1,y_1,width,height", "1,2,3,4"), ("ClassId,EncodedPixels", "1,1 3 10 5"), ("mask", "../masks/0.png"), ("xmin", "3")],
+)
+def test_a_labels_file_is_refused_for_its_names_and_values(columns: str, values: str, tmp_path: Path) -> None:
+    source = of_labels_file(tmp_path, columns, values)
+    named = columns.replace("ClassId,", "")
+    with pytest.raises(UsageError, match=f"--unmoved {named}; or leave them out, .* --drop-columns {named}"):
+        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    told = {**FLIP, "unmoved": named.split(",")}
+    assert shardctl.convert(source, tmp_path / "out", recipe=told, workers=0).samples == 3
+
+
+@pytest.mark.parametrize(("columns", "values"), [("landmark", "Eiffel Tower"), ("mask", "no"), ("bbox_iou", "0.5")])
+def test_a_labels_file_of_other_things_is_taken(columns: str, values: str, tmp_path: Path) -> None:
+    source = of_labels_file(tmp_path, columns, values)
+    assert shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0).samples == 3
+    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True)
+    assert columns in batch
