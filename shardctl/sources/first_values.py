@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.codecs.image import OTHER_SUFFIXES, SUFFIXES, open_image
 from shardctl.errors import Rejection
@@ -98,8 +97,8 @@ def members_of(values: pa.Array) -> tuple[dict[str, pa.Array], bool]:
     """Return the members of structs, by name, and whether they have a value for each of `values`: those in lists have not."""
     alone = True
     while not pa.types.is_struct(values.type):
-        values, alone = pc.list_flatten(values), False
-    return {field.name: pc.struct_field(values, [place]) for place, field in enumerate(values.type)}, alone
+        values, alone = values.flatten(), False
+    return dict(zip((field.name for field in values.type), values.flatten(), strict=True)), alone
 
 
 def _texts(values: pa.Array) -> Iterator[str]:
@@ -110,5 +109,5 @@ def _texts(values: pa.Array) -> Iterator[str]:
 def _leaves(values: pa.Array) -> Iterator[bytes]:
     """Yield the bytes of what is in lists, and in lists in them, without what is missing."""
     while pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type):
-        values = pc.list_flatten(values)
+        values = values.flatten()
     return (value for value in values.cast(pa.large_binary()).to_pylist() if value is not None)
