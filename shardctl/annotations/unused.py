@@ -47,6 +47,9 @@ KEPT = 16
 EACH = 4
 """Files that are read in each of them."""
 
+MOST_NAMES = 10_000
+"""Files whose names are looked at: where there are more, each image has one, and only larger ones tell more."""
+
 BEGIN_BYTES = 64 << 10
 """How much of a file is read, and of a large JSON file once more from its end."""
 
@@ -79,7 +82,7 @@ class Unused:
             if len(self._places) == MOST_PLACES:
                 return
             kept = self._places[place] = []
-        elif len(kept) == KEPT and suffix in ONE_EACH:
+        elif len(kept) == KEPT and (suffix in ONE_EACH or (self._count > MOST_NAMES and file.size <= kept[0][1])):
             return
         self._count += 1
         size, is_told = (0, False) if suffix in ONE_EACH else (file.size, _TELLING.search(file.path) is not None)
