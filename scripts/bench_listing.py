@@ -10,6 +10,9 @@ Memory is the growth of the largest resident size (VmHWM) over what it was after
 seconds of the whole command, files/s, memory of the parent and of the largest worker, bytes of the tables.
 `--files 10000000 --runs 1 --plan` is the case of 10 million. FOLDER-drawn beside the folder of
 --in holds the images themselves.
+
+--unused times only the look at what nothing uses, for a listing that is made up: its names are in memory, and each folder
+has a text and a table with ten columns.
 """
 
 from __future__ import annotations
@@ -40,10 +43,14 @@ def main() -> None:
     parser.add_argument("--in", dest="scratch", type=Path, help="where the files are made; kept if they are there already")
     parser.add_argument("--plan", action="store_true", help="make images, and plan a conversion of them (a dry run)")
     parser.add_argument("--convert", action="store_true", help="make images, plan a conversion and convert them too")
+    parser.add_argument("--unused", action="store_true", help="time only the look at files that nothing uses")
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         print(json.dumps(peak(options.peak)))
+        return
+    if options.unused:
+        unused(options.files, options.folders, options.runs)
         return
     with tempfile.TemporaryDirectory() as folder:
         root = options.scratch or Path(folder) / "names"
@@ -128,6 +135,38 @@ def label(root: Path, files: int, folders: int, form: str) -> None:
             row = (place(number, folders), f"class {number % 1000}", f"a photo of something, number {number}")
             record = dict(zip(("file_name", "label", "caption"), row, strict=True))
             file.write(f'{row[0]},{row[1]},"{row[2]}"\n' if form == "csv" else json.dumps(record) + "\n")
+
+
+def unused(files: int, folders: int, runs: int) -> None:
+    """Print how long the look at what nothing uses takes, wall clock and processor time, medians."""
+    import numpy as np
+    import pyarrow as pa
+
+    from shardctl.annotations.listed import Images
+    from shardctl.annotations.unused import Unused, warnings_of_unused
+    from shardctl.sources.labels import hash_names
+    from shardctl.sources.walk import walk
+
+    names = [f"class_{number:05d}" for number in range(folders)]
+    paths = [f"{name}/image_{number:08d}.jpg" for name in names for number in range(files // folders)]
+    groups = np.repeat(np.arange(folders, dtype=np.int32), files // folders)
+    table = pa.table({"path": paths, "root": np.zeros(len(paths), np.int32), "group": groups})
+    hashes = hash_names(paths)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            Path(scratch, name).mkdir()
+            Path(scratch, name, "notes.txt").write_text("made by hand\n", encoding="utf-8")
+            rows = [[f"column {number}" for number in range(10)], *([f"value {row}"] * 10 for row in range(1000))]
+            Path(scratch, name, "rows.csv").write_text("\n".join(map(",".join, rows)), encoding="utf-8")
+
+        def look() -> None:
+            kept = Unused()
+            for file in walk([Path(scratch)], print):
+                kept.add(file)
+            warnings_of_unused(kept, Images([Path(scratch)], names, table, hashes))
+
+        wall, processor = (statistics.median(column) for column in zip(*(timed(look) for _ in range(runs)), strict=True))
+    print(f"{'what nothing uses':20} {wall:.2f} s ({processor:.2f} s), {len(paths):,} images")
 
 
 def bare(root: Path) -> int:

@@ -22,8 +22,9 @@ from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hi
 from shardctl.annotations.base import Place
 from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
+from shardctl.annotations.listed import Images
 from shardctl.annotations.objects import OBJECTS
-from shardctl.annotations.unused import Images, Unused, warnings_of_unused
+from shardctl.annotations.unused import Unused, warnings_of_unused
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import brought, labels
 from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export

@@ -6,114 +6,98 @@ Only the beginnings of a few files are read: this is for a warning before the wo
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import json
 import os
 import re
 import shlex
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from shardctl.annotations.inputs import stem
+from shardctl.annotations.listed import SUFFIXES as OF_IMAGES
+from shardctl.annotations.listed import Images, joined
+from shardctl.annotations.unused_masks import look_for_masks
 from shardctl.annotations.yolo import NAMES, OVERSHOOT, YAML
 from shardctl.errors import Rejection
-from shardctl.sources.brought import begin_of
-from shardctl.sources.labels import FILE_COLUMNS, hash_names
+from shardctl.sources.brought import begin_of, stretch_of
+from shardctl.sources.labels import FILE_COLUMNS
 from shardctl.sources.walk import FoundFile
-from shardctl.spread import spread
 from shardctl.stand_ins import source_of
 from shardctl.storage import printable
 
-SUFFIXES = frozenset((".json", ".txt", ".xml", ".csv", ".tsv", ".jsonl", *YAML))
+TABLES = (".csv", ".tsv", ".jsonl")
+ONE_EACH = frozenset((".txt", ".xml"))
+"""Of these, a format has a file for each image: some of them tell what all are."""
+
+SUFFIXES = frozenset((".json", ".json.gz", *ONE_EACH, *TABLES, *YAML))
 """The endings of files that may be annotations or labels."""
 
 MOST_PLACES = 32
 """Folders right below a source, for each ending, whose files are looked at."""
 
+KEPT = 16
+"""Files that are kept in each of them."""
+
 EACH = 4
-"""Files that are looked at in each of them, and images of each folder."""
+"""Files that are read in each of them."""
+
+MOST_NAMES = 10_000
+"""Files whose names are looked at: where there are more, each image has one, and only larger ones tell more."""
 
 BEGIN_BYTES = 64 << 10
-"""How much of a file is read."""
-
-MOST_FOLDERS = 64
-"""With images in more folders than this, these are classes: none is looked at for masks."""
+"""How much of a file is read, and of a large JSON file once more from its end."""
 
 MOST_ROWS = 100
 """Rows of a table that are looked at."""
 
-_IMAGES = tuple(
-    suffix for each in (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff") for suffix in (each, each.upper())
-)
+MOST_COLUMNS = 32
+"""Columns of a table that are looked at."""
+
+_TELLING = re.compile(r"coco|instance|annot|label|caption|keypoint|metadata|via_", re.IGNORECASE)
+"""What names of annotations have."""
 
 
 @dataclass
 class Unused:
-    """Takes files that are no inputs, and keeps a few of each place and ending."""
+    """Takes files that are no inputs, and keeps a few of each place and ending: those most like annotations."""
 
-    _places: dict[tuple[int, str, str], list[FoundFile]] = field(default_factory=dict)
+    _places: dict[tuple[int, str, str], list[tuple[bool, int, int, FoundFile]]] = field(default_factory=dict)
+    _count: int = 0
 
     def add(self, file: FoundFile) -> None:
-        """Keep a file if it is one of the first of its place. There may be one for each of millions of images."""
-        if file.suffix not in SUFFIXES or file.fault is not None:
+        """Keep a file if its name or its size tells more than those of its place. There may be one for each of millions of
+        images: of these the first ones are kept. An empty file tells nothing."""
+        suffix = file.suffix
+        if suffix not in SUFFIXES or file.fault is not None or not file.size:
             return
-        place = (file.root, file.path.partition("/")[0] if "/" in file.path else "", file.suffix)
+        place = (file.root, file.path.partition("/")[0] if "/" in file.path else "", suffix)
         kept = self._places.get(place)
         if kept is None:
-            if len(self._places) < MOST_PLACES:
-                self._places[place] = [file]
-        elif len(kept) < EACH:
-            kept.append(file)
+            if len(self._places) == MOST_PLACES:
+                return
+            kept = self._places[place] = []
+        elif len(kept) == KEPT and (suffix in ONE_EACH or (self._count > MOST_NAMES and file.size <= kept[0][1])):
+            return
+        self._count += 1
+        size, is_told = (0, False) if suffix in ONE_EACH else (file.size, _TELLING.search(file.path) is not None)
+        keep = heapq.heappush if len(kept) < KEPT else heapq.heappushpop
+        keep(kept, (is_told, size, -self._count, file))
 
     @property
     def places(self) -> list[list[FoundFile]]:
-        """The files that were kept, those of one place and ending together."""
-        return list(self._places.values())
-
-
-@dataclass(frozen=True)
-class Images:
-    """The inputs: `roots` are the sources, `folders` those that have images. `table` has the `path`, the `root` and the `group`
-    of each image, its place in `folders`; `hashes` are those of the paths, (n,) uint64."""
-
-    roots: Sequence[Path]
-    folders: Sequence[str]
-    table: pa.Table
-    hashes: npt.NDArray[np.uint64]
-
-    def are_there(self, paths: Sequence[str]) -> list[bool]:
-        """Return of each path whether an input has it."""
-        return [bool(found) for found in np.isin(hash_names(paths), self.hashes)] if paths else []
-
-    def folder_of(self, name: str, folder: str) -> str | None:
-        """Return the folder of an image that is called so, with an ending or without; `folder` if it has one, None for none."""
-        folders = list(dict.fromkeys([folder, *self.folders[:MOST_FOLDERS]]))
-        names = [name, *(f"{name}{suffix}" for suffix in _IMAGES)]
-        there = self.are_there([_joined(each, one) for each in folders for one in names])
-        return next((folders[place // len(names)] for place, found in enumerate(there) if found), None)
-
-    def some_of(self, group: int) -> list[Path]:
-        """Return where a few images of a folder can be opened."""
-        rows = np.flatnonzero(self.table["group"].to_numpy() == group)
-        some = self.table.select(["root", "path"]).take(pa.array(rows[spread(len(rows), EACH)])).to_pylist()
-        return [self.roots[row["root"]] / row["path"] for row in some]
+        """The files that were kept, those of one place and ending together, those that tell most first."""
+        return [[file for *_, file in sorted(kept, reverse=True)] for kept in self._places.values()]
 
 
 def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
     """Say which files look like annotations or labels of the images, and the option that takes them."""
-    found: dict[str, str] = {}
-    for folder, of in _folders_of_masks(images):
-        found[f"masks {folder}"] = (
-            f"{_shown(folder)} looks like masks of the images in {_shown(of)}, and each of them becomes a sample of its own; to"
-            f" keep them with their images: {_option('masks:', folder)}"
-        )
+    found = {f"masks {folder}": sentence for folder, sentence in look_for_masks(images)}
     for files in unused.places:
         for kind, sentence in _looked_at(files, images):
             found.setdefault(kind, sentence)
@@ -123,7 +107,7 @@ def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A file that nothing uses, what it begins with, the others that were kept of its place, and the images."""
+    """A file that nothing uses, what it begins with, those like it that were kept of its place, and the images."""
 
     begin: bytes
     file: FoundFile
@@ -133,7 +117,23 @@ class _Seen:
     @property
     def is_whole(self) -> bool:
         """Whether the beginning is all of the file."""
-        return self.file.size <= len(self.begin)
+        return self.file.size <= BEGIN_BYTES and not self.is_packed
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is compressed, and the beginning is not."""
+        return self.file.suffix.endswith(".gz")
+
+    @cached_property
+    def end(self) -> bytes:
+        """The last bytes of a file that is not whole; nothing of a compressed one."""
+        if self.is_whole or self.is_packed:
+            return b""
+        start = max(BEGIN_BYTES, self.file.size - BEGIN_BYTES)
+        try:
+            return stretch_of(self.file.opened, start, BEGIN_BYTES)
+        except (OSError, Rejection):
+            return b""
 
     def names_image(self, name: str) -> str | None:
         """Return the folder of the image that is called so, with an ending or without, None for none."""
@@ -146,41 +146,127 @@ _Look = tuple[str, str]
 
 def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[_Look]:
     """Yield what the files of one place look like."""
-    for file in files:
-        seen = _Seen(_begin(file), file, files, images)
+    if files[0].suffix == ".txt":  # those that are called as images tell more, and no more are read than of others
+        named = [file for file in files if _names_image(file, images)]
+        files = [*named, *(file for file in files if file not in named)]
+    else:
+        named = list(files)
+    for file in files[:EACH]:
+        seen = _Seen(_begin(file), file, named if file in named else [file], images)
         found = _LOOKS[file.suffix](seen) if seen.begin else None
         if found is not None:
             yield found
-            if file.suffix in (".txt", ".xml"):
+            if file.suffix in ONE_EACH:
                 return
+
+
+def _names_image(file: FoundFile, images: Images) -> bool:
+    name = file.path.rpartition("/")[2]
+    return name not in NAMES and images.folder_of(stem(name), file.folder) is not None
 
 
 def _look(of: str, path: str, what: str, form: str) -> _Look:
     return f"{of} {path}", f"{_shown(path)} {what}, and nothing uses it: {_option(form, path)}"
 
 
+def _of_other_tool(place: str, tool: str) -> _Look:
+    what = "no --labels option reads this format; export it as COCO, YOLO or VOC"
+    return f"{tool} {place}", f"{_shown(place)} has what looks like {tool} annotations, and nothing uses it: {what}"
+
+
+def _as_json(seen: _Seen) -> _Look | None:
+    text = seen.begin.lstrip(b" \t\r\n\xef\xbb\xbf")
+    if text.startswith(b"{"):
+        return _as_labelme(seen) or _as_via(seen) or _as_coco(seen) or _as_names(seen)
+    return _as_table(seen) if text.startswith(b"[") else None
+
+
+def _as_labelme(seen: _Seen) -> _Look | None:
+    """Tell the files of LabelMe, one for each image. The image itself may come before its name."""
+    if b'"shapes"' not in seen.begin or not any(b'"imagePath"' in part or b'"imageHeight"' in part for part in _parts(seen)):
+        return None
+    return _of_other_tool(_common(seen.files), "LabelMe")
+
+
+def _as_via(seen: _Seen) -> _Look | None:
+    """Tell a project of the VGG Image Annotator, or what it exports."""
+    is_export = b'"regions"' in seen.begin and re.search(rb'"(shape|file)_attributes"', seen.begin)
+    if b'"_via_img_metadata"' not in seen.begin and not is_export:
+        return None
+    return _of_other_tool(seen.file.opened, "VIA")
+
+
 def _as_coco(seen: _Seen) -> _Look | None:
-    """Tell a COCO file by the first objects of its lists: files have up to gigabytes."""
-    if not seen.begin.lstrip().startswith(b"{"):
+    """Tell a COCO file by the first objects of its lists, or by how it ends: files have up to gigabytes."""
+    has_images = _OF_IMAGES.search(seen.begin) is not None or "file_name" in _first_of(b"images", seen.begin)
+    first = _first_of(b"annotations", seen.begin)
+    has_annotations = "image_id" in first and not _OF_OBJECTS.isdisjoint(first)
+    if seen.is_whole:
+        if not (has_images and has_annotations):
+            return None
+    elif not (has_images or has_annotations or _ends_as_coco(seen)):
         return None
-    has_images = _OF_IMAGES.search(seen.begin) is not None
-    has_annotations = _OF_ANNOTATIONS.search(seen.begin) is not None
-    if not (has_images and has_annotations if seen.is_whole else has_images or has_annotations):
-        return None
-    return _look("coco", seen.file.opened, "looks like COCO annotations", "coco:")
+    if not seen.is_packed:
+        return _look("coco", seen.file.opened, "looks like COCO annotations", "coco:")
+    path, option = seen.file.opened, _option("coco:", seen.file.opened.removesuffix(".gz"))
+    return f"coco {path}", f"{_shown(path)} looks like COCO annotations, and nothing uses it: unpack it; then {option}"
+
+
+def _ends_as_coco(seen: _Seen) -> bool:
+    """Return whether the end has annotations, or images after annotations, which may begin with a long mask."""
+    if b'"image_id"' in seen.end and any(b'"%b"' % name.encode() in seen.end for name in _OF_OBJECTS):
+        return True
+    return b'"file_name"' in seen.end and _OF_ANNOTATIONS.search(seen.begin) is not None
 
 
 _OF_IMAGES = re.compile(rb'"images"\s*:\s*\[\s*\{[^}]*"file_name"\s*:')
-_OF_ANNOTATIONS = re.compile(rb'"annotations"\s*:\s*\[\s*\{[^}]*"(image_id|category_id)"\s*:')
+_OF_ANNOTATIONS = re.compile(rb'"annotations"\s*:\s*\[\s*\{')
+_OF_OBJECTS = frozenset(("category_id", "caption"))
+
+
+def _first_of(name: bytes, text: bytes) -> dict[str, Any]:
+    """Return the first object of a list of this name, nothing where it is cut or there is none."""
+    begin = re.search(rb'"%b"\s*:\s*\[\s*' % name, text)
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[begin.end() :].decode("utf-8", "replace")) if begin else ({}, 0)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _as_names(seen: _Seen) -> _Look | None:
+    """Tell an object whose names are those of images."""
+    first = _FIRST_NAME.match(seen.begin)
+    return _of_names(seen, [first[1].decode("utf-8", "replace")] if first else [])
+
+
+_FIRST_NAME = re.compile(rb'\s*\{\s*"([^"\\]+)"\s*:')
+
+
+def _of_names(seen: _Seen, names: Sequence[str]) -> _Look | None:
+    """Return what is said of a list that nearly all begin with the name of an image, with its ending."""
+    there = [name for name in names if name.endswith(OF_IMAGES) and seen.names_image(name) is not None]
+    if not there or 2 * len(there) < len(names):
+        return None
+    path = seen.file.opened
+    what = f"write it as a CSV file with the columns {FILE_COLUMNS[0]} and label; then {_option('', f'{stem(path)}.csv')}"
+    return path, f"{_shown(path)} names images, and nothing uses it: {what}"
+
+
+def _parts(seen: _Seen) -> Iterator[bytes]:
+    yield seen.begin
+    yield seen.end
 
 
 def _as_lines(seen: _Seen) -> _Look | None:
-    """Tell the labels of YOLO, and captions of images."""
-    name = seen.file.path.rpartition("/")[2]
-    folder = None if name in NAMES else seen.names_image(stem(name))
+    """Tell the labels of YOLO, captions of images, and a list of images with their labels."""
     rows = [line.split() for line in seen.begin.split(b"\n")[: MOST_ROWS if seen.is_whole else -1] if line.strip()]
-    if folder is None or not rows:
+    if not rows:
         return None
+    if not _names_image(seen.file, seen.images):
+        names = [row[0].rstrip(b",").decode("utf-8", "replace") for row in rows[:EACH] if len(row) > 1]
+        return _of_names(seen, names) if len(names) == len(rows[:EACH]) else None
+    folder = seen.names_image(stem(seen.file.path.rpartition("/")[2]))
     place = _common(seen.files)
     if all(map(_is_yolo, rows)):
         return _look("yolo", place, "has what looks like YOLO labels", "yolo:")
@@ -209,10 +295,15 @@ def _number(word: bytes) -> float | None:
         return None
 
 
-def _as_voc(seen: _Seen) -> _Look | None:
+def _as_xml(seen: _Seen) -> _Look | None:
+    if b"<annotations" in seen.begin and _OF_CVAT.search(seen.begin):
+        return _of_other_tool(seen.file.opened, "CVAT")
     if b"<annotation" not in seen.begin or not (b"<object" in seen.begin or b"<filename" in seen.begin):
         return None
     return _look("voc", _common(seen.files), "has what looks like VOC annotations", "voc:")
+
+
+_OF_CVAT = re.compile(rb"<(image|track)\s[^>]*(name|label)=")
 
 
 def _as_yaml(seen: _Seen) -> _Look | None:
@@ -229,31 +320,65 @@ _OF_NAMES, _OF_SPLITS = re.compile(rb"^names\s*:", re.MULTILINE), re.compile(rb"
 def _as_table(seen: _Seen) -> _Look | None:
     """Tell a table with names of inputs in a column."""
     rows = list(islice(_rows(seen), MOST_ROWS))
-    for column in dict.fromkeys([*FILE_COLUMNS, *(rows[0] if rows else ())]):
-        names = [row[column] for row in rows if isinstance(row.get(column), str) and row[column]]
-        folder = seen.names_image(names[0]) if names else None
+    for column in dict.fromkeys([*FILE_COLUMNS, *islice(rows[0] if rows else (), MOST_COLUMNS)]):
+        names = [row[column] for row in rows if _is_text(row.get(column))] if _is_text(column) else []
+        folder = _folder_named_by(names, column, seen)
         if folder is None:
             continue
-        changes = []
+        changes = ["write it as JSON lines"] if seen.file.suffix == ".json" else []
         if column not in FILE_COLUMNS:
             changes.append(f"call this column {FILE_COLUMNS[0]}")
-        if folder != seen.file.folder or not names[0].endswith(_IMAGES):
-            changes.append(f"give the paths of the images from its folder on, as in {printable(_joined(folder, 'NAME.jpg'))}")
+        if folder != seen.file.folder or not names[0].endswith(OF_IMAGES):
+            changes.append(f"give the paths of the images from its folder on, as in {printable(joined(folder, 'NAME.jpg'))}")
         if len(set(names)) < len(names):
             changes.append("give one row for each image")
         first = f"{'; '.join(changes)}; then " if changes else ""
         what = f"{_shown(seen.file.opened)} names images in its column {printable(column)}, and nothing uses it"
-        return seen.file.opened, f"{what}: {first}{_option('', seen.file.opened)}"
+        written = f"{seen.file.opened}l" if seen.file.suffix == ".json" else seen.file.opened
+        return seen.file.opened, f"{what}: {first}{_option('', written)}"
     return None
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is text of at least one character. JSON may have halves of surrogate pairs, which no file name
+    has."""
+    try:
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _folder_named_by(names: Sequence[str], column: str, seen: _Seen) -> str | None:
+    """Return the folder of the images that a column names, None if it names none.
+
+    Names without an ending may be other things, most of all where they are numbers: half of them must be those of images.
+    """
+    folder = seen.names_image(names[0]) if names and len(names[0]) <= MOST_CHARACTERS else None
+    if folder is None or names[0].endswith(OF_IMAGES):
+        return folder
+    is_of_names = column in FILE_COLUMNS or not _OF_NAMES_OF_FILES.isdisjoint(map(str.lower, _WORDS.findall(column)))
+    if not is_of_names and (names[0].isdecimal() or len(set(names)) < len(names)):
+        return None
+    there = seen.images.are_images([joined(folder, name) for name in names])
+    return folder if 2 * sum(there) >= len(names) else None
+
+
+MOST_CHARACTERS = 4096
+"""Of a name in a table: longer ones are texts."""
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OF_NAMES_OF_FILES = frozenset(("id", "ids", "uid", "image", "img", "file", "filename", "name", "path", "photo", "picture"))
 
 
 def _rows(seen: _Seen) -> Iterator[dict[str, Any]]:
     """Yield the first rows of a table, but for one that may be cut."""
     text = seen.begin.decode("utf-8-sig", "replace")
-    text = text if seen.is_whole else text[: text.rfind("\n") + 1]
+    text = text if seen.is_whole or seen.file.suffix == ".json" else text[: text.rfind("\n") + 1]
     try:
         if seen.file.suffix == ".jsonl":
             records: Iterable[Any] = map(json.loads, text.splitlines())
+        elif seen.file.suffix == ".json":
+            records = _items(text)
         else:
             records = csv.DictReader(io.StringIO(text), delimiter="\t" if seen.file.suffix == ".tsv" else ",")
         yield from (record for record in records if isinstance(record, dict))
@@ -261,63 +386,43 @@ def _rows(seen: _Seen) -> Iterator[dict[str, Any]]:
         return
 
 
+def _items(text: str) -> Iterator[Any]:
+    """Yield the items of a JSON list, but for one that is cut. Raises ValueError there."""
+    place, decoder = text.find("[") + 1, json.JSONDecoder()
+    while place < len(text):
+        item, end = decoder.raw_decode(text, _SPACE.match(text, place).end())  # type: ignore[union-attr]  # it matches all
+        yield item
+        place = end
+
+
+_SPACE = re.compile(r"[\s,]*")
+
+
 _LOOKS: dict[str, Callable[[_Seen], _Look | None]] = {
-    ".json": _as_coco,
+    ".json": _as_json,
+    ".json.gz": _as_json,
     ".txt": _as_lines,
-    ".xml": _as_voc,
-    **dict.fromkeys((".csv", ".tsv", ".jsonl"), _as_table),
+    ".xml": _as_xml,
+    **dict.fromkeys(TABLES, _as_table),
     **dict.fromkeys(YAML, _as_yaml),
 }
 
 
-def _folders_of_masks(images: Images) -> Iterator[tuple[str, str]]:
-    """Yield folders with a PNG of one channel for each image of another folder, which has other images; and that folder."""
-    if not 2 <= len(images.folders) <= MOST_FOLDERS:
-        return
-    some = [images.some_of(group) for group in range(len(images.folders))]
-    plain = [all(map(_has_one_channel, paths)) for paths in some]
-    for folder, paths, are_plain in zip(images.folders, some, plain, strict=True):
-        for beside in (other for other, others in zip(images.folders, plain, strict=True) if are_plain and not others):
-            names = [_joined(beside, path.stem) for path in paths]
-            there = images.are_there([f"{name}{suffix}" for name in names for suffix in _IMAGES])
-            if all(any(there[at : at + len(_IMAGES)]) for at in range(0, len(there), len(_IMAGES))):
-                mask, image = _where_they_part(folder, beside)
-                root = str(paths[0])[: -len(_joined(folder, paths[0].name))]
-                if mask:
-                    yield root + mask, root + image
-                break
-
-
-def _where_they_part(folder: str, other: str) -> tuple[str, str]:
-    """Return two folders down to the first part in which they differ: masks/train and images/train give masks and images."""
-    one, two = folder.split("/"), other.split("/")
-    place = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    return "/".join(one[: place + 1]), "/".join(two[: place + 1])
-
-
-def _has_one_channel(path: Path) -> bool:
-    """Return whether a file is a PNG of grey or of palette numbers, without transparency."""
-    try:
-        begin = begin_of(str(path), 26)
-    except (OSError, Rejection):
-        return False
-    return begin.startswith(b"\x89PNG\r\n") and begin[25:26] in (b"\0", b"\3")
-
-
 def _begin(file: FoundFile) -> bytes:
     try:
-        return begin_of(file.opened, BEGIN_BYTES)[:BEGIN_BYTES]
-    except (OSError, Rejection):
+        begin = begin_of(file.opened, BEGIN_BYTES)[:BEGIN_BYTES]
+        return zlib.decompressobj(_GZIP).decompress(begin, BEGIN_BYTES) if file.suffix.endswith(".gz") else begin
+    except (OSError, Rejection, zlib.error):
         return b""
+
+
+_GZIP = 31
+"""What zlib calls a file of gzip."""
 
 
 def _common(files: Sequence[FoundFile]) -> str:
     """Return the folder that all of these are in, or below."""
     return os.path.commonpath([os.path.dirname(file.opened) for file in files])  # noqa: PTH120
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
 
 
 def _shown(path: str) -> str:

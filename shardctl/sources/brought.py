@@ -113,6 +113,17 @@ def begin_of(path: str, size: int) -> bytes:
     return read(path, size) if future is None or size > BEGIN_BYTES else future.result()[:size]
 
 
+def stretch_of(path: str, start: int, size: int) -> bytes:
+    """Return bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
+    what = object_of(path)
+    if what is None:
+        with open(path, "rb", opener=ordinary) as file:
+            file.seek(start)
+            return file.read(size)
+    with asking(what):
+        return bytes(store_of(what.bucket).get(what.key, start, size))
+
+
 @contextlib.contextmanager
 def copy_of_begin(path: str) -> Iterator[str]:
     """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError, SourceGoneError."""

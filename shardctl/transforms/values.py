@@ -204,8 +204,9 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
 def rounded(value: Any, type_: pa.DataType) -> Any:
     """Return a value with its Python floats rounded to a narrow floating type, where a person chose it for the column.
 
-    Python has one width of floats, so that they cannot be written otherwise. A number of numpy stays as it is, because a
-    person chose its width. A float beyond the type stays as it is, too: it would become infinite.
+    Python has one width of floats, so that they cannot be written otherwise. A float64 of numpy is one of them: sums and
+    means give it. An array stays as it is, because a person chose its type. A float beyond the type stays as it is, too: it
+    would become infinite.
     """
     if isinstance(type_, pa.FixedShapeTensorType):
         nested = type_.value_type
@@ -223,7 +224,7 @@ def rounded(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_struct(type_) and isinstance(value, dict):
         types = {field.name: field.type for field in type_}
         return {name: rounded(part, types[name]) if name in types else part for name, part in value.items()}
-    if _is_wide(type_) or not isinstance(value, float) or isinstance(value, np.generic):
+    if _is_wide(type_) or not isinstance(value, float):
         return value
     one = _narrowed(value, type_)
     return value if math.isinf(one) else one

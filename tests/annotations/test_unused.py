@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from object_server import ObjectServer
 from PIL import Image
 
 import shardctl
+from shardctl.annotations.listed import Images
+from shardctl.annotations.unused import Unused, warnings_of_unused
+from shardctl.sources.labels import hash_names
+from shardctl.sources.walk import FoundFile
+from shardctl.stores import open_store
 
 NAMES = ("a", "b", "c")
 COCO = {
@@ -66,6 +75,40 @@ def masks(folder: Path) -> None:
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "masks" / f"{name}.png")
 
 
+def fifth_coco(folder: Path) -> None:
+    for name in "abcd":
+        write(folder / f"{name}.json", "{}")
+    coco(folder)
+
+
+def coco_after_licences(folder: Path) -> None:
+    write(folder / "all.json", json.dumps({"licenses": [{"name": "x" * 70000}], **COCO}))
+
+
+def coco_after_a_mask(folder: Path) -> None:
+    annotation = {"segmentation": {"size": [8, 8], "counts": [32, 32]}, **COCO["annotations"][0]}  # type: ignore[dict-item]
+    write(folder / "all.json", json.dumps({"annotations": [annotation], **without_annotations()}))
+
+
+def coco_after_a_long_mask(folder: Path) -> None:
+    mask = {"size": [200, 200], "counts": [0, *[1] * 40_000]}
+    annotation = {"segmentation": mask, **COCO["annotations"][0], "image_id": 7, "iscrowd": 1}  # type: ignore[dict-item]
+    rest = without_annotations()
+    rest["images"] = [*rest["images"], {"id": 7, "file_name": "other.jpg", "width": 200, "height": 200}]
+    write(folder / "all.json", json.dumps({"annotations": [annotation], **rest}))
+
+
+def without_annotations() -> dict[str, Any]:
+    return {name: value for name, value in COCO.items() if name != "annotations"}
+
+
+def yolo_among_others(folder: Path) -> None:
+    for name in ("README.dataset", "README.roboflow", "a.first", "a.second", "a.third"):
+        write(folder / "images" / f"{name}.txt", "words")
+    write(folder / "images" / "a.txt", "")
+    write(folder / "images" / "c.txt", "0 0.5 0.5 0.25 0.25\n")
+
+
 def beside(folder: Path) -> None:
     write(folder / "images" / "a.txt", "a photo of a cat, 2 years old")
 
@@ -81,6 +124,11 @@ def lines(folder: Path) -> None:
 KINDS = [
     (coco, "coco:instances.json", "instances.json looks like COCO annotations, and nothing uses it: --labels", "objects"),
     (large_coco, "coco:instances.json", "instances.json looks like COCO annotations", "objects"),
+    (fifth_coco, "coco:instances.json", "instances.json looks like COCO annotations", "objects"),
+    (coco_after_licences, "coco:all.json", "all.json looks like COCO annotations", "objects"),
+    (coco_after_a_mask, "coco:all.json", "all.json looks like COCO annotations", "objects"),
+    (coco_after_a_long_mask, "coco:all.json", "all.json looks like COCO annotations", "objects"),
+    (yolo_among_others, "yolo:images", "images has what looks like YOLO labels", "objects"),
     (yolo, "yolo:labels", "labels has what looks like YOLO labels, and nothing uses it: --labels", "objects"),
     (voc, "voc:Annotations", "Annotations has what looks like VOC annotations, and nothing uses it: --labels", "objects"),
     (masks, "masks:masks", "masks looks like masks of the images in", "mask"),
@@ -149,6 +197,8 @@ def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
     write(photos / "list.csv", "town,people\nUlm,1\n")
     write(photos / "page.xml", "<html/>")
     write(photos / "broken.jsonl", "{")
+    write(photos / "odd.jsonl", '{"path": "\\ud800.jpg", "\\ud800": "a"}\n')
+    write(photos / "deep.json", '{"annotations": [' + "[" * 60_000)
     write(photos / "kitti" / "a.txt", "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n")
     (photos / "grey").mkdir()
     Image.new("L", (8, 8)).save(photos / "grey" / "other.png")
@@ -158,3 +208,137 @@ def test_other_files_are_no_annotations(photos: Path, tmp_path: Path) -> None:
 def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos: Path, tmp_path: Path) -> None:
     coco(photos)
     assert shardctl.convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()
+
+
+def only_warning(folder: Path, out: Path) -> str:
+    (warning,) = shardctl.convert(folder, out, workers=0, dry_run=True).warnings
+    return warning
+
+
+def save(path: Path, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (8, 8)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "images/a.json",
+            '{"version": "5.0", "flags": {}, "shapes": [{"label": "cat", "points": [[1, 2]]}], "imagePath": "a.jpg"}',
+            "images has what looks like LabelMe annotations, and nothing uses it: no --labels option reads this format; export",
+        ),
+        (
+            "via.json",
+            '{"a.jpg90": {"filename": "a.jpg", "regions": [{"shape_attributes": {"name": "rect"}}]}}',
+            "via.json has what looks like VIA annotations, and nothing uses it: no --labels option",
+        ),
+        (
+            "annotations.xml",
+            '<annotations><image id="0" name="a.jpg"><box label="cat" xtl="1"/></image></annotations>',
+            "annotations.xml has what looks like CVAT annotations, and nothing uses it: no --labels option",
+        ),
+        (
+            "list.txt",
+            "images/a.jpg 1\nimages/b.jpg 2\n",
+            "list.txt names images, .* file_name and label; then --labels .*list.csv",
+        ),
+        ("all.json", '{"images/a.jpg": "cat"}', "all.json names images, .* file_name and label; then --labels .*all.csv"),
+        (
+            "all.json",
+            '[{"image": "images/a.jpg", "caption": "x"}]',
+            "all.json names images in its column image, .*: write it as JSON lines; then --labels .*all.jsonl",
+        ),
+    ],
+)
+def test_what_no_option_takes_as_it_is_is_said_too(photos: Path, tmp_path: Path, name: str, text: str, said: str) -> None:
+    write(photos / name, text)
+    assert re.search(said, only_warning(photos, tmp_path / "out"))
+
+
+def test_a_packed_coco_file_must_be_unpacked(photos: Path, tmp_path: Path) -> None:
+    (photos / "all.json.gz").write_bytes(gzip.compress(json.dumps(COCO).encode()))
+    option = shlex.quote(f"coco:{photos / 'all.json'}")
+    said = f"all.json.gz looks like COCO annotations, and nothing uses it: unpack it; then --labels {option}"
+    assert only_warning(photos, tmp_path / "out").endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("images", "masks", "said"),
+    [
+        (("images/{}.png", "L"), ("masks/{}.png", "L"), "their images: --labels .*/masks'?$"),
+        (
+            ("images/{}.jpg", "RGB"),
+            ("labels/{}_mask.png", "P"),
+            r"name each as its image \(a.png, not a_mask.png\); then --labels",
+        ),
+        (
+            ("images/{}.jpg", "RGB"),
+            ("masks/{}.png", "RGB"),
+            "save them with one number for each pixel .*; then --labels .*/masks'?$",
+        ),
+        (
+            ("{}.jpg", "RGB"),
+            ("{}_mask.png", "L"),
+            r"move them to a folder .* \(a.png, not a_mask.png\); then --labels masks:DIR",
+        ),
+        (("{}_sat.jpg", "RGB"), ("{}_mask.png", "L"), r"move them .* \(a_sat.png, not a_mask.png\); then --labels masks:DIR"),
+        (
+            ("leftImg8bit/x/{}_leftImg8bit.png", "RGB"),
+            ("gtFine/x/{}_gtFine_labelIds.png", "L"),
+            r"gtFine looks like masks of the images in .*leftImg8bit, .*\(a_leftImg8bit.png, not a_gtFine_labelIds.png\)",
+        ),
+    ],
+)
+def test_masks_of_other_names_and_of_grey_images(
+    tmp_path: Path, images: tuple[str, str], masks: tuple[str, str], said: str
+) -> None:
+    for name in NAMES:
+        for pattern, mode in (images, masks):
+            save(tmp_path / "in" / pattern.format(name), mode)
+    assert re.search(said, only_warning(tmp_path / "in", tmp_path / "out"))
+
+
+def test_one_odd_image_among_masks_changes_nothing(photos: Path, tmp_path: Path) -> None:
+    masks(photos)
+    save(photos / "masks" / "readme.png")
+    assert "masks looks like masks of the images in" in only_warning(photos, tmp_path / "out")
+
+
+def test_numbers_and_classes_of_equal_names_are_no_annotations(tmp_path: Path) -> None:
+    for number in range(4):
+        for folder, mode in (("zebra", "L"), ("cat", "RGB"), ("mask", "RGB"), ("no mask", "RGB")):
+            save(tmp_path / "in" / folder / f"{number}.png", mode)
+    write(tmp_path / "in" / "log.csv", "step,epoch,loss\n0,0,1.0\n1,0,0.5\n2,1,0.2\n")
+    write(tmp_path / "in" / "runs.csv", "id,loss\n3,1.0\n" + "".join(f"{step},0.1\n" for step in range(100, 200)))
+    write(tmp_path / "in" / "questions.json", json.dumps({"annotations": [{"image_id": 1, "answers": []}], "images": [1]}))
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).warnings == ()
+
+
+def test_few_requests_to_a_store(bucket: str, object_server: ObjectServer, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    for folder, mode in (("classes/cat", "RGB"), ("classes/dog", "L"), ("pairs/images", "RGB"), ("pairs/masks", "L")):
+        save(tmp_path / "one.png", mode)
+        for number in range(20):
+            store.put(f"{folder}/{number}.png", (tmp_path / "one.png").read_bytes())
+    looked = []
+    for folder, count in (("classes", 0), ("pairs", 1)):
+        object_server.clear()
+        assert len(shardctl.convert(f"{bucket}/{folder}", tmp_path / "out", workers=0, dry_run=True).warnings) == count
+        looked.append([request["key"] for request in object_server.log() if request["range"] == "bytes=0-25"])
+    assert looked[0] == []
+    assert [key.rpartition("/")[0] for key in looked[1]] == ["pairs/masks"] * 4
+
+
+def test_a_look_among_millions_takes_no_time(tmp_path: Path) -> None:
+    folders = [f"class {number}" for number in range(40)]
+    paths = [f"{folder}/image_{number}.jpg" for folder in folders for number in range(12_500)]
+    groups = pa.array(np.repeat(np.arange(40, dtype=np.int32), 12_500))
+    table = pa.table({"path": paths, "root": pa.array(np.zeros(len(paths), np.int32)), "group": groups})
+    images, unused = Images([tmp_path], folders, table, hash_names(paths)), Unused()
+    for folder in folders:
+        write(tmp_path / folder / "notes.txt", "made by hand\n")
+        unused.add(FoundFile(0, f"{folder}/notes.txt", str(tmp_path / folder / "notes.txt"), folder, ".txt", 13, 0, None))
+    began = time.process_time()
+    assert warnings_of_unused(unused, images) == []
+    assert time.process_time() - began < 5  # it took 37 s where each name was looked for among all
