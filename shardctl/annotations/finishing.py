@@ -262,10 +262,10 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
     orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
     if orientation == 1:
         return mask
-    return {**mask, "bytes": _turned_png(mask["bytes"], values, orientation)}
+    return {**mask, "bytes": turned_png(mask["bytes"], values, orientation)}
 
 
-def _turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
+def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
     """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
     target = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:

@@ -35,13 +35,58 @@ _JPEG = b"\xff\xd8"
 
 
 @dataclass
-class _Evidence:
+class Evidence:
     """Images that EXIF turns: the paths of those that say a frame, and how many do not, with a size and without."""
 
     stored: list[str] = field(default_factory=list)
     upright: list[str] = field(default_factory=list)
     unclear: int = 0
     unsized: int = 0
+
+    def add(self, shown: str, stored: Size, upright: Size, said: Size | None) -> None:
+        """Add an image, whose size as it is stored and upright is known, and the size that its annotations say, if they do."""
+        if said is None:
+            self.unsized += 1
+        elif stored == upright:
+            self.unclear += said == stored
+        elif said == stored:
+            self.stored.append(shown)
+        elif said == upright:
+            self.upright.append(shown)
+
+    def frame(self) -> str | None:
+        """Return the frame that the images tell, None for none; upright where sizes do not tell it."""
+        if self.stored:
+            return "stored"
+        return "upright" if self.upright or self.unclear else None
+
+    def notices(self, name: str, among: str) -> tuple[str, ...]:
+        """Say how many images do not tell the frame of the annotations `name`, and which one is taken.
+
+        `among` says which images were looked at, "" for all. Raises InputError where sizes say both frames.
+        """
+        stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
+        if stored and upright:
+            raise InputError(
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. Those of"
+                f" {counted(stored, 'image')} are of the image as it is stored ({printable(self.stored[0])}), those of"
+                f" {upright:,} of the upright image ({printable(self.upright[0])}). Convert them apart, or give"
+                " --annotation-frame stored or upright, which rejects the others"
+            )
+        if not unclear:
+            return ()
+        if stored or upright:
+            kind = "the image as it is stored" if stored else "the upright image"
+            return (
+                f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell the frame; the annotations"
+                f" are taken as those of {kind}, as the sizes of {stored or upright:,}"
+                f" other{'' if stored + upright == 1 else 's'} say",
+            )
+        why = "have the same size in both frames" if self.unclear else "have no size in the annotations"
+        return (
+            f"{name}: EXIF turns {counted(unclear, 'image')}{among} that {why}, and no other image tells the frame; the"
+            " annotations are taken as those of the upright image (--annotation-frame stored changes that)",
+        )
 
 
 def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[Place]]) -> Annotations:
@@ -53,55 +98,22 @@ def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], 
         return found
     annotated = np.flatnonzero(found.rows >= 0)
     looked_at = annotated[spread(len(annotated), LOOKED_AT)].tolist()
-    evidence = _Evidence()
+    evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
     for row, place in begins_ahead(places, lambda each: each[1].opened if is_brought(each[1].opened) else None):
         turn = _turn(place.opened)
         if turn is not None:
-            _add(evidence, place, *turn, _annotated_size(found, int(found.rows[row]), place))
+            evidence.add(place.opened, *turn, _annotated_size(found, int(found.rows[row]), place))
     return _decided(found, evidence, len(looked_at), len(annotated))
 
 
-def _decided(found: Annotations, evidence: _Evidence, looked_at: int, count: int) -> Annotations:
-    name = OBJECTS if ANNOTATED in found.columns.column_names else MASK
-    stored, upright, unclear = len(evidence.stored), len(evidence.upright), evidence.unclear + evidence.unsized
-    if stored and upright:
-        raise InputError(
-            f"{name}: EXIF turns some images, and the sizes in the annotations disagree. Those of {counted(stored, 'image')}"
-            f" are of the image as it is stored ({printable(evidence.stored[0])}), those of {upright:,} of the upright image"
-            f" ({printable(evidence.upright[0])}). Convert them apart, or give --annotation-frame stored or upright, which"
-            " rejects the others"
-        )
+def _decided(found: Annotations, evidence: Evidence, looked_at: int, count: int) -> Annotations:
     whole = looked_at == count
     among = "" if whole else f" of the {looked_at:,} that were looked at"
-    if stored or upright:
-        if whole and not unclear:
-            return found
-        frame, kind = ("stored", "the image as it is stored") if stored else ("upright", "the upright image")
-        said = (
-            f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell the frame; the annotations are"
-            f" taken as those of {kind}, as the sizes of {stored or upright:,} other{'' if stored + upright == 1 else 's'} say"
-        )
-        return replace(found, frame=frame, notices=(*found.notices, said) if unclear else found.notices)
-    if not unclear:
+    said = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)
+    if whole and not said:  # the rows tell all
         return found
-    why = "have the same size in both frames" if evidence.unclear else "have no size in the annotations"
-    said = (
-        f"{name}: EXIF turns {counted(unclear, 'image')}{among} that {why}, and no other image tells the frame; the annotations"
-        " are taken as those of the upright image (--annotation-frame stored changes that)"
-    )
-    return replace(found, frame="upright" if evidence.unclear else None, notices=(*found.notices, said))
-
-
-def _add(evidence: _Evidence, place: Place, stored: Size, upright: Size, said: Size | None) -> None:
-    if said is None:
-        evidence.unsized += 1
-    elif stored == upright:
-        evidence.unclear += said == stored
-    elif said == stored:
-        evidence.stored.append(place.opened)
-    elif said == upright:
-        evidence.upright.append(place.opened)
+    return replace(found, frame=evidence.frame(), notices=(*found.notices, *said))
 
 
 def _turn(path: str) -> tuple[Size, Size] | None:

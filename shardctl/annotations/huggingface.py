@@ -17,12 +17,14 @@ from shardctl.annotations.objects import (
     ITEMS,
     OBJECTS,
     annotated,
+    are_shares,
     objects_field,
     objects_type,
     odd_boxes,
     said_of_boxes,
+    why_shares,
 )
-from shardctl.errors import Rejection
+from shardctl.errors import InputError, Rejection
 from shardctl.roles import Objects
 from shardctl.storage import counted, printable
 
@@ -71,11 +73,16 @@ def _member(type_: pa.StructType, name: str) -> pa.DataType:
 
 
 def _may_be_categories(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_))
+    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
-    return bool(pa.types.is_list(type_) and holds(type_.value_type))
+    return _is_list(type_) and bool(holds(type_.value_type))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    """Return whether values are lists: Hugging Face has boxes of a fixed length, and polars has large lists."""
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -88,25 +95,31 @@ def take_objects(
 ) -> Annotations:
     """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none.
 
-    `category` is the member that has the categories.
+    `category` is the member that has the categories. Raises InputError if all boxes are shares of the size of their image.
     """
     column = _renamed(column, category, "category")
     type_ = column.type
-    names = _names(column) if pa.types.is_string(type_.field("category").type.value_type) else None
+    names = None if pa.types.is_integer(type_.field("category").type.value_type) else _names(column)
     members = [name for name in READ if name in [f.name for f in type_] and _fits(name, type_.field(name).type)]
     left_out = [f.name for f in type_ if f.name not in members]
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
     objects: list[dict[str, Any] | None] = []
     faults: dict[int, Rejection] = {}
-    degenerate = 0
+    degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
-            objects.append(None if value is None else _objects(value, members, names))
-            degenerate += odd_boxes(objects[-1]["bbox"], (0, 0))[1] if objects[-1] is not None else 0
+            taken_over = None if value is None else _objects(value, members, names)
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
-            objects.append(None)
+            taken_over = None
+        objects.append(taken_over)
+        if taken_over is not None and taken_over["bbox"]:
+            with_boxes += 1
+            degenerate += odd_boxes(taken_over["bbox"], (0, 0))[1]
+            shares += are_shares(taken_over["bbox"])
+    if shares and shares == with_boxes:
+        raise InputError(f"{why_shares(shown)}, or leave them out with --drop-columns {OBJECTS}")
     rows = np.full(len(side_rows), -1, np.int64)
     rows[there] = np.arange(len(there))
     how = pa.array([annotated(rule, None, False)] * len(there), ANNOTATED_TYPE)
@@ -140,7 +153,7 @@ def _fits(name: str, type_: pa.DataType) -> bool:
 
 def _depth(type_: pa.DataType) -> int:
     depth = 0
-    while pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+    while _is_list(type_):
         depth, type_ = depth + 1, type_.value_type
     return depth if not pa.types.is_struct(type_) else -1
 

@@ -175,6 +175,20 @@ def odd_boxes(boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False
     return int(outside.sum()), int((sides <= 0).any(axis=1).sum())
 
 
+def are_shares(boxes: npt.ArrayLike) -> bool:
+    """Return whether boxes (n, 4) are shares of the size of their image: all numbers are from 0 to 1, and not all are whole."""
+    given = np.asarray(boxes, np.float64).reshape(-1, 4)
+    return bool(((given >= 0) & (given <= 1)).all() and (given % 1 != 0).any())
+
+
+def why_shares(shown: str) -> str:
+    """Return why boxes that are shares are refused. `shown` is where they are."""
+    return (
+        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image are, and boxes are to be x,"
+        " y, width, height in pixels; multiply x and width by the width of the image, y and height by its height"
+    )
+
+
 def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[str]:
     """Say how many boxes are not as they should be, and what is done about them."""
     parts = []

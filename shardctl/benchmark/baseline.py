@@ -171,7 +171,8 @@ class _Inputs:
         """Make a batch: read, decode, transform, and stack images of one shape."""
         samples, rejected = 0, 0
         images: dict[str, list[Any]] = {}
-        pipeline = SamplePipeline(self._job.recipe, None, lambda stage: None, self._job.layout)
+        job = self._job
+        pipeline = SamplePipeline(job.recipe, None, lambda stage: None, job.layout, job.annotation_rules)
         for number, split in units:
             planned = self._job.planned_at(number)
             made, refused = 0, 0

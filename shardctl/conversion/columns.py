@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from shardctl.annotations import AnnotationRule
 from shardctl.annotations.huggingface import has_objects
-from shardctl.annotations.objects import OBJECTS
+from shardctl.annotations.objects import ITEMS, OBJECTS
 from shardctl.codecs import backend
-from shardctl.engines.job import KEY
+from shardctl.engines.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
@@ -20,12 +21,14 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources.boxes import is_named_mask, ways_out, why_unmoved
+from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
 from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.restored import name_in_records
 from shardctl.sources.image_columns import (
     AUTO,
+    BOXES,
+    FRAME,
     KEPT,
     MAIN,
     MASK,
@@ -33,10 +36,13 @@ from shardctl.sources.image_columns import (
     ROLE,
     can_hold_images,
     choose_column,
+    is_struct,
     mark_columns,
     mark_masks,
     marked_columns,
     marked_masks,
+    with_said,
+    without_masks,
 )
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
@@ -67,12 +73,11 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
 def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
     """Return the columns of records with images, those marked that have to be moved with the image as masks.
 
-    These are the ones that the recipe names. Where steps move pixels, others go by their names in the dataset and their types;
-    else such fields are kept as they came. The first records must show all of them. Those of exports have the roles that
-    shardctl.json tells. Raises InputError for a field that the recipe names and that cannot be a mask.
+    These are the ones that the recipe names, and others by their names in the dataset and their types. Where no step moves
+    pixels, only those are among the others that hold images by their type; the rest is kept as it came. The first records must
+    show all of them. Those of exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
+    names and that cannot be a mask.
     """
-    if not recipe.moving and not recipe.mask_fields:
-        return fields
     other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
     names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
     for name in recipe.mask_fields:
@@ -83,9 +88,10 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         if not can_hold_images(fields.field(old).type):
             raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
     found = [old for old, new in names.items() if new in recipe.mask_fields]
-    if recipe.moving:
-        by_name = [old for old, new in names.items() if is_named_mask(fields.field(old).with_name(new))]
-        found += [old for old in by_name if old not in found and names[old] not in recipe.unmoved]
+    for old, new in names.items():
+        may_be = bool(recipe.moving) or is_struct(fields.field(old).type)
+        if may_be and old not in found and new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new)):
+            found.append(old)
     told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
     return mark_masks(fields, {name: 8 for name in found if name not in told})
 
@@ -96,9 +102,41 @@ def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, 
 
 
 def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
-    """Return the columns of records, those of masks marked with the bits that a layout says of them."""
+    """Return the columns of records, those of masks marked with the bits that a layout says of them.
+
+    Those that it says to be no masks are not marked any more.
+    """
     roles = {name: layout.roles.get(renames.get(name, name)) for name in marked_masks(fields)}
+    fields = without_masks(fields, [name for name, role in roles.items() if not isinstance(role, Mask)])
     return mark_masks(fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)})
+
+
+def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule) -> pa.Schema | None:
+    """Return the columns of records, those of masks and objects marked with what a person says of their frame and boxes.
+
+    Raises UsageError where that is said and there are no such annotations, in the records or beside the images.
+    """
+    if rule.boxes == "keep" and rule.frame == "auto":
+        return fields
+    has_image = fields is not None and bool(marked_columns(fields, MAIN))
+    objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
+    if objects is not None and objects in {name for export in _exports(listing) for name in _told_by(export)}:
+        objects = None
+    of_objects = [objects] if objects is not None else []
+    masks = list(marked_masks(fields)) if has_image else []
+    roles = [role for each in listing.annotations for role in each.roles.values()]
+    if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
+        raise UsageError(f"--boxes {rule.boxes} is about boxes of objects, and the inputs have none (docs/annotations.md)")
+    if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
+        raise UsageError(
+            f"--annotation-frame {rule.frame} is about objects and masks of images, and the inputs have none; fields with other"
+            " names are masks with --mask-fields (docs/annotations.md)"
+        )
+    if fields is None:
+        return None
+    if rule.boxes != "keep":
+        fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
+    return fields if rule.frame == "auto" else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
 
 
 def known_layout(
@@ -128,7 +166,12 @@ def known_layout(
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
     moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
-    moved |= {OBJECTS} if content is not None and has_objects(content) else set()
+    has_table = content is not None and has_objects(content) and OBJECTS not in moved and OBJECTS not in recipe.unmoved
+    if content is not None and has_table and recipe.moving:
+        _refuse_members(recipe, content.field(OBJECTS).type)
+        content = _with_places_in_parts_of_pixels(content)
+        fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
+    moved |= {OBJECTS} if has_table else set()
     others = [f for f in content or [] if f.name not in moved]
     _refuse_places(recipe, side, others, of_steps, {} if listing.side is None else listing.side.first_values())
     by_number = LABEL in labelling.declared  # the label is a field of the records already
@@ -151,8 +194,10 @@ def known_layout(
         raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
     fields += annotated
     roles = {**of_steps, **{name: role for each in listing.annotations for name, role in each.roles.items()}}
+    if recipe.kind == "image":
+        _refuse_unmoved(recipe, [f.name for f in fields], roles)
     if recipe.store is not None:
-        of_records: dict[str, Role] = {OBJECTS: Objects()} if content is not None and has_objects(content) else {}
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
         _refuse_immovable(recipe, {**of_records, **roles}, fields)
         roles = _moved_roles(recipe, roles)
     if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
@@ -316,7 +361,7 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
 
 def _plain(field: pa.Field) -> pa.Field:
     """Return a column without what its type was found from, and what it is for: only those who read files need that."""
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE, MASK)}
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE, MASK, FRAME, BOXES)}
     return field.with_metadata(metadata) if metadata else field.remove_metadata()
 
 
@@ -349,6 +394,68 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
                     f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
                     " names such as left_eye and right_eye)"
                 )
+
+
+def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the image by their role."""
+    unknown = [name for name in recipe.unmoved if name not in names]
+    if unknown:
+        raise UsageError(f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}")
+    marked = [name for name in recipe.unmoved if name == "image" or isinstance(roles.get(name), Mask | Objects)]
+    if marked and recipe.moving:
+        what = "the image itself"
+        if marked[0] != "image":
+            what = f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role (docs/annotations.md)"
+        raise UsageError(
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; leave out the step, or leave"
+            f" out {printable(marked[0])} of --unmoved"
+        )
+
+
+def unmoved_members(type_: pa.StructType) -> list[str]:
+    """Return the members of a column of objects that look like places or masks, and that nothing moves: objects.polygon."""
+    others = [f for f in type_ if f.name not in ITEMS]
+    runs = [f"{OBJECTS}.{f.name}" for f in others if _are_runs(f.type)]
+    return [*runs, *place_columns([pa.field(OBJECTS, pa.struct([f for f in others if not _are_runs(f.type)]))])]
+
+
+def _are_runs(type_: pa.DataType) -> bool:
+    """Return whether values are lists of masks as runs: structs with a size and counts."""
+    inner = type_.value_type if pa.types.is_list(type_) or pa.types.is_large_list(type_) else type_
+    return bool(pa.types.is_struct(inner)) and {"size", "counts"} <= {f.name for f in inner}
+
+
+def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
+    """Raise UsageError if objects of a table have places or masks that steps do not move."""
+    if left := unmoved_members(type_):
+        step = recipe.moving[0].name
+        they = "it looks like a place or a mask, and is no member of objects that shardctl moves"
+        if len(left) > 1:
+            they = "they look like places or masks, and are no members of objects that shardctl moves"
+        raise UsageError(
+            f"{step} moves what is in the images, but not {some(left)}: {they} (docs/annotations.md)."
+            f" {ways_out(step, [OBJECTS], [])}"
+        )
+
+
+PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
+
+
+def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places are not."""
+    place = content.get_field_index(OBJECTS)
+    members = [f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f for f in content.field(place).type]
+    return content.set(place, content.field(place).with_type(pa.struct(members)))
+
+
+def _in_parts(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_in_parts(type_.value_type), type_.list_size)
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_in_parts(type_.value_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_in_parts(type_.value_type))
+    return pa.float32() if pa.types.is_integer(type_) else type_
 
 
 def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:

@@ -21,6 +21,7 @@ from shardctl.conversion.columns import (
     said_by_exports,
     with_bits,
     with_images,
+    with_rule,
     with_tensors,
     without_key,
 )
@@ -40,7 +41,7 @@ from shardctl.recipe import Recipe
 from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
-from shardctl.sources.image_columns import marked_masks
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
@@ -174,6 +175,7 @@ def make_draft(
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
+    fields = with_rule(fields, recipe, listing, settings.labels.annotation_rule)
     if types is not None:
         listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
@@ -192,10 +194,13 @@ def make_draft(
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe = _of_all(engine.probe(probe_job), units, compared)
-    if fields is not None and (masks := marked_masks(fields)):
-        fields = with_bits(fields, probe.layout, probe_job.renames)
-        names = [probe_job.renames.get(name, name) for name in masks]
-        listing.notices += _notices_on_masks([name for name in names if name not in recipe.mask_fields])
+    if fields is not None:
+        if marked_masks(fields):
+            fields = with_bits(fields, probe.layout, probe_job.renames)
+            names = [probe_job.renames.get(name, name) for name in marked_masks(fields)]
+            listing.notices += _notices_on_masks([name for name in names if name not in recipe.mask_fields], recipe)
+        fields = with_said(fields, FRAME, probe.frames)
+    listing.warnings += probe.warnings
     listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
@@ -240,8 +245,11 @@ def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
     return probe
 
 
-def _notices_on_masks(names: list[str]) -> list[str]:
+def _notices_on_masks(names: list[str], recipe: Recipe) -> list[str]:
     """Say which fields are taken for masks though nobody said so."""
+    if names and not recipe.moving:
+        they = ("is a mask", "it an image") if len(names) == 1 else ("are masks", "them images")
+        return [f"{some(names)} {they[0]}, which the loader moves with the image; --unmoved {','.join(names)} keeps {they[1]}"]
     they = ("is a mask, and is", "it as it is") if len(names) == 1 else ("are masks, and are", "them as they are")
     return [f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps {they[1]}"] if names else []
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
-from shardctl.conversion.columns import renamed
+from shardctl.conversion.columns import renamed, unmoved_members
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.explaining import Explanation
 from shardctl.conversion.updating.planning import Changes
@@ -186,8 +186,10 @@ def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
         recipe.unmoved
     )
     moved |= {recipe.renames.get(name, name) for name in marked_columns(fields, MAIN)}
-    moved |= {OBJECTS} if has_objects(columns) else set()
-    names = place_columns(f for f in columns if f.name in kept and f.name not in moved)
+    has_table = has_objects(columns) and OBJECTS not in moved
+    left = unmoved_members(columns.field(OBJECTS).type) if has_table and OBJECTS in kept else []
+    moved |= {OBJECTS} if has_table else set()
+    names = [*place_columns(f for f in columns if f.name in kept and f.name not in moved), *left]
     if not names:
         return ()
     they = "was not moved with the images" if len(names) == 1 else "were not moved with the images"

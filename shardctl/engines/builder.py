@@ -132,7 +132,7 @@ class ShardBuilder:
         self._writer = ShardWriter(sink, schema, job.recipe.compression, place.blocks)
         mixed = job.fields is not None and job.shuffle is not None
         self._kind = KINDS[job.recipe.kind]
-        self._pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter)
+        self._pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter, of_records=job.annotation_rules)
         settle = self._pipeline.settle
         self._rows = ShuffledRows(self._writer, settle, job.shuffle or 0, place.name) if mixed else Rows(self._writer, settle)
         self._images = TableImages(job, crumb) if job.has_images else None

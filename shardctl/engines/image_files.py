@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from shardctl.codecs import image
@@ -34,6 +35,7 @@ class TableImages:
     def __init__(self, job: Job, crumb: Breadcrumb) -> None:
         self._job, self._crumb = job, crumb
         self._digest: xxhash.xxh3_64 | None = None
+        self._unmoved = () if job.recorded else columns_of_bytes(job)  # what a dataset has was looked at, or made before
         self.read: list[int] = []
         self.missing: Rejection | None = None
 
@@ -71,6 +73,13 @@ class TableImages:
             data, path = self.find(fields.get("image"), self._job.main_image, planned)
             filled["image"] = data
             origin = origin._replace(file_name=path)
+        for name in self._unmoved:
+            if holds_image(fields.get(name)):
+                message = (
+                    f"{printable(name)}: its value is an image, which {self._job.recipe.moving[0].name} does not move, and the"
+                    f" first records have none there; keep it as it is with --unmoved {printable(name)}"
+                )
+                raise Rejection("decode", "unmoved-image", message)
         return filled, origin
 
     def along(self, records: Iterable[tuple[int, Sample]], planned: Planned) -> Iterable[tuple[int, Sample]]:
@@ -149,6 +158,47 @@ def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
     if values.dtype.itemsize * 8 > role.bits:
         message = f"its mask has {values.dtype.itemsize * 8} bits for each pixel, and masks of this column have {role.bits}"
         raise Rejection("decode", "not-a-mask", message)
+
+
+def columns_of_bytes(job: Job) -> tuple[str, ...]:
+    """Return the columns with bytes that nothing says to be images, or to stay as they are; none where no step moves pixels."""
+    if not job.recipe.moving:
+        return ()
+    moved = {"image", *job.kept_images, *job.recipe.unmoved, *job.layout.roles.by_name, *job.annotation_rules}
+    return tuple(f.name for f in job.layout.columns if f.name not in moved and _has_bytes(f.type))
+
+
+def _has_bytes(type_: pa.DataType) -> bool:
+    """Return whether values are bytes, or have some in lists and structs."""
+    if pa.types.is_struct(type_):
+        return any(_has_bytes(f.type) for f in type_)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _has_bytes(type_.value_type)
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
+
+
+def bytes_in(value: object) -> Iterator[bytes]:
+    """Yield the bytes that a value is, or has in lists and structs."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from bytes_in(each)
+
+
+def holds_image(value: object) -> bool:
+    """Return whether a value is an encoded image, or has one in lists and structs."""
+    return any(map(_opens, bytes_in(value)))
+
+
+def _opens(data: bytes) -> bool:
+    if not image.is_image(data[: image.SNIFF_BYTES]):
+        return False
+    try:
+        image.open_image(data)
+    except Rejection:
+        return False
+    return True
 
 
 def is_nothing(value: object) -> bool:

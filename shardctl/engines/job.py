@@ -18,15 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.annotations.base import AnnotationRule
+from shardctl.annotations.huggingface import has_objects
+from shardctl.annotations.objects import OBJECTS
 from shardctl.engines.reused import REUSED, Reused
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.layout import Layout
 from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
+from shardctl.roles import Objects
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.brought import check_on_store, is_brought
 from shardctl.sources.formats import Choose, Unit
-from shardctl.sources.image_columns import KEPT, MAIN, marked_columns
+from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
 from shardctl.splitting import Draw
 from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import printable, replacing, write_atomically
@@ -209,9 +213,9 @@ class Job:
         record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
         return {**record, **changed}
 
-    def with_layout(self, layout: Layout) -> Job:
-        """Return the same job with another layout."""
-        job = replace(self, layout=layout)
+    def with_layout(self, layout: Layout, fields: pa.Schema | None = None) -> Job:
+        """Return the same job with another layout, and where they are given with other marks of its fields."""
+        job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
         vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
         return job
 
@@ -299,6 +303,23 @@ class Job:
     def kept_images(self) -> tuple[str, ...]:
         """The columns of a table whose images are kept as they are, under their names in the dataset."""
         return tuple(self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT))
+
+    @cached_property
+    def annotation_rules(self) -> dict[str, AnnotationRule]:
+        """How the masks and the objects of records are read, by their names in the dataset: the frame, and the rule for boxes.
+
+        Those that an export tells the role of are in the frame of the upright image already, and not among them.
+        """
+        if self.fields is None or self.main_image is None:
+            return {}
+        frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
+        objects = objects_of_records(self.fields, self.recipe)
+        names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
+        return {
+            self.renames.get(name, name): AnnotationRule(boxes.get(name, "keep"), frames.get(name, "auto"))
+            for name in names
+            if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
+        }
 
     @property
     def keeps_sources(self) -> bool:
@@ -490,6 +511,14 @@ class Job:
         unit = Unit._make(_unit_of(row))
         fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
         return Planned(number, unit, row["file"], file, fault, row.get("digest"))
+
+
+def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
+    """Return the field of records that is the column of objects in the dataset and goes by its image; None if none does."""
+    name: str | None = next((f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None)
+    if name is None or OBJECTS in recipe.unmoved or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)])):
+        return None
+    return name
 
 
 _unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))

@@ -16,21 +16,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs.image import decode_mask, open_image
 from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
-from shardctl.engines.image_files import TableImages, is_nothing
+from shardctl.engines.first_records import look_at_first
+from shardctl.engines.image_files import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
-from shardctl.roles import Mask, Objects, Roles
+from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.sources.boxes import has_bytes, why_images, why_no_masks, why_not_as_said
-from shardctl.sources.image_columns import marked_masks
+from shardctl.sources.boxes import why_images
 from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
 from shardctl.token_columns import packed_column
@@ -57,7 +56,8 @@ class Probe:
     becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
     a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
     counts them by stage and error, and `examples` has the first one of each. `notices` say which fields are no longer what they
-    were, because of a user's function.
+    were, because of a user's function, and what the first records show of masks and objects; `warnings` say it where that
+    should be looked at. `frames` are those of masks and objects, by the names that fields have in records.
     """
 
     layout: Layout
@@ -70,6 +70,8 @@ class Probe:
     records: int
     rejected: int
     notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    frames: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
 
@@ -93,7 +95,8 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
-    job = _with_masks(job, units, crumb, known)
+    first = look_at_first(job, units, crumb, known)
+    job = first.job
     _refuse_other_images(job, units, crumb, known)
     if job.recipe.sample_transforms:
         samples, setters = _own_samples(job, units, crumb, known)
@@ -122,7 +125,9 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         samples_per_record=full / max(1, records - builder.rejected),
         records=records,
         rejected=builder.rejected,
-        notices=notices,
+        notices=[*first.notices, *notices],
+        warnings=list(first.warnings),
+        frames=first.frames,
         reasons=reasons,
         examples=examples,
     )
@@ -168,91 +173,33 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _with_masks(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> Job:
-    """Return the job once the first records have shown that columns which are called masks are masks, and of how many bits.
-
-    One image of other colours or of another size is enough to show that they are not. Raises UsageError then, and if there is
-    no mask among the values.
-    """
-    names = [job.renames.get(name, name) for name in marked_masks(job.fields)]
-    if not names:
-        return job
-    images, found, odd = TableImages(job, crumb), dict.fromkeys(names, 0), set[str]()
-    for planned in units:
-        crumb.drop(planned.number)
-        with suppress(Rejection, MemoryError):
-            for fields, _ in records_of(job, planned, crumb, known):
-                crumb.enter("decode")
-                with suppress(Rejection):  # the record is a reject, whatever its masks are
-                    size = open_image(images.find(fields.get("image"), str(job.main_image), planned)[0]).size
-                    for name in names:
-                        bits = _bits_of_mask(job, images, fields.get(name), name, planned, size)
-                        found[name] = max(found[name], bits or 0)
-                        odd |= {name} if bits == 0 else set()
-    crumb.leave()
-    if none := [name for name in names if name in odd or not found[name]]:
-        said = [name for name in none if name in job.recipe.mask_fields]
-        raise UsageError(why_not_as_said(said) if said else why_no_masks(job.recipe.moving[0].name, none))
-    roles = dict(job.layout.roles.by_name)
-    for name, bits in found.items():
-        if isinstance(role := roles[name], Mask):
-            roles[name] = replace(role, bits=bits)
-    return job.with_layout(replace(job.layout, roles=Roles(roles)))
-
-
-def _bits_of_mask(
-    job: Job, images: TableImages, value: object, name: str, planned: Planned, size: tuple[int, int]
-) -> int | None:
-    """Return how many bits the numbers of a mask have. An image that is no mask, or is not of this size, has 0, and other
-    values None.
-    """
-    if is_nothing(value):
-        return None
-    try:
-        data = images.find(value, name, planned)[0]
-        if open_image(data, job.recipe.max_pixels, job.recipe.keep_truncated).size != size:
-            return 0
-        return 8 * decode_mask(data, job.recipe.max_pixels, job.recipe.keep_truncated).dtype.itemsize
-    except Rejection as rejection:
-        return 0 if rejection.error == "not-a-mask" else None
-
-
 def _refuse_other_images(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> None:
-    """Raise UsageError if the recipe moves the pixels of the image, and another column of the first records has images."""
-    columns = [f.name for f in job.layout.columns if has_bytes(f.type) and f.name not in job.recipe.unmoved]
-    if not job.recipe.moving or not columns:
-        return
-    found, looked = set[str](), 0
-    for planned in units:  # one that can be read is enough, and each of a compressed file may cost all that is before it
+    """Raise UsageError if the recipe moves the pixels of the image, and another column of the first records has images.
+
+    One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only
+    while a column has no value yet.
+    """
+    columns = columns_of_bytes(job)
+    found, looked, empty = set[str](), False, set(columns)
+    for planned in units:
+        if not columns or (looked and not empty):
+            break
         crumb.drop(planned.number)
         with suppress(Rejection, MemoryError):
             for fields, _ in islice(records_of(job, planned, crumb, known), LOOKED_AT):
-                looked += 1
-                found |= {name for name in columns if name not in found and _is_image(fields.get(name))}
-        if looked:
-            break
+                looked = True
+                empty -= {name for name in empty if next(bytes_in(fields.get(name)), None) is not None}
+                found |= {name for name in columns if name not in found and holds_image(fields.get(name))}
     crumb.leave()
     if found:
         raise UsageError(why_images(job.recipe.moving[0].name, [name for name in columns if name in found]))
-
-
-def _is_image(value: Any) -> bool:
-    """Return whether bytes, or the first of several, are an image."""
-    first = next(iter(value), None) if isinstance(value, list) else value
-    if not isinstance(first, bytes):
-        return False
-    try:
-        open_image(first)
-    except Rejection:
-        return False
-    return True
 
 
 def _own_samples(
     job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
 ) -> tuple[list[Finished], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout), list[Finished]()
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout, job.annotation_rules), list[Finished]()
     setters: dict[str, str] = {}
     images = TableImages(job, crumb)
     reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.annotations.base import BAD
-from shardctl.annotations.finishing import mask_values
+from shardctl.annotations.base import BAD, AnnotationRule
+from shardctl.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import rle
+from shardctl.codecs.image import MAX_PIXELS, Opened, open_image
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
@@ -53,12 +56,21 @@ class Waiting:
 class Annotated:
     """The annotations that samples of a layout have beside their main image. `rule` says which objects a cut keeps.
 
-    Objects of tables may have no role: their types are those of the table.
+    Objects of tables may have no role: their types are those of the table. Those that are `unmoved` stay as they are.
+    `of_records` are the masks and objects that came with records as they are, and how each is read.
     """
 
-    def __init__(self, layout: Layout | None, rule: KeepRule) -> None:
+    def __init__(
+        self,
+        layout: Layout | None,
+        rule: KeepRule,
+        of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
+        unmoved: Collection[str] = (),
+    ) -> None:
         roles = layout.roles if layout else Roles()
-        of_table = {OBJECTS: Objects()} if layout and not roles.objects and has_objects(layout.columns) else {}
+        has_table = layout is not None and not roles.objects and has_objects(layout.columns) and OBJECTS not in unmoved
+        of_table = {OBJECTS: Objects()} if has_table else {}
+        self._of_records = tuple(of_records.items())
         self._objects = tuple((roles.objects or of_table).items())
         self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
         self._rule = rule
@@ -86,6 +98,23 @@ class Annotated:
                 fault = next(object_faults(lists, role), None)
                 if fault:
                     raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
+
+    def upright(self, sample: Sample, opened: Opened) -> int:
+        """Make the masks and objects that came with a record those of its upright image. Raises Rejection.
+
+        Returns how many objects the rule for boxes has dropped. What needs no change is left as it came.
+        """
+        dropped = 0
+        for name, rule in self._of_records:
+            given = sample.get(name)
+            if given is None or not any(given.values()):
+                continue
+            if name == OBJECTS:
+                sample[name] = _upright_objects(given, rule, opened)
+                dropped += len(given["bbox"] or ()) - len(sample[name]["bbox"] or ())
+            else:
+                sample[name] = _upright_mask(given, name, rule, opened)
+        return dropped
 
     def moved(
         self, sample: Sample, size: Size, stages: Sequence[Stage], of_table: bool, later: bool = False
@@ -278,6 +307,56 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         raise Rejection("transform", BAD, message)
 
 
+def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+    """Return objects of a table in the frame of the upright image, and within it by the rule. Raises Rejection."""
+    sizes = (runs["size"] for runs in given.get("rle") or () if isinstance(runs, dict) and len(runs.get("size") or ()) == 2)
+    height, width = next(sizes, (None, None))
+    said = None if width is None or height is None else (width, height)
+    orientation = 1
+    if opened.orientation != 1:
+        orientation = orientation_of(said, rule.frame, opened.size, opened.orientation, "objects' RLE masks")
+    if orientation == 1 and rule.boxes == "keep":
+        return given
+    stored = opened.size[::-1] if orientation >= 5 else opened.size
+    objects = _checked(given, OBJECTS, stored)
+    if orientation != 1:
+        if "segmentation" in objects:
+            objects["segmentation"] = [each or [] for each in objects["segmentation"]]
+        objects = turned_objects(objects, orientation, stored)
+    return fitted(objects, opened.size, rule.boxes)
+
+
+def _upright_mask(mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+    """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG. Raises Rejection."""
+    if opened.orientation == 1 and _png_size(mask["bytes"]) == opened.size:  # nearly all, and a header takes long to open
+        return mask
+    size = open_image(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1])).size
+    if opened.orientation == 1:
+        if size != opened.size:
+            raise _other_size(name, size, opened.size)
+        return mask
+    try:
+        orientation = orientation_of(size, rule.frame, opened.size, opened.orientation, "mask's pixels")
+    except Rejection as rejection:
+        raise Rejection(rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}") from None
+    if orientation == 1:
+        return mask
+    return {**mask, "bytes": turned_png(mask["bytes"], mask_values(mask["bytes"], opened.size), orientation)}
+
+
+def _png_size(data: bytes) -> Size | None:
+    """Return the size in the header of a PNG, None for other formats."""
+    if not data.startswith(b"\x89PNG") or len(data) < 24:
+        return None
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
+    sizes = f"{size[0]}x{size[1]}, and the image has {of_image[0]}x{of_image[1]}"
+    return Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
+
+
 def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
     """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette.
 
@@ -285,8 +364,7 @@ def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: 
     """
     values, fill = mask_values(mask["bytes"], size), role.ignore or 0
     if values.shape != (size[1], size[0]):
-        sizes = f"{values.shape[1]}x{values.shape[0]}, and the image has {size[0]}x{size[1]}"
-        raise Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
+        raise _other_size(name, (values.shape[1], values.shape[0]), size)
     if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
         values = values.astype(np.uint16)
     for stage in stages:

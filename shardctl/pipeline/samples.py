@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.annotations.base import AnnotationRule
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.annotations.objects import ANNOTATED
 from shardctl.codecs import image
@@ -125,7 +127,7 @@ class SamplePipeline:
 
     Without a layout (`probe`), `finish` still returns the fields, from which a layout can be made. `enter` is called with the
     name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
-    yet: the names of the classes, and the roles of fields.
+    yet: the names of the classes, and the roles of fields. `of_records` says how masks and objects of records are read.
     """
 
     def __init__(
@@ -134,12 +136,13 @@ class SamplePipeline:
         layout: Layout | None,
         enter: Callable[[str], None],
         known: Layout | None = None,
+        of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
     ) -> None:
         self._recipe = recipe
         self._enter = enter
         known = layout or known
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
-        self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects))
+        self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
         self._calls = _CallsOfOne(enter)
@@ -328,7 +331,7 @@ class SamplePipeline:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
         self._enter("decode")
         opened = image.open_image(sample["image"], self._recipe.max_pixels, self._recipe.keep_truncated)
-        dropped = finish_annotations(sample, opened)
+        dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)
         return opened, dropped

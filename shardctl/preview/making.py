@@ -279,8 +279,8 @@ class _Unprobed:
         self._engine.survey(surveys, on_found)
 
     def probe(self, job: Job) -> Probe:
-        """Return what is known without looking, unless there may be masks, which only their values show."""
-        if marked_masks(job.fields):
+        """Return what is known without looking, unless there may be masks or objects, whose values show what they are."""
+        if marked_masks(job.fields) or job.annotation_rules:
             return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
@@ -17,6 +17,12 @@ MAIN, KEPT = b"main", b"kept"
 
 MASK = b"shardctl.mask"
 """In the metadata of a KEPT field whose images are masks that are moved with the main image: the bits of their numbers."""
+
+FRAME = b"shardctl.frame"
+"""In the metadata of a field of masks or objects: the frame of all of them, where that is known (stored or upright)."""
+
+BOXES = b"shardctl.boxes"
+"""In the metadata of a field of objects: what is done about boxes that are not within their image, where a person said it."""
 
 AUTO = "auto"
 """The image column is found by type and name."""
@@ -148,6 +154,26 @@ def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
         f.with_metadata({**(f.metadata or {}), ROLE: KEPT, MASK: b"%d" % bits[f.name]}) if f.name in bits else f for f in schema
     ]
     return pa.schema(fields, schema.metadata)
+
+
+def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return the columns as they are read, of which those with these names are no masks."""
+    fields = []
+    for f in schema:
+        kept = {key: value for key, value in (f.metadata or {}).items() if key not in (MASK, FRAME)}
+        fields.append(f.with_metadata(kept) if f.name in names else f)
+    return pa.schema(fields, schema.metadata)
+
+
+def with_said(schema: pa.Schema, key: bytes, said: Mapping[str, str]) -> pa.Schema:
+    """Return the columns as they are read, those that are in `said` with this in their metadata."""
+    fields = [f.with_metadata({**(f.metadata or {}), key: said[f.name].encode()}) if f.name in said else f for f in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def said_of(schema: pa.Schema | None, key: bytes) -> dict[str, str]:
+    """Return what the metadata of columns says under a key, by their names."""
+    return {f.name: f.metadata[key].decode() for f in schema or [] if key in (f.metadata or {})}
 
 
 def marked_masks(schema: pa.Schema | None) -> dict[str, int]:

@@ -218,6 +218,7 @@ def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypat
         older.setattr("shardctl.conversion.columns.is_named_mask", lambda _: False)
         older.setattr("shardctl.conversion.columns.why_unmoved", lambda *_: ([], ""))
         older.setattr("shardctl.engines.probe._refuse_other_images", lambda *_: None)
+        older.setattr("shardctl.engines.image_files.holds_image", lambda _: False)
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert stored(tmp_path / "out", "seg.png")[0] == GREY
     same = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
@@ -236,3 +237,28 @@ def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypat
     masks = stored(tmp_path / "out", "seg.png")
     assert len(masks) == 60
     assert all(np.array_equal(decoded(mask), NUMBERS[:, ::-1]) for mask in masks)
+
+
+def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path: Path) -> None:
+    struct = {name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE) for name, data in {"seg": PHOTO, "mask": GREY}.items()}
+    source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
+    result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
+    assert "mask is a mask, which the loader moves with the image; --unmoved mask keeps it an image" in result.notices
+    fields = shardctl.open(tmp_path / "out").manifest.fields
+    assert (fields["mask"]["role"], fields["seg"]["role"]) == ("mask", "image")  # seg has colours
+    shardctl.convert(source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]}, workers=0)
+    assert shardctl.open(tmp_path / "told").manifest.fields["mask"]["role"] == "image"
+    assert stored(tmp_path / "out", "mask") == stored(tmp_path / "told", "mask")  # the bytes are the same
+    (batch,) = shardctl.open(tmp_path / "out").loader(3, resize=(3, 4), columns=["image", "mask"])
+    assert set(np.unique(batch["mask"])) <= set(np.unique(NUMBERS))
+    again = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0, update=True)
+    assert again.status == "up-to-date"
+
+
+def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path: Path) -> None:
+    target = io.BytesIO()
+    Image.fromarray(NUMBERS).save(target, "JPEG")
+    result = shardctl.convert(of_tar(mask_jpg=target.getvalue())(tmp_path), tmp_path / "out", recipe=FLIP, workers=0)
+    assert any(said.startswith("mask.jpg: its masks are JPEG, which changes numbers") for said in result.warnings)
+    result = shardctl.convert(of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP, workers=0)
+    assert not any("changes numbers" in said for said in result.warnings)

@@ -293,7 +293,7 @@ class _Planning:
 
     def _refuse_unmoved_masks(self, fields: pa.Schema | None) -> None:
         """Raise AnewError if columns of the dataset look like masks, and an older version has not moved them."""
-        if fields is None or not marked_columns(fields, MAIN):
+        if fields is None or not self.recipe.moving or not marked_columns(fields, MAIN):
             return
         moved = marked_masks(fields)
         unmoved = [name for name in marked_masks(with_masks(fields, self.recipe, self.listing)) if name not in moved]
