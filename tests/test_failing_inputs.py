@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import shardctl
+from shardctl.conversion import converting
 from shardctl.errors import TooManyRejectsError
 from shardctl.sources.guessing import guess_encoding
 
@@ -144,4 +145,116 @@ def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -
     lines(tmp_path / "in" / "b.txt", CHINESE, "gbk", 4)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
     assert (result.status, result.samples) == ("updated", 200)
-    assert result.warnings == ("4 of 4 new inputs were rejected; rejects.jsonl of the dataset lists all of them",)
+    (warning,) = result.warnings
+    assert warning.startswith(
+        "b.txt is new, and no sample comes of it. Most frequent (4): decode: not-utf8, for instance b.txt#1"
+    )
+    assert "The file looks like GBK (Chinese): write it as UTF-8, or make all anew with --encoding detect" in warning
+
+
+FOLLOWING: dict[str, Any] = {"recipe": {"record": "line"}, "workers": 0, "update": True}
+
+
+def days(source: Path, count: int = 30) -> Path:
+    source.mkdir()
+    for day in range(count):
+        lines(source / f"day{day:02}.txt", f"{day} good", "ascii", 100)
+    return source
+
+
+@pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
+def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path: Path, split: str) -> None:
+    """Among all inputs they are few, and the number of inputs is as it was."""
+    source, options = days(tmp_path / "in"), {**FOLLOWING, "split": split}
+    shardctl.convert(source, tmp_path / "out", **options)
+    lines(source / "day03.txt", CHINESE, "gbk", 100)
+    result = shardctl.convert(source, tmp_path / "out", **options)
+    assert (result.samples, result.rejected) == (2900, 100)
+    (warning,) = [each for each in result.warnings if "another split" not in each]
+    assert warning.startswith(
+        "day03.txt has changed, and no sample comes of it any more (100 samples before). Most frequent (100)"
+    )
+    assert "for instance day03.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese)" in warning
+    assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
+
+
+def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path: Path) -> None:
+    source = days(tmp_path / "in")
+    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    (source / "day00.txt").unlink()
+    lines(source / "day30.txt", CHINESE, "gbk", 60)
+    with open(source / "day30.txt", "ab") as file:
+        file.write(b"good\n" * 40 + b"\n" * 100)
+    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    assert (result.samples, result.rejected) == (2940, 60)
+    (warning,) = result.warnings
+    assert warning.startswith("60 of 100 new or changed inputs were rejected. Most frequent (60): decode: not-utf8")
+    (source / "day01.txt").unlink()
+    lines(source / "day31.txt", "good", "ascii", 200)
+    assert shardctl.convert(source, tmp_path / "out", **FOLLOWING).warnings == (), "what failed before is not new"
+
+
+def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_path: Path) -> None:
+    source = days(tmp_path / "in")
+    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    lines(source / "day30.txt", "good", "ascii", 100)
+    lines(source / "day31.txt", "good", "utf-16", 100)
+    (source / "day05.txt").write_bytes(b"\n")
+    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    lost, barren = result.warnings
+    assert (
+        lost
+        == "day05.txt has changed, and no sample comes of it any more (100 samples before), since there are no records any more"
+    )
+    assert barren.startswith("day31.txt is new, and no sample comes of it. Most frequent (1): plan: not-utf8")
+
+
+def test_an_update_that_was_stopped_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = days(tmp_path / "in", 3)
+    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    lines(source / "day01.txt", CHINESE, "gbk", 100)
+
+    def stops(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(converting, "build", stops)
+        with pytest.raises(KeyboardInterrupt):
+            shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    assert result.status == "resumed"
+    assert any(each.startswith("day01.txt has changed, and no sample comes of it any more") for each in result.warnings)
+
+
+def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path: Path) -> None:
+    source = days(tmp_path / "in", 5)
+    options = {**FOLLOWING, "recipe": {"record": "line", "transform": [{"name": "filter_length", "min_chars": 4}]}}
+    shardctl.convert(source, tmp_path / "out", **options)
+    lines(source / "day01.txt", "", "ascii", 100)
+    lines(source / "day02.txt", "2 good", "ascii", 300)
+    result = shardctl.convert(source, tmp_path / "out", **options)
+    assert (result.rejected, result.warnings) == (100, ())
+
+
+def test_an_update_names_a_photo_that_was_good_before(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    for number in (2, 3):
+        (tmp_path / "in" / f"{number}.png").write_bytes(b"bad")
+    Image.new("RGB", (5, 5)).save(tmp_path / "in" / "4.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True)
+    said = "2.png, 3.png have changed, and no sample comes of them any more (2 samples before). Most frequent (2): decode:"
+    assert any(each.startswith(said) for each in result.warnings)
+
+
+def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path: Path, cli: Any) -> None:
+    source = days(tmp_path / "in", 3)
+    assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0).code == 0
+    (tmp_path / "more").mkdir()
+    lines(tmp_path / "more" / "a.txt", RUSSIAN, "cp1251", 10)
+    ran = cli("convert", tmp_path / "more", tmp_path / "out", "--record", "line", "--workers", 0, "--append", "-q")
+    assert ran.code == 0
+    assert "WARNING: a.txt is new, and no sample comes of it. Most frequent (10): decode: not-utf8" in ran.err
+    assert "The file looks like Windows-1251 (Cyrillic)" in ran.err

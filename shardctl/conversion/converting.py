@@ -23,6 +23,7 @@ from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.metering import metered
+from shardctl.conversion.new_inputs import NewInputs, warnings_of_new
 from shardctl.conversion.options import check_sources, source_path
 from shardctl.conversion.rejects import copy_rejects, refuse_failing, refuse_many_rejects
 from shardctl.conversion.result import (
@@ -33,7 +34,6 @@ from shardctl.conversion.result import (
     missing_labels,
     repeated_keys,
     result_of,
-    warnings_of_new,
     warnings_of_rejects,
 )
 from shardctl.conversion.staging import (
@@ -45,6 +45,7 @@ from shardctl.conversion.staging import (
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import hide_pruned, moved_records, write_known
+from shardctl.conversion.updating.matching import match_files
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, matching_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
 from shardctl.engines import named
@@ -74,7 +75,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
 from shardctl.splitting import warn_of_mixed
 from shardctl.storage import format_bytes, printable, scratch_folder, write_atomically
-from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
+from shardctl.tables import CHECKSUMS, FILES, MANIFEST, STAGING
 
 T = TypeVar("T")
 
@@ -149,6 +150,7 @@ class Conversion:
         self.changes: Changes | None = None
         self.expected: Estimate | None = None
         self.warnings: list[str] = []
+        self.new_inputs: NewInputs | None = None
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in self.roots)
         self.bases = tuple(map(Root.of if self.options.engine == named.LOCAL else Root.anywhere, bases))
         self.given = self.roots, self.bases
@@ -378,9 +380,20 @@ class Conversion:
                 made = build(job, np.ones(job.shards, bool), self.before, engine, self.options.max_rejects, self.listener)
                 held.check()
                 write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before, self.place)
+        if self.before is not None:
+            self._warn(self._warnings_of_new(job, listing, self.before))
         held.check()
         self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
+
+    def _warnings_of_new(self, job: Job, listing: Listing, before: Before) -> list[str]:
+        """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
+        changes = changes_of(job)
+        if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
+            return []
+        if self.new_inputs is None:  # the job was planned by a process that was stopped
+            self.new_inputs = NewInputs.of(match_files(before, listing, job.folder / FILES), before)
+        return warnings_of_new(job, self.new_inputs, listing)
 
     def _closing(self, seconds: float | None) -> Closing:
         return Closing(
@@ -437,6 +450,7 @@ class Conversion:
                 self.place.refuse_lost(self.before, update.kept)
                 job = update.job(folder, self.bases, parts)
                 self._warn(moved_records(job, self.before, listing, update.matching))
+                self.new_inputs = NewInputs.of(update.matching, self.before)
                 return update, job
             except AnewError as reason:
                 why = str(reason)
@@ -449,6 +463,7 @@ class Conversion:
         if self.before is not None:
             matching = matching_anew(self.before, plan, listing.path.parent)
             self._warn(moved_records(job, self.before, listing, matching))
+            self.new_inputs = NewInputs.of(matching, self.before)
             changes = changes_anew(self.before, matching, job.shards, why)
             job = replace(job, changes=asdict(changes), updates=self.before.digest)
         return plan, job
@@ -540,7 +555,5 @@ class Conversion:
         """Return the result; this run made `made` of the dataset's samples."""
         seconds, labelled = self._seconds(), has_own_labels(listing)
         warnings = self._warnings(listing)
-        if self.before is not None:
-            warnings += warnings_of_new(self.before.manifest, Manifest.load(self.target))
         found = result_of(self.target, status, seconds, tuple(listing.notices), warnings, labelled)
         return replace(found, samples_per_s=made / seconds, copied=self._copied(), changes=self.changes)

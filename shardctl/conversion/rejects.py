@@ -64,17 +64,30 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
 
 def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
-    if reject.error not in OF_TEXT or listing.kind.name == "image":
+    if not may_be_encoding(reject, listing):
         return ""
-    place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
-    opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-    found = None
-    with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        found = guess_encoding(_beginning(opened))
+    found = likely_encoding(reject, listing)
     if found is not None:
         name, known = found
         return f" The file looks like {known}: add --encoding {name} (or --encoding detect)."
     return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect finds it)."
+
+
+def may_be_encoding(reject: Reject, listing: Listing) -> bool:
+    """Return whether a text may be rejected because its file is in another encoding."""
+    return reject.error in OF_TEXT and listing.kind.name != "image"
+
+
+def likely_encoding(reject: Reject, listing: Listing) -> tuple[str, str] | None:
+    """Return Python's name of the encoding that the file of a reject is likely in, and the name that people know.
+
+    None where nothing is likely, or the file cannot be read any more.
+    """
+    place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
+    with contextlib.suppress(OSError, Rejection, SourceGoneError):
+        opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        return guess_encoding(_beginning(opened))
+    return None
 
 
 def _beginning(path: str) -> bytes:

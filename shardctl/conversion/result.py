@@ -204,14 +204,6 @@ def empty_splits(manifest: Manifest) -> tuple[str, ...]:
     return (f"no sample is in the split {some(empty)}",)
 
 
-def warnings_of_new(before: Manifest, now: Manifest) -> tuple[str, ...]:
-    """Say how many of the inputs that an update has added were rejected: among all inputs they may be few."""
-    inputs, rejected = now.inputs - before.inputs, now.rejected - before.rejected
-    if inputs <= 0 or rejected <= inputs * MANY_REJECTS:
-        return ()
-    return (f"{rejected:,} of {counted(inputs, 'new input')} were rejected; {REJECTS} of the dataset lists all of them",)
-
-
 def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
     """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory.
 

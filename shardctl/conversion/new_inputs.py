@@ -1,0 +1,174 @@
+"""What became of the inputs that an update has added, or that have changed: among all inputs of a dataset they may be few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.conversion.rejects import likely_encoding, may_be_encoding
+from shardctl.conversion.result import MANY_REJECTS
+from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.matching import Matching
+from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.listing import Listing
+from shardctl.sources.formats.base import DETECT
+from shardctl.sources.labels import some
+from shardctl.storage import counted, printable
+from shardctl.tables import (
+    PLAN,
+    PLAN_SCHEMA,
+    REJECTS,
+    SHARDS,
+    Reject,
+    ShardTable,
+    failures,
+    open_table,
+    read_rejects,
+    taken,
+)
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+SHOWN = 3
+"""How many files a warning names."""
+
+
+@dataclass(frozen=True)
+class NewInputs:
+    """The files of a listing that are new, or have changed, since a dataset was made.
+
+    `files` are their rows in the listing, in order, `is_new` says which of them were not there, and `samples` is how many each
+    gave before: (files,) each.
+    """
+
+    files: Numbers
+    is_new: Flags
+    samples: Numbers
+
+    @classmethod
+    def of(cls, matching: Matching, before: Before) -> NewInputs:
+        """Return those that differ from the dataset before."""
+        files = np.flatnonzero(~matching.same)
+        rows = matching.before[files]
+        is_new = rows < 0
+        samples = np.zeros(len(files), np.int64)
+        samples[~is_new] = before.samples_of_files[rows[~is_new]]
+        return cls(files, is_new, samples)
+
+
+def warnings_of_new(job: Job, inputs: NewInputs, listing: Listing) -> list[str]:
+    """Return what should be checked of new and changed inputs: which files give no sample, and whether most were rejected.
+
+    The job is done. A file without samples is named if it gave some before, or may have many records.
+    """
+    if not len(inputs.files):
+        return []
+    places, new = np.full(len(listing), -1, np.int64), job.folder / NEW_FOLDER
+    places[inputs.files] = np.arange(len(inputs.files))
+    records, rejected = _counts(job, places)
+    empty = records <= rejected
+    lost, barren = empty & (inputs.samples > 0), empty & (rejected > 0) & inputs.is_new & (not listing.whole)
+    many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
+    if not (many or lost.any() or barren.any()):
+        return []
+    failed = np.zeros(len(inputs.files), bool)
+    for place, reject in _rejects(new, places):
+        failed[place] |= bool(failures({_reason(reject): 1}))
+    lost &= failed | (rejected == 0)  # a filter may leave out all of a file; one that is empty now has no rejects
+    barren &= failed
+    of_lost, of_barren, of_all = _Reasons(listing), _Reasons(listing), _Reasons(listing)
+    for place, reject in _rejects(new, places):
+        for reasons, chosen in ((of_lost, lost[place]), (of_barren, barren[place]), (of_all, True)):
+            if chosen:
+                reasons.add(reject)
+    said = []
+    if lost.any():
+        before = counted(int(inputs.samples[lost].sum()), "sample")
+        some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
+        said.append(f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){of_lost}")
+    if barren.any():
+        some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
+        said.append(f"{some_are} new, and no sample comes of {of_it}{of_barren}")
+    if many and rejected[~(lost | barren)].any():
+        were = "was" if rejected.sum() == 1 else "were"
+        said.append(f"{int(rejected.sum()):,} of {counted(int(records.sum()), 'new or changed input')} {were} rejected{of_all}")
+    return said
+
+
+def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers]:
+    """Return how many records the chosen files of a job have, and how many of these were rejected: (chosen,) each.
+
+    `places` has the place of each file among those that are chosen, -1 for another one: (files,). Blank lines are no records,
+    which a plan counts, unless samples are joined of several records.
+    """
+    plan = open_table(job.folder / NEW_FOLDER / PLAN, PLAN_SCHEMA)
+    place = places[plan["file"].to_numpy()]
+    rows = np.flatnonzero(place >= 0)
+    rejected, planned, made = np.zeros((3, int(places.max()) + 1), np.int64)
+    np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
+    np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
+    if job.draw is not None:  # each split has all units
+        entries = ShardTable(job.folder / NEW_FOLDER / SHARDS)
+        of_first = np.array([entry.split == entries[0].split for entry in entries])
+        rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
+    np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
+    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected
+
+
+def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
+    """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places` is that of `_counts`."""
+    plan, rejects = open_table(new / PLAN, PLAN_SCHEMA), read_rejects(new / REJECTS)
+    counts = plan["rejected"].to_numpy()
+    units = np.flatnonzero(counts)
+    for place, count in zip(places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True):
+        for reject in taken(rejects, count):
+            if place >= 0:
+                yield place, reject
+
+
+class _Reasons:
+    """Why records of some files were rejected: as text, the end of a sentence with the main reason and an example."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, Reject] = {}
+
+    def add(self, reject: Reject) -> None:
+        """Count a reject."""
+        self._counts[_reason(reject)] += reject.records
+        self._examples.setdefault(_reason(reject), reject)
+
+    def __str__(self) -> str:
+        counts = dict(self._counts.most_common())
+        if not counts:
+            return ", since there are no records any more"
+        reason = next(iter(failures(counts)), next(iter(counts)))
+        example = self._examples[reason]
+        message, encoding = example.message, ""
+        if may_be_encoding(example, self._listing) and (found := likely_encoding(example, self._listing)) is not None:
+            message = message.partition(";")[0]
+            encoding = (
+                f". The file looks like {found[1]}: write it as UTF-8, or make all anew with --encoding {DETECT} --overwrite"
+            )
+        return (
+            f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}"
+            f"{encoding}. {REJECTS} of the dataset lists all of them"
+        )
+
+
+def _reason(reject: Reject) -> str:
+    return f"{reject.stage}: {reject.error}"
+
+
+def _subject(listing: Listing, files: Numbers, verb: str, of_several: str) -> tuple[str, str]:
+    """Return some files as the subject of a sentence with its verb, and what they are called after that."""
+    names = listing.paths_at(files[:SHOWN])
+    shown = some(names) if len(files) <= SHOWN else f"{some(names)} and {len(files) - SHOWN:,} more"
+    return (f"{shown} {verb}", "it") if len(files) == 1 else (f"{shown} {of_several}", "them")
