@@ -323,8 +323,7 @@ def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path
     assert warned(shardctl.convert(source, out, **options)) == []
     grown(source / "a.jsonl", several[1:], 3)
     grown(source / "b.jsonl", several[:-1], 3)
-    said = r"a\.jsonl, b\.jsonl have changed, and the numbers of their records decide their split:"
-        r" up to ([0-9,]+) of 4,805 records may"
+    said = r"a\.jsonl, b\.jsonl have changed, and the numbers of .* decide their split: up to ([0-9,]+) of 4,805 records may"
     (warning,) = warned(shardctl.convert(source, out, **options, dry_run=True))
     found = re.match(said, warning)
     assert found is not None, warning
