@@ -18,7 +18,7 @@ from shardctl.listing import Group, Listing
 from shardctl.order import mix64
 from shardctl.sources.exported import Description, described
 from shardctl.sources.labels import SPLIT_COLUMN, hash_names, some
-from shardctl.sources.splits import is_split_name, may_name_a_split, named_as_splits, rank, split_word
+from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word
 from shardctl.spread import spread
 from shardctl.stand_ins import source_of
 from shardctl.storage import counted
@@ -32,8 +32,9 @@ TRAINING = 0
 SETS = ("training", "validation", "test")
 """What the roles of splits.ROLES are called in sentences."""
 
-AMBIGUOUS = ("dev", "devel", "development", "eval", "evaluation")
-"""Words that name a set only if the name has no other word: dev_log and eval_scores name something else."""
+AMBIGUOUS = ("dev", "devel", "development", "eval", "evaluation", "validate")
+"""Words that name a set only where they are the last one or a word of sets comes after them: dev_log and eval_scores name
+something else."""
 
 LOOKED_AT = 20_000
 """How many names of files are looked at, where each file is one record."""
@@ -179,6 +180,8 @@ def _found(listing: Listing, column: bool) -> str:
     base = _common_folder(listing)
     tops = {_top(group, base) for group in listing.groups}
     by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
+    if listing.whole and by_top != tops - {""} and not are_sets_of_one(by_top) and not any(map(_is_alone, by_top)):
+        by_top = set()  # classes, of which some have such a word in their name: bullet_train, test_tube, car
     if by_top == tops and not any(root.is_dir() for root in listing.roots) and len({_role(name) for name in tops}) < 2:
         by_top = set()  # the sources are these very files: their name decides no more than that of a folder would
     sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
@@ -441,6 +444,8 @@ def _names_of_sets(listing: Listing, number: int, group: Group, of_all: str) -> 
     parts = group.folder.split("/") if group.folder else []
     for depth, name in enumerate([*parts, group.stem]):
         role = _role_of_set(name, depth == len(parts) or not listing.whole)
+        if not role and listing.whole and not depth:  # a folder of images right in the source, which may be a class
+            role = _role_of_named_set(name)
         if not role:
             continue
         above = "/".join(parts[:depth])
@@ -484,9 +489,20 @@ def _role_of_set(name: str, contained: bool) -> int:
     A word of several counts if it may be `contained` in others (imdb_test), and seldom means something else there (dev_log).
     """
     word = split_word(name) if may_name_a_split(name) else None
-    if word is None or not (word.alone or (contained and word.word not in AMBIGUOUS)):
+    if word is None or not (word.alone or (contained and (word.of_set or word.word not in AMBIGUOUS))):
         return TRAINING
     return word.role
+
+
+def _role_of_named_set(name: str) -> int:
+    """Return the role of a name that says that it is one of a validation or test set (Test_Images), 0 for another name."""
+    word = split_word(name) if may_name_a_split(name) else None
+    return TRAINING if word is None or not word.of_set else word.role
+
+
+def _is_alone(name: str) -> bool:
+    word = split_word(name)
+    return word is not None and word.alone
 
 
 def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:

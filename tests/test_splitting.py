@@ -61,6 +61,9 @@ def splits(result: shardctl.conversion.ConvertResult) -> dict[str, int]:
         ("trainA", "trainB", "testA", "testB"),
         ("seg_train", "seg_test"),
         ("training_set", "test_set"),
+        ("trainset", "testset"),
+        ("TrainData", "testdata"),
+        ("train", "validate"),
     ],
 )
 def test_folders_on_top_that_are_named_as_splits_are_the_splits(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -78,6 +81,8 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
     assert named_as_splits({"train", "car", "bus"}) == {"train"}
     assert named_as_splits({"train", "bullet_train"}) == {"train"}
     assert split_word("протест") is None
+    others = ("contest", "latest", "attest", "protest", "devices", "evaluator", "testimony", "values", "valid_until", "trains")
+    assert [name for name in others if split_word(name)] == []
     assert sorted(["test", "other", "val2", "val1", "train"], key=rank) == ["train", "val1", "val2", "test", "other"]
 
 
@@ -90,6 +95,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
         (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
         (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
+        (("seg_train/1.png", "seg_test/2.png", "seg_pred/3.png"), "seg_train, seg_test are named as splits, but not these"),
         (("train.jsonl", "more.jsonl"), "train is named as a split, but not these beside them: more"),
     ],
 )
@@ -162,6 +168,11 @@ def test_files_of_lines_that_are_named_as_splits_are_the_splits(tmp_path: Path) 
         (("train.jsonl",), {"train": 1}),
         (("training.jsonl",), {"train": 1}),
         (("more.jsonl", "attest.jsonl", "dev_log.jsonl"), {"train": 3}),
+        (("a.jsonl", "contest.jsonl", "eval_scores.jsonl", "valid_until.jsonl", "devices.jsonl", "vals.jsonl"), {"train": 6}),
+        (("trainset.jsonl", "testset.jsonl"), {"train": 1, "test": 1}),
+        (("traindata/1.jsonl", "testdata/1.jsonl"), {"traindata": 1, "testdata": 1}),
+        (("trainset/cat/1.png", "testset/cat/2.png"), {"trainset": 1, "testset": 1}),
+        (("bullet_train/1.png", "car/2.png", "test_tube/3.png", "dev_log/4.png"), {"train": 4}),
     ],
     ids=" ".join,
 )
@@ -192,6 +203,21 @@ SHARES = "train=0.9,val=0.1"
         ("a.csv imdb_test.csv", ".", "auto", f"imdb_test.csv looks like a test set, {TRAINED}: --split folder"),
         ("imdb_test/a.jsonl b/a.jsonl", ".", "auto", f"imdb_test/ looks like a test set, {TRAINED}: --split folder"),
         ("data/a.csv data/imdb_test.csv", ".", "auto", "/in/data, with --split folder"),
+        ("a.jsonl testset.jsonl", ".", "auto", f"testset.jsonl looks like a test set, {TRAINED}: --split folder"),
+        ("a.jsonl tests.jsonl", ".", "auto", f"tests.jsonl looks like a test set, {TRAINED}: --split folder"),
+        ("a.jsonl my_evals.jsonl", ".", "auto", f"my_evals.jsonl looks like a test set, {TRAINED}: --split folder"),
+        ("a.csv squad_dev.csv", ".", "auto", f"squad_dev.csv looks like a validation set, {TRAINED}: --split folder"),
+        ("a.csv mmlu_eval-00000-of-00001.csv", ".", "auto", f"of-00001.csv looks like a test set, {TRAINED}: --split folder"),
+        ("my_set.csv my_dev_set.csv", ".", "auto", f"my_dev_set.csv looks like a validation set, {TRAINED}: --split folder"),
+        ("data.csv eval_data.csv", ".", "auto", f"eval_data.csv looks like a test set, {TRAINED}: --split folder"),
+        ("Images/1.png Test_Images/2.png", ".", "auto", f"Test_Images/ looks like a test set, {TRAINED}: --split folder"),
+        ("set/1.png dev_set/2.png", ".", "auto", f"dev_set/ looks like a validation set, {TRAINED}: --split folder"),
+        (
+            "car/1.png wind_test/2.png my_train/3.png",
+            ".",
+            "auto",
+            f"wind_test/ looks like a test set, {TRAINED}: --split folder",
+        ),
         ("cat/a.png dog/val/b.png", ".", "auto", f"dog/val/ looks like a validation set, {TRAINED}: convert it alone"),
         ("train/a.csv train/test.csv val/b.csv", ".", "auto", f"train/test.csv looks like a test set, {TRAINED}: convert it"),
         (
@@ -221,7 +247,7 @@ def test_a_set_that_becomes_part_of_another_split_is_a_warning_with_the_way_out(
         again = re.search(r"convert (.*), with", result.warnings[0])
         kept = planned(again[1] if again else given, tmp_path / "out", split=option[1])
         assert kept.warnings == ()
-        assert any(word in name for name in splits(kept) for word in ("test", "val", "eval"))
+        assert any(word in name.lower() for name in splits(kept) for word in ("test", "val", "eval", "dev"))
 
 
 def test_the_warning_comes_each_time_in_all_forms(tmp_path: Path, cli: Any) -> None:

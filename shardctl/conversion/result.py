@@ -219,7 +219,8 @@ def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
         return ()
     key = _key_number(stored, int(np.flatnonzero(hashes == again[0])[0]))
     are = "1 sample has the key" if len(again) == 1 else f"{len(again):,} samples have the key"
-    return (f"{are} of another one, for instance {printable(key)}; --key-field is to name a field with different values",)
+    shown = printable(key) or '"" (an empty text)'
+    return (f"{are} of another one, for instance {shown}; --key-field is to name a field with different values",)
 
 
 def _key_number(stored: StoredDataset, number: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 ROLES = (
     ("train", "training", "trn", "trainval"),
-    ("val", "valid", "validation", "dev", "devel", "development"),
+    ("val", "valid", "validation", "validate", "dev", "devel", "development"),
     ("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"),
 )
 """The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
@@ -19,6 +19,16 @@ _ANY_WORD = re.compile("(?i)train|trn|val|dev|te?st|h[oe]ld")
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
+_JOINED = re.compile(r"(train|test|val|valid|dev|eval)(?:set|data)|(test|eval)s")
+"""Parts that are a split word and what is of it: testset is read as test_set, and so is tests."""
+
+_OF_SETS = frozenset(
+    ("set", "sets", "data", "dataset", "split", "image", "images", "img", "imgs", "photos", "pictures", "samples", "records")
+)
+"""Words behind a split word that say that it is one."""
+
+_OF_TIME = frozenset(("until", "till", "from", "since", "through", "before", "after"))
+"""Words behind `valid` that say that it is none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
@@ -33,23 +43,41 @@ class SplitWord:
     """The split word in a name. `role` is its row of ROLES.
 
     `alone` says that the name is that word with nothing after it but numbers and parts of one or two letters (train2017,
-    train_256px, trainA), not one word of several (seg_train, bullet_train).
+    train_256px, trainA), not one word of several (seg_train, bullet_train). `of_set` says that the word is the last one of
+    the name, but for such parts, or that what comes after it is of sets (test_images, my_dev_set). `rest` are the other parts.
     """
 
     word: str
     role: int
     alone: bool
+    of_set: bool
+    rest: tuple[str, ...]
 
 
 def split_word(name: str) -> SplitWord | None:
     """Return the split word in a name, None if there is none."""
     joined = re.sub(r"(?i)(?<![a-z])(hold|held)[-_ ]out(?![a-z])", r"\1out", name)
-    parts = _PART.findall(joined)
-    word = next((part.lower() for part in parts if part.lower() in _PLACES), None)
-    if word is None:
+    parts = [part for found in _PART.findall(joined) for part in _split_joined(found.lower())]
+    place = next((place for place in range(len(parts)) if _is_word(parts, place)), None)
+    if place is None:
         return None
-    alone = joined.lower().startswith(word) and all(part.isdigit() or len(part) <= 2 for part in parts[1:])
-    return SplitWord(word, _PLACES[word][0], alone)
+    word, after = parts[place], parts[place + 1 :]
+    alone = joined.lower().startswith(word) and all(map(_is_short, parts[1:]))
+    of_set = all(map(_is_short, after)) or after[0] in _OF_SETS
+    return SplitWord(word, _PLACES[word][0], alone, of_set, (*parts[:place], *after))
+
+
+def _split_joined(part: str) -> tuple[str, ...]:
+    found = _JOINED.fullmatch(part)
+    return (found[1] or found[2], "set") if found else (part,)
+
+
+def _is_word(parts: list[str], place: int) -> bool:
+    return parts[place] in _PLACES and not (parts[place] == "valid" and _OF_TIME.intersection(parts[place + 1 : place + 2]))
+
+
+def _is_short(part: str) -> bool:
+    return part.isdigit() or len(part) <= 2
 
 
 def may_name_a_split(name: str) -> bool:
@@ -68,6 +96,13 @@ def named_as_splits(names: Iterable[str]) -> set[str]:
     if alone or len({word.role for word in words.values() if word}) < 2:
         return alone
     return {name for name, word in words.items() if word}
+
+
+def are_sets_of_one(names: Iterable[str]) -> bool:
+    """Return whether two of the names differ in their split word alone: seg_train and seg_test, whatever is beside."""
+    roles: dict[tuple[str, ...], int] = {}
+    words = filter(None, map(split_word, names))
+    return any(roles.setdefault(word.rest, word.role) != word.role for word in words)
 
 
 def rank(name: str) -> tuple[int, int, str]:

@@ -38,6 +38,11 @@ def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources:
             " dataset anew with --overwrite"
         )
     names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
+    if names == ["settings"] and _is_drawn_by_numbers(manifest):
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since an earlier version drew its splits by the numbers of its records,"
+            " and now their keys decide (--key-field); use --overwrite to make all of it anew"
+        )
     if names:
         raise DatasetError(
             f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}; use the same"
@@ -55,6 +60,12 @@ def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources:
             f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
             " sources in the same order, or if they have moved, say where each was with --source (moved_from= in Python)"
         )
+
+
+def _is_drawn_by_numbers(manifest: Manifest) -> bool:
+    """Return whether a dataset has keys of its own that have not decided its splits, as earlier versions made it."""
+    draw = (manifest.records or {}).get("draw")
+    return manifest.has_own_keys and isinstance(draw, dict) and not draw.get("by_key", False)
 
 
 def _listed(sources: Sequence[str]) -> str:
