@@ -168,7 +168,7 @@ def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path: 
     source, options = days(tmp_path / "in"), {**FOLLOWING, "split": split}
     shardctl.convert(source, tmp_path / "out", **options)
     lines(source / "day03.txt", CHINESE, "gbk", 100)
-    result = shardctl.convert(source, tmp_path / "out", **options)
+    result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **options)
     assert (result.samples, result.rejected) == (2900, 100)
     (warning,) = [each for each in result.warnings if "another split" not in each]
     assert warning.startswith(
@@ -176,6 +176,30 @@ def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path: 
     )
     assert "for instance day03.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese)" in warning
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
+
+
+def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(cli: Any, tmp_path: Path) -> None:
+    source, out = days(tmp_path / "in", 20), tmp_path / "out"
+    command = ["convert", source, out, "--record", "line", "--workers", 0, "--samples-per-shard", 300, "--update"]
+    assert cli(*command).code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    for day in range(19):
+        lines(source / f"day{day:02}.txt", CHINESE, "gbk", 100)
+    for _ in range(2):
+        ran = cli(*command)
+        assert ran.code == 1
+        assert (
+            "1,900 of 1,900 new or changed inputs could not be converted. day00.txt, day01.txt, day02.txt and 16 more"
+            in ran.err
+        )
+        assert "The dataset is as it was before. To update it anyway: --max-rejects 100%" in ran.err
+        assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert cli(*command, "--max-rejects", "100%").code == 0
+    assert len(shardctl.open(out)) == 100
+    assert shardctl.verify(out).findings == ()
+    assert cli("convert", source, tmp_path / "fresh", *command[3:-1], "--max-rejects", "100%").code == 0
+    keys = [[sample["key"] for sample in shardctl.open(each)] for each in (out, tmp_path / "fresh")]
+    assert keys[0] == keys[1]
 
 
 def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path: Path) -> None:
@@ -221,7 +245,7 @@ def test_an_update_that_was_stopped_says_it_too(tmp_path: Path, monkeypatch: pyt
         stopped.setattr(converting, "build", stops)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, tmp_path / "out", **FOLLOWING)
-    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **FOLLOWING)
     assert result.status == "resumed"
     assert any(each.startswith("day01.txt has changed, and no sample comes of it any more") for each in result.warnings)
 
@@ -244,7 +268,7 @@ def test_an_update_names_a_photo_that_was_good_before(tmp_path: Path) -> None:
     for number in (2, 3):
         (tmp_path / "in" / f"{number}.png").write_bytes(b"bad")
     Image.new("RGB", (5, 5)).save(tmp_path / "in" / "4.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True, max_rejects="100%")
     said = "2.png, 3.png have changed, and no sample comes of them any more (2 samples before). Most frequent (2): decode:"
     assert any(each.startswith(said) for each in result.warnings)
 

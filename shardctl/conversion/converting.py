@@ -23,7 +23,7 @@ from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.metering import metered
-from shardctl.conversion.new_inputs import NewInputs, warnings_of_new
+from shardctl.conversion.new_inputs import Checked, NewInputs, check_new
 from shardctl.conversion.options import check_sources, source_path
 from shardctl.conversion.rejects import copy_rejects, refuse_failing, refuse_many_rejects
 from shardctl.conversion.result import (
@@ -381,19 +381,24 @@ class Conversion:
                 held.check()
                 write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before, self.place)
         if self.before is not None:
-            self._warn(self._warnings_of_new(job, listing, self.before))
+            checked = self._check_new(job, listing, self.before)
+            if checked.loses and self.options.max_rejects is None:
+                raise TooManyRejectsError(
+                    f"{checked.loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+                )
+            self._warn(checked.warnings)
         held.check()
         self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
 
-    def _warnings_of_new(self, job: Job, listing: Listing, before: Before) -> list[str]:
+    def _check_new(self, job: Job, listing: Listing, before: Before) -> Checked:
         """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
         changes = changes_of(job)
         if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
-            return []
+            return Checked()
         if self.new_inputs is None:  # the job was planned by a process that was stopped
             self.new_inputs = NewInputs.of(match_files(before, listing, job.folder / FILES), before)
-        return warnings_of_new(job, self.new_inputs, listing)
+        return check_new(job, self.new_inputs, listing)
 
     def _closing(self, seconds: float | None) -> Closing:
         return Closing(

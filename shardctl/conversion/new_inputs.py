@@ -62,13 +62,24 @@ class NewInputs:
         return cls(files, is_new, samples)
 
 
-def warnings_of_new(job: Job, inputs: NewInputs, listing: Listing) -> list[str]:
-    """Return what should be checked of new and changed inputs: which files give no sample, and whether most were rejected.
+@dataclass(frozen=True)
+class Checked:
+    """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had better not replace the others.
 
-    The job is done. A file without samples is named if it gave some before, or may have many records.
+    That is "" unless most of them could not be converted, and files that gave samples before give none now.
+    """
+
+    warnings: tuple[str, ...] = ()
+    loses: str = ""
+
+
+def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
+    """Return which new and changed files give no sample, and whether most of their records were rejected. The job is done.
+
+    A file without samples is named if it gave some before, or may have many records.
     """
     if not len(inputs.files):
-        return []
+        return Checked()
     places, new = np.full(len(listing), -1, np.int64), job.folder / NEW_FOLDER
     places[inputs.files] = np.arange(len(inputs.files))
     records, rejected = _counts(job, places)
@@ -76,29 +87,34 @@ def warnings_of_new(job: Job, inputs: NewInputs, listing: Listing) -> list[str]:
     lost, barren = empty & (inputs.samples > 0), empty & (rejected > 0) & inputs.is_new & (not listing.whole)
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
     if not (many or lost.any() or barren.any()):
-        return []
-    failed = np.zeros(len(inputs.files), bool)
+        return Checked()
+    failed = np.zeros(len(inputs.files), np.int64)
     for place, reject in _rejects(new, places):
-        failed[place] |= bool(failures({_reason(reject): 1}))
-    lost &= failed | (rejected == 0)  # a filter may leave out all of a file; one that is empty now has no rejects
-    barren &= failed
+        failed[place] += reject.records * bool(failures({_reason(reject): 1}))
+    lost &= (failed > 0) | (rejected == 0)  # a filter may leave out all of a file; one that is empty now has no rejects
+    barren &= failed > 0
     of_lost, of_barren, of_all = _Reasons(listing), _Reasons(listing), _Reasons(listing)
     for place, reject in _rejects(new, places):
         for reasons, chosen in ((of_lost, lost[place]), (of_barren, barren[place]), (of_all, True)):
             if chosen:
                 reasons.add(reject)
-    said = []
+    said, loses = list[str](), ""
     if lost.any():
         before = counted(int(inputs.samples[lost].sum()), "sample")
         some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
-        said.append(f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){of_lost}")
+        why = f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){of_lost}"
+        said.append(f"{why}{of_lost.listed}")
+        if failed.sum() > records.sum() * MANY_REJECTS:
+            all_of_them = counted(int(records.sum()), "new or changed input")
+            loses = f"{int(failed.sum()):,} of {all_of_them} could not be converted. {why}"
     if barren.any():
         some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
-        said.append(f"{some_are} new, and no sample comes of {of_it}{of_barren}")
+        said.append(f"{some_are} new, and no sample comes of {of_it}{of_barren}{of_barren.listed}")
     if many and rejected[~(lost | barren)].any():
         were = "was" if rejected.sum() == 1 else "were"
-        said.append(f"{int(rejected.sum()):,} of {counted(int(records.sum()), 'new or changed input')} {were} rejected{of_all}")
-    return said
+        new_or_changed = counted(int(records.sum()), "new or changed input")
+        said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{of_all.listed}")
+    return Checked(tuple(said), loses)
 
 
 def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers]:
@@ -159,8 +175,13 @@ class _Reasons:
             )
         return (
             f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}"
-            f"{encoding}. {REJECTS} of the dataset lists all of them"
+            f"{encoding}"
         )
+
+    @property
+    def listed(self) -> str:
+        """Where all of them are listed, as the next sentence."""
+        return f". {REJECTS} of the dataset lists all of them" if self._counts else ""
 
 
 def _reason(reject: Reject) -> str:
