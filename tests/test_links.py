@@ -205,6 +205,40 @@ def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here: Path) -> 
     assert shardctl.verify(here / "real").ok
 
 
+WRITERS: dict[str, Callable[[Path, Path], Any]] = {
+    "repair": lambda raw, out: shardctl.repair(out, workers=0),
+    "compact": lambda raw, out: shardctl.compact(out),
+    "prune": lambda raw, out: shardctl.prune(out, keys=["1.jsonl#1"]),
+    "update": lambda raw, out: convert(raw, out, update=True, keep=1),
+    "overwrite": lambda raw, out: convert(raw, out, overwrite=True, samples_per_shard=5),
+    "write": lambda raw, out: shardctl.write(out, [{"x": 1}], overwrite=True),
+}
+
+
+@pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
+@pytest.mark.parametrize("command", WRITERS)
+def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str) -> None:
+    """It is written in its own folder, under no other name, and a shell that stands in it stays there."""
+    (here / "real" / "sub").mkdir(parents=True)
+    (here / "raw" / "0.jsonl").unlink()
+    convert(here / "raw", here / "out", update=True, keep=1)
+    (here / "raw" / "0.jsonl").write_text('{"text": "new", "label": 1}\n')
+    if command == "repair":
+        (here / "out" / "train-00002.arrow").unlink()
+    (here / "out").rename(here / "real" / "out")
+    (here / "link").symlink_to("real/out")
+    (here / "beside").symlink_to("real/sub")  # `..` behind it leads to real/
+    monkeypatch.chdir(here / "real" / "out")
+    folders, inode = (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))), Path().stat().st_ino
+    before = state(Path())
+    WRITERS[command](here / "raw", Path("../..") / path)
+    assert (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))) == folders
+    assert (here / "link").is_symlink()
+    assert (here / "real" / "out").stat().st_ino == inode
+    assert shardctl.verify(here / "real" / "out").ok
+    assert state(here / "real" / "out") != before
+
+
 @pytest.mark.parametrize("command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"])
 def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) -> None:
     """Also where the dataset that they are in is replaced, and one that is called as a shard of the new one."""
