@@ -27,7 +27,16 @@ import shardctl
 from shardctl.conversion import Listener, converting
 from shardctl.conversion.destinations import store
 from shardctl.engines.task import Progress
-from shardctl.errors import BusyError, DatasetError, ShardctlError, StorageError, StoreError, UnfinishedError, UsageError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    ShardctlError,
+    StorageError,
+    StoreError,
+    TooManyRejectsError,
+    UnfinishedError,
+    UsageError,
+)
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
@@ -88,6 +97,22 @@ def test_the_dataset_is_that_of_a_local_conversion(photos: Path, url: str, whole
     loaded = shardctl.open(url)
     assert len(loaded) == 60
     assert loaded[3]["image"].shape == (32, 32, 3)
+
+
+def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path: Path, url: str, cli: Any) -> None:
+    """And what should be checked is said again, as for a dataset in a folder."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\n' * 8 + "{bad\n" * 4)
+    made = shardctl.convert(source, url, workers=0)
+    assert (made.status, made.rejected, len(made.warnings)) == ("created", 4, 1)
+    for options in ({}, {"dry_run": True}, {"update": True}, {"append": True}, {"max_rejects": "50%"}):
+        again = shardctl.convert(source, url, workers=0, **options)
+        assert (again.status, again.warnings) == ("up-to-date", made.warnings), options
+    with pytest.raises(TooManyRejectsError, match="the dataset is complete"):
+        shardctl.convert(source, url, workers=0, max_rejects=1)
+    assert len(shardctl.snapshot(url, source, workers=0, progress=False)) == 8
+    assert cli("convert", source, url, "--workers", 0).code == 0
+    assert shardctl.convert(source, tmp_path / "out", workers=0).warnings == made.warnings
 
 
 def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos: Path, url: str) -> None:

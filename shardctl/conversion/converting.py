@@ -29,6 +29,7 @@ from shardctl.conversion.result import (
     ConvertResult,
     empty_splits,
     has_own_labels,
+    has_some_rejects,
     left_behind,
     missing_labels,
     repeated_keys,
@@ -496,6 +497,8 @@ class Conversion:
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
             notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
         facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
+        if has_some_rejects(manifest):
+            self.place.bring_listed_rejects()
         return ConvertResult(
             "up-to-date",
             *facts,

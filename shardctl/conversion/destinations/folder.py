@@ -87,6 +87,9 @@ class Folder:
     def bring_dataset(self) -> None:
         """Nothing to do: the dataset is here."""
 
+    def bring_listed_rejects(self) -> None:
+        """Nothing to do: it is here."""
+
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Look at the size of each."""
         for shard in shards:

@@ -34,7 +34,7 @@ from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
 from shardctl.stores.probing import PROBES, probe, probe_with
-from shardctl.tables import BESIDE_SHARDS, MANIFEST, SHARDS, STAGING, ShardTable
+from shardctl.tables import BESIDE_SHARDS, MANIFEST, REJECTS, SHARDS, STAGING, ShardTable
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
@@ -310,8 +310,17 @@ class OnStore:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
+        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST})
+
+    def bring_listed_rejects(self) -> None:
+        """Bring the list, which may be long: the other tables are not needed with it."""
+        if not self._has_tables:
+            self._bring_of_dataset(lambda: {REJECTS})
+
+    def _bring_of_dataset(self, names: Callable[[], set[str]]) -> None:
+        """Bring the files of the dataset that is there that have these names."""
         while (self.target / MANIFEST).exists():
-            complete = self.bring_files(sorted({*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST}))
+            complete = self.bring_files(sorted(names()))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
             if complete or not self._bring_manifest():
                 return
