@@ -278,8 +278,16 @@ class OnStore:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
 
     def entrust(self, job: Job, held: Held) -> None:
-        """Bring the tables of a job that was begun elsewhere, and write down whose lease counts."""
+        """Bring the tables of a job that was begun elsewhere, and write down whose lease counts.
+
+        Raises DatasetError for a job that puts its shards elsewhere.
+        """
         assert isinstance(held, Lease), "the lease of this place"
+        if job.url != self.url or not _is_base(job.base) or not job.base.startswith(job.folder.name[:12]):
+            raise DatasetError(
+                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: puts its shards where those of another dataset may"
+                " be; delete all objects beside it, and run the same command again"
+            )
         for entry in self._store.children(state_folder(job.folder))[1]:
             path = job.folder / entry.key.rpartition("/")[2]
             if not path.exists():
@@ -422,7 +430,7 @@ class OnStore:
 
     def _forget_dataset(self, base: str, kept: set[str]) -> None:
         """Delete a dataset that was replaced earlier. What says that it is one goes last: another process can go on."""
-        if _BASE.fullmatch(base.removesuffix("/")) and base not in kept:
+        if _is_base(base) and base not in kept:
             self._delete_below(base, but=f"{base}{MANIFEST}")
             self._store.delete([f"{base}{MANIFEST}"])
 
@@ -457,5 +465,10 @@ def _base_of(job: Path) -> str | None:
     """Return the folder on the store that a job puts its shards into; None if it does not say."""
     with contextlib.suppress(DatasetError, OSError, ValueError, KeyError):
         base = staging.record_of(job)["base"]
-        return base if _BASE.fullmatch(base.removesuffix("/")) and base.endswith("/") else None
+        return base if _is_base(base) else None
     return None
+
+
+def _is_base(name: str) -> bool:
+    """Return whether this is the folder of a dataset on a store, with the / at its end."""
+    return name.endswith("/") and _BASE.fullmatch(name[:-1]) is not None
