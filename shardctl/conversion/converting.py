@@ -15,7 +15,7 @@ from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import build, telling_what_is_done
-from shardctl.conversion.closing import Closing, changes_of, environment_of, write_dataset
+from shardctl.conversion.closing import Closing, changes_of, environment_of, leave_out_others, write_dataset
 from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import SPARE_DISK, Estimate, estimate
@@ -380,6 +380,7 @@ class Conversion:
                 held.check()
                 write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before, self.place)
         held.check()
+        leave_out_others(job, self.place)
         self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
 
