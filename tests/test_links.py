@@ -408,6 +408,15 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
         (job / name).unlink()
 
 
+def test_a_shard_that_is_a_pipe_is_not_measured(cli: Any, here: Path) -> None:
+    (here / "out" / "train-00000.arrow").unlink()
+    os.mkfifo(here / "out" / "train-00000.arrow")
+    for how in ((), ("--cold",)):
+        ran = cli("bench", here / "out", "--seconds", 1, *how)
+        assert ran.code == 3
+        assert "train-00000.arrow: not a readable Arrow file (not an ordinary file)" in ran.err
+
+
 NAMED = {
     "recipe.toml": lambda pipe, root: ["convert", root / "raw", root / "new", "--recipe", pipe],
     "labels.csv": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", pipe],

@@ -542,7 +542,7 @@ def _is_cached(folder: Path) -> bool:
 
 
 def _has_nothing_of_ours(folder: Path) -> bool:
-    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset can be put beside what is there."""
+    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has room beside it."""
     entries = _entries_of(folder)
     return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
 
