@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -286,6 +287,45 @@ def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None
         with pytest.raises(StorageError, match="ours/link: a link to"):
             storage.remove_tree(path, tmp_path)
     assert (outside / "sub" / "a").read_text() == "mine"
+
+
+# --- folders of other users ---
+
+
+def without_rights() -> None:
+    """Have the modes of files count for this process also where its user is root."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
+@pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
+def test_a_check_goes_on_where_another_user_works(here: Path, where: str) -> None:
+    """A dataset that is shared, and may only be read: what another user has begun is not known, and changes nothing."""
+    (here / where / ".shardctl").mkdir(parents=True)
+    before = state(here / "out")
+    (here / where).chmod(0)
+    (here / "out").chmod(0o555)
+    here.chmod(0o555)
+    try:
+        script = f"import test_links; test_links.check_all(test_links.Path({str(here)!r}))"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env=environment, preexec_fn=without_rights, capture_output=True, text=True
+        )
+    finally:
+        here.chmod(0o755)
+        (here / "out").chmod(0o755)
+        (here / where).chmod(0o755)
+    assert ran.returncode == 0, ran.stderr
+    assert state(here / "out") == before
+
+
+def check_all(here: Path) -> None:
+    assert not os.access(here / "out", os.W_OK)
+    for name in ("up to date", "dry run, up to date", "dry run of an update", "merge"):
+        assert COMMANDS[name](here).status in ("up-to-date", "planned"), name
+    assert snapshot(here) == 37
 
 
 # --- folders beside datasets ---
