@@ -227,8 +227,10 @@ def _remove_if_abandoned(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return
-    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # to read a pipe may never end
+            return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.read(descriptor, READ_CHUNK) == boot().encode():
             _remove_scratch(folder)

@@ -373,6 +373,29 @@ def test_a_folder_that_is_no_cache_stays_as_it_is(cli: Any, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000deadbeef", "mine.partial"])
+def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
+    cli: Any, plain: Path, bucket: str, folder: Path, object_server: ObjectServer, name: str
+) -> None:
+    one, other = (upload(plain, f"{bucket}/{place}") for place in ("one", "other"))
+    read(one, cache=folder)
+    (entry,) = Cache(folder).entries()
+    there = Path(entry.folder) / name
+    there.write_text("mine")
+    object_server.clear()
+    read(one, cache=folder)
+    assert len(object_server.log()) == 1  # what is manifest.json now?
+    assert [each.url for each in Cache(folder).entries()] == [one]
+    read(other, cache=folder, cache_limit=entry.bytes + 16384)  # the first one makes room
+    assert [each.url for each in Cache(folder).entries()] == [other]
+    read(one, cache=folder)
+    cleared = cli("cache", "clear", folder)
+    assert "removed 2 datasets" in cleared.out
+    assert f"{there.parent}: has files that are of no cache; these stay" in cleared.out
+    assert [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock" and path.name != "lock"] == [there]
+    assert there.read_text() == "mine"
+
+
 def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
     folder.mkdir()
     (folder / "mine").mkdir()

@@ -27,7 +27,16 @@ import shardctl
 from shardctl.conversion import Listener, converting
 from shardctl.conversion.destinations import store
 from shardctl.engines.task import Progress
-from shardctl.errors import BusyError, DatasetError, ShardctlError, StorageError, StoreError, UnfinishedError, UsageError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    ShardctlError,
+    StorageError,
+    StoreError,
+    TooManyRejectsError,
+    UnfinishedError,
+    UsageError,
+)
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
@@ -88,6 +97,51 @@ def test_the_dataset_is_that_of_a_local_conversion(photos: Path, url: str, whole
     loaded = shardctl.open(url)
     assert len(loaded) == 60
     assert loaded[3]["image"].shape == (32, 32, 3)
+
+
+def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path: Path, url: str) -> None:
+    source, note = tmp_path / "in.jsonl", tmp_path / "note"
+    source.write_text('{"text": "a"}\n' * 8)
+    note.write_text("mine")
+    job = "0123456789abcdef" * 2
+    shardctl.convert(source, url, workers=0, samples_per_shard=4)
+    store = open_store(url)
+    mine = {f".shardctl/{name}" for name in ("probe-notes.txt", "probe-0", "mine.txt", f"{job}/notes.txt", f"{job}/sub/a.json")}
+    for key in mine:
+        store.put(key, note)
+    left = [f".shardctl/probe-{job[:16]}", f".shardctl/{job}/plan.arrow", f".shardctl/{job}/done/0000000.arrow"]
+    assert shardctl.convert(source, url, workers=0, samples_per_shard=4).status == "up-to-date"
+    assert mine <= set(keys(url))
+    for key in left:
+        store.put(key, note)
+    bases = [manifest_of(store)["base"]]
+    for rows in (3, 2, 5):
+        mine.add(f"{bases[-1]}mine.txt")
+        store.put(f"{bases[-1]}mine.txt", note)
+        shardctl.convert(source, url, workers=0, samples_per_shard=rows, overwrite=True)
+        bases.append(manifest_of(store)["base"])
+    there = set(keys(url))
+    assert {key for key in there if not key.startswith((*bases[-2:], "manifest.json"))} == {
+        key for key in mine if not key.startswith(bases[-2])
+    }
+    assert mine <= there
+    assert not there & set(left)
+
+
+def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path: Path, url: str, cli: Any) -> None:
+    """And what should be checked is said again, as for a dataset in a folder."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\n' * 8 + "{bad\n" * 4)
+    made = shardctl.convert(source, url, workers=0)
+    assert (made.status, made.rejected, len(made.warnings)) == ("created", 4, 1)
+    for options in ({}, {"dry_run": True}, {"update": True}, {"append": True}, {"max_rejects": "50%"}):
+        again = shardctl.convert(source, url, workers=0, **options)
+        assert (again.status, again.warnings) == ("up-to-date", made.warnings), options
+    with pytest.raises(TooManyRejectsError, match="the dataset is complete"):
+        shardctl.convert(source, url, workers=0, max_rejects=1)
+    assert len(shardctl.snapshot(url, source, workers=0, progress=False)) == 8
+    assert cli("convert", source, url, "--workers", 0).code == 0
+    assert shardctl.convert(source, tmp_path / "out", workers=0).warnings == made.warnings
 
 
 def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos: Path, url: str) -> None:
@@ -488,7 +542,7 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
 def test_what_is_left_of_a_killed_look_at_a_store_goes(photos: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PACE", QUICK)
     convert(photos, url)
-    for key in ("probe-0123", "lease.json", f"{'0123' * 8}/done/0000001.arrow"):
+    for key in (f"probe-{'0123' * 4}", "lease.json", f"{'0123' * 8}/done/0000001.arrow"):
         open_store(url).put(f".shardctl/{key}", b"left")
     assert convert(photos, url).status == "up-to-date"
     nothing_is_left(url)

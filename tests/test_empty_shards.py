@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.conversion import closing
+from shardctl.conversion import closing, merging
 from shardctl.tables import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, ShardTable, read_rejects
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
@@ -153,6 +154,24 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path:
     sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("whole", "out")]
     assert sums[0] == sums[1]
     assert numbers(tmp_path / "out") == [2, 4]
+
+
+def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = lines(tmp_path / "in.txt", "..g.g..")
+    shardctl.convert(source, tmp_path / "whole", **OPTIONS)
+    for part in ("1/2", "2/2"):
+        shardctl.convert(source, tmp_path / "built", **OPTIONS, part=part)
+    sums = (tmp_path / "whole" / "SHA256SUMS").read_bytes()
+    for change in some_changes(first=3, every=3):
+        out = tmp_path / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(tmp_path / "built", out)
+        if not stopped_at(change, "kill", merging, "_merge", lambda to=out: shardctl.merge(to), monkeypatch):
+            break
+        shardctl.merge(out)
+        assert (out / "SHA256SUMS").read_bytes() == sums
+        assert numbers(out) == [2, 4]
+    assert change > 20
 
 
 def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -205,6 +206,40 @@ def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here: Path) -> 
     assert shardctl.verify(here / "real").ok
 
 
+WRITERS: dict[str, Callable[[Path, Path], Any]] = {
+    "repair": lambda raw, out: shardctl.repair(out, workers=0),
+    "compact": lambda raw, out: shardctl.compact(out),
+    "prune": lambda raw, out: shardctl.prune(out, keys=["1.jsonl#1"]),
+    "update": lambda raw, out: convert(raw, out, update=True, keep=1),
+    "overwrite": lambda raw, out: convert(raw, out, overwrite=True, samples_per_shard=5),
+    "write": lambda raw, out: shardctl.write(out, [{"x": 1}], overwrite=True),
+}
+
+
+@pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
+@pytest.mark.parametrize("command", WRITERS)
+def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str) -> None:
+    """It is written in its own folder, under no other name, and a shell that stands in it stays there."""
+    (here / "real" / "sub").mkdir(parents=True)
+    (here / "raw" / "0.jsonl").unlink()
+    convert(here / "raw", here / "out", update=True, keep=1)
+    (here / "raw" / "0.jsonl").write_text('{"text": "new", "label": 1}\n')
+    if command == "repair":
+        (here / "out" / "train-00002.arrow").unlink()
+    (here / "out").rename(here / "real" / "out")
+    (here / "link").symlink_to("real/out")
+    (here / "beside").symlink_to("real/sub")  # `..` behind it leads to real/
+    monkeypatch.chdir(here / "real" / "out")
+    folders, inode = (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))), Path().stat().st_ino
+    before = state(Path())
+    WRITERS[command](here / "raw", Path("../..") / path)
+    assert (sorted(os.listdir(here)), sorted(os.listdir(here / "real"))) == folders
+    assert (here / "link").is_symlink()
+    assert (here / "real" / "out").stat().st_ino == inode
+    assert shardctl.verify(here / "real" / "out").ok
+    assert state(here / "real" / "out") != before
+
+
 @pytest.mark.parametrize("command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"])
 def test_a_persons_folders_in_a_staging_folder_stay(here: Path, command: str) -> None:
     """Also where the dataset that they are in is replaced, and one that is called as a shard of the new one."""
@@ -252,6 +287,45 @@ def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None
         with pytest.raises(StorageError, match="ours/link: a link to"):
             storage.remove_tree(path, tmp_path)
     assert (outside / "sub" / "a").read_text() == "mine"
+
+
+# --- folders of other users ---
+
+
+def without_rights() -> None:
+    """Have the modes of files count for this process also where its user is root."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
+@pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
+def test_a_check_goes_on_where_another_user_works(here: Path, where: str) -> None:
+    """A dataset that is shared, and may only be read: what another user has begun is not known, and changes nothing."""
+    (here / where / ".shardctl").mkdir(parents=True)
+    before = state(here / "out")
+    (here / where).chmod(0)
+    (here / "out").chmod(0o555)
+    here.chmod(0o555)
+    try:
+        script = f"import test_links; test_links.check_all(test_links.Path({str(here)!r}))"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env=environment, preexec_fn=without_rights, capture_output=True, text=True
+        )
+    finally:
+        here.chmod(0o755)
+        (here / "out").chmod(0o755)
+        (here / where).chmod(0o755)
+    assert ran.returncode == 0, ran.stderr
+    assert state(here / "out") == before
+
+
+def check_all(here: Path) -> None:
+    assert not os.access(here / "out", os.W_OK)
+    for name in ("up to date", "dry run, up to date", "dry run of an update", "merge"):
+        assert COMMANDS[name](here).status in ("up-to-date", "planned"), name
+    assert snapshot(here) == 37
 
 
 # --- folders beside datasets ---
@@ -372,6 +446,15 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
         said = run_commands(here, ["dry run", "repair", "overwrite", "part", "write", "snapshot"])
         assert said.count(f"{job / name}: neither a file nor a folder (a pipe, a socket or a device)") >= 4
         (job / name).unlink()
+
+
+def test_a_shard_that_is_a_pipe_is_not_measured(cli: Any, here: Path) -> None:
+    (here / "out" / "train-00000.arrow").unlink()
+    os.mkfifo(here / "out" / "train-00000.arrow")
+    for how in ((), ("--cold",)):
+        ran = cli("bench", here / "out", "--seconds", 1, *how)
+        assert ran.code == 3
+        assert "train-00000.arrow: not a readable Arrow file (not an ordinary file)" in ran.err
 
 
 NAMED = {

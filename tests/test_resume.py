@@ -428,6 +428,15 @@ def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos: Path, tmp_path: Path, temporary: Path) -> None:
+    (temporary / "shardctl-scratch-abc").mkdir()
+    os.mkfifo(temporary / "shardctl-scratch-abc" / "owner")
+    command = [sys.executable, "-m", "shardctl", "convert", photos, tmp_path / "out", "--workers", "0"]
+    ran = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, timeout=120, capture_output=True)
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in temporary.iterdir()] == ["shardctl-scratch-abc"]
+
+
 def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path) -> None:
     """Of a process that lives, of another machine, and folders of the same name that shardctl has not made."""
     killed_in("from shardctl.storage import scratch_folder\nheld = scratch_folder()\nheld.__enter__()\ndie()")

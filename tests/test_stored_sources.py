@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -237,6 +238,33 @@ def test_other_clouds(
     url = request.getfixturevalue("container") if scheme == "az" else f"gs://{new_bucket(object_server)}"
     on_disk, from_store = both(demo / "texts", f"{url}/texts", tmp_path)
     assert contents(on_disk) == contents(from_store)
+
+
+def test_a_folder_of_local_copies_that_is_a_persons_is_refused_and_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "shardctl-sources-0"
+    (folder / "s3").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / "s3" / "notes.txt").write_text("mine")
+    for owner in (lambda path: None, os.mkfifo, lambda path: path.symlink_to(tmp_path / "elsewhere")):
+        (folder / ".owner").unlink(missing_ok=True)
+        owner(folder / ".owner")
+        with pytest.raises(StorageError, match="has something that is not of shardctl"):
+            LocalCopies(str(folder))
+        assert (folder / "s3" / "notes.txt").read_text() == "mine"
+        assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_of_local_copies_is_made_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "shardctl-sources-0"
+    LocalCopies(str(folder)).leave()
+    assert not folder.exists()
+    folder.mkdir(mode=0o700)  # a process was killed when it had just made it
+    one, other = LocalCopies(str(folder)), LocalCopies(str(folder))
+    (folder / "s3").mkdir()
+    one.leave()
+    assert (folder / "s3").exists()
+    other.leave()
+    assert not folder.exists()
 
 
 def test_an_object_is_fetched_once_for_all_processes(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:

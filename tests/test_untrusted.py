@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from shardctl.manifest import Manifest
 from shardctl.shard import ShardReader
 from shardctl.stored import StoredDataset
 from shardctl.tables import ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.writing import parts
 
 SHARD = "train-00000.arrow"
 RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}
@@ -187,6 +188,76 @@ def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset
     with pytest.raises(DatasetError, match=r"replaced.json: not written by shardctl"):
         shardctl.repair(dataset)
     assert (tmp_path / "victim.txt").read_text() == "mine"
+
+
+def change_json(path: Path, **changed: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """The job of a conversion in parts that are built, with a shard whose inputs were all rejected; victim/ is a person's."""
+    (tmp_path / "raw.jsonl").write_text('{"text": "a"}\n' * 2 + "{bad\n" * 2 + '{"text": "b"}\n' * 2)
+    shardctl.convert(tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1")
+    (tmp_path / "victim").mkdir()
+    for number in range(3):
+        (tmp_path / "victim" / f"train-{number:05d}.arrow").write_text("mine")
+    (folder,) = (path.parent for path in (tmp_path / "out" / ".shardctl").glob("*/job.json"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"splits": [{"name": "../../../../victim/train", "records": 6, "expected": 6, "shards": 3}]},
+        {"splits": [{"name": "{here}/victim/train", "records": 6, "expected": 6, "shards": 3}]},
+        {"base": "../../../../victim/"},
+        {"url": "s3://bucket/out", "base": "0123456789ab/"},
+        {"url": "s3://bucket/out", "base": "../victim/"},
+    ],
+)
+def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
+    tmp_path: Path, left: Path, changed: dict[str, Any]
+) -> None:
+    change_json(left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path))))
+    for number in range(3):
+        (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
+    for command in (
+        lambda: shardctl.merge(tmp_path / "out"),
+        lambda: shardctl.convert(tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"),
+    ):
+        with pytest.raises(DatasetError, match=r"job\.json: (not a job of|the job of a dataset on a store)"):
+            command()
+        assert {path.read_text() for path in (tmp_path / "victim").iterdir()} == {"mine"}
+        assert len(list((tmp_path / "victim").iterdir())) == 3
+
+
+@pytest.mark.parametrize("changed", [{"split": "../../../../victim/train"}, {"entries": [{"path": "../victim"}]}])
+def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    def stop(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "copy_shard", stop)
+        with pytest.raises(KeyboardInterrupt):
+            shardctl.write(tmp_path / "out", samples_of_part, parts=[1, 2])
+    (marker,) = (tmp_path / "out" / ".shardctl").glob("write-*/done/00000.json")
+    (of_split,) = json.loads(marker.read_text())["splits"]
+    change_json(marker, splits=[{**of_split, **changed}])
+    keys = next(marker.parents[1].glob("parts/00000/*.keys"))
+    victim = tmp_path / "out" / "victim" / "train-00000.arrow"
+    victim.parent.mkdir()
+    victim.write_text("mine")
+    shutil.copy(keys, victim.with_name("train.keys"))
+    with pytest.raises(DatasetError, match=r"00000\.json: not written by shardctl"):
+        shardctl.write(tmp_path / "out", samples_of_part, parts=[1, 2])
+    assert victim.read_text() == "mine"
+
+
+def samples_of_part(part: int) -> Iterator[dict[str, int]]:
+    yield {"number": part}
 
 
 def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:

@@ -384,3 +384,21 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
             [number],
             [number, number],
         )
+
+
+@pytest.mark.parametrize("parts", [None, [1, 2]])
+def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path: Path, parts: list[int] | None) -> None:
+    """As where `convert` overwrites it: the new dataset does not remember them."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    for count in (2, 3):
+        source.write_text('{"text": "a"}\n' * count)
+        shardctl.convert(source, out, workers=0, keep=1, update=count > 2)
+    assert (out / "generations" / "00001").exists()
+    (out / "generations" / "mine").mkdir()
+    shardctl.write(out, two_of if parts else two_of(0), parts=parts, overwrite=True)
+    assert [path.name for path in (out / "generations").iterdir()] == ["mine"]
+    assert shardctl.verify(out).ok
+
+
+def two_of(part: int) -> Iterator[dict[str, int]]:
+    yield from ({"x": part}, {"x": part + 1})

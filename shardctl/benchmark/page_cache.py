@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Iterable, Sequence
@@ -27,10 +28,16 @@ def residency(root: Path) -> float | None:
 
 def residency_of(files: Sequence[Path]) -> float | None:
     """Return the share of the pages of files that are in memory (0 to 1); None if the system does not report it."""
-    found = [resident_pages(files[place]) for place in spread(len(files), LOOKED_AT) if files[place].exists()]
+    found = [_pages_of(files[place]) for place in spread(len(files), LOOKED_AT)]
     pages = [counts for counts in found if counts is not None]
     total = sum(count for count, _ in pages)
     return round(sum(there for _, there in pages) / total, 4) if total else None
+
+
+def _pages_of(path: Path) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):  # gone, or no ordinary file: who reads it says so
+        return resident_pages(path)
+    return None
 
 
 def evict(root: Path) -> None:
@@ -43,13 +50,13 @@ def evict(root: Path) -> None:
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to drop files from its page cache; missing files are skipped. Raises UsageError."""
+    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises UsageError."""
     if not hasattr(os, "posix_fadvise"):
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:
         try:
             descriptor = ordinary(str(path), os.O_RDONLY)
-        except FileNotFoundError:
+        except OSError:
             continue
         try:
             os.fsync(descriptor)  # unwritten pages cannot be dropped

@@ -76,6 +76,9 @@ def clear(places: tuple[str, ...], output: Output) -> int:
         return 0
     for entry in kept:
         click.echo(f"{printable(entry.url)} stays: a process uses it")
+    for entry in removed:
+        if Path(entry.folder).exists():
+            click.echo(f"{printable(entry.folder)}: has files that are of no cache; these stay")
     click.echo(f"removed {counted(len(removed), 'dataset')}, {format_bytes(_bytes(removed))}")
     return 0
 

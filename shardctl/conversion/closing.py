@@ -19,11 +19,11 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import still_pruned
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.conversion.updating.planning import Changes
-from shardctl.engines.job import Job
+from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.fingerprint import fingerprint
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
-from shardctl.tables import PLANNED
+from shardctl.tables import PLANNED, SHARDS, ShardTable
 from shardctl.version import __version__
 
 
@@ -58,12 +58,21 @@ def write_dataset(job: Job, closing: Closing, before: Before | None, place: Dest
     changes = changes_of(job)
     shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
     if isinstance(shards, Filled):
-        place.leave_out(job, shards.left_out)
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
     commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
     return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, place.base(job)))
+
+
+def leave_out_others(job: Job, place: Destination) -> None:
+    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
+
+    To be done before that takes its place, and not before it is complete: until then whoever goes on needs all of them.
+    """
+    there = ShardTable(job.folder / NEW_FOLDER / SHARDS).names
+    if len(there) < job.shards:
+        place.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
 
 
 def changes_of(job: Job) -> Changes | None:

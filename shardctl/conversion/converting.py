@@ -15,7 +15,7 @@ from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import build, telling_what_is_done
-from shardctl.conversion.closing import Closing, changes_of, environment_of, write_dataset
+from shardctl.conversion.closing import Closing, changes_of, environment_of, leave_out_others, write_dataset
 from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import SPARE_DISK, Estimate, estimate
@@ -30,6 +30,7 @@ from shardctl.conversion.result import (
     ConvertResult,
     empty_splits,
     has_own_labels,
+    has_some_rejects,
     left_behind,
     missing_labels,
     repeated_keys,
@@ -388,6 +389,7 @@ class Conversion:
                 )
             self._warn(checked.warnings)
         held.check()
+        leave_out_others(job, self.place)
         self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
 
@@ -516,6 +518,8 @@ class Conversion:
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
             notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
         facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
+        if has_some_rejects(manifest):
+            self.place.bring_listed_rejects()
         return ConvertResult(
             "up-to-date",
             *facts,

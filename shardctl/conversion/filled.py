@@ -32,12 +32,6 @@ class Filled:
     chosen: npt.NDArray[np.int64]
 
     @property
-    def left_out(self) -> list[str]:
-        """The file names of the shards that are left out."""
-        others = np.setdiff1d(np.arange(self.built.job.shards), self.chosen)
-        return [self.built.job.place(shard).name for shard in others.tolist()]
-
-    @property
     def planned(self) -> dict[str, int]:
         """How many shards each split was divided into, by its name."""
         return {split.name: split.shards for split in self.built.job.splits}

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardctl.conversion import publish
 from shardctl.conversion.building import telling_what_is_done
-from shardctl.conversion.closing import changes_of, write_dataset
+from shardctl.conversion.closing import changes_of, leave_out_others, write_dataset
 from shardctl.conversion.destinations import destination
 from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.options import Part, check_if_running, reject_limit
@@ -82,15 +82,17 @@ def _merge(
     before = before_of(job, place)
     place.entrust(job, held)
     place.bring_done(job, np.ones(job.shards, bool))
-    _refuse_missing(job, parted, place)
-    place.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     new = folder / NEW_FOLDER
+    if not (new / MANIFEST).exists():  # a merge that was killed may have taken away shards without samples
+        _refuse_missing(job, parted, place)
+    place.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     status = "created" if before is None and not (target / MANIFEST).exists() else "updated"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
             write_dataset(job, parted.closing, before, place)
         refuse_many_rejects(target, Manifest.load(new), max_rejects)
     held.check()
+    leave_out_others(job, place)
     place.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
     result = result_of(target, status, seconds, parted.notices, parted.warnings, parted.labelled)

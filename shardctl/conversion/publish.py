@@ -115,10 +115,12 @@ def _is_current(folder: Path) -> bool:
 def is_broken_off(target: Path) -> bool:
     """Return whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do.
 
-    Raises StorageError.
+    Where this user may not look, it is another one's work, and that one's to complete. Raises StorageError.
     """
     try:
         return _is_marked(_beside(target)) or _is_marked(_trash(target)) or _begun(target) is not None
+    except PermissionError:
+        return False
     except OSError as error:
         raise StorageError(f"{printable(str(target))}: cannot be examined ({error.strerror or error})") from error
 

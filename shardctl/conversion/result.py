@@ -151,9 +151,14 @@ def costly_jpegs(manifest: Manifest) -> tuple[str, ...]:
     return jpeg_costs(manifest.jpeg, manifest.samples)
 
 
+def has_some_rejects(manifest: Manifest) -> bool:
+    """Return whether a dataset has so many rejects that `warnings_of_rejects` reads them."""
+    return manifest.rejected > manifest.inputs * SOME_FAILURES
+
+
 def warnings_of_rejects(root: Path, manifest: Manifest) -> tuple[str, ...]:
     """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
-    if manifest.rejected <= manifest.inputs * SOME_FAILURES:
+    if not has_some_rejects(manifest):
         return ()
     return warnings_of(manifest, *count_reasons(read_rejects(root / REJECTS)))
 

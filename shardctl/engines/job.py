@@ -34,7 +34,7 @@ from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_colu
 from shardctl.splitting import Draw
 from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import printable, replacing, write_atomically
-from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, open_table, shard_name
+from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, is_file_name, open_table, shard_name
 
 JOB = "job.json"
 NEW_FOLDER = "new"
@@ -271,16 +271,21 @@ class Job:
 
     @classmethod
     def _of_record(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> Job:
-        draw = record["draw"]
+        draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
         changed = {
             "folder": folder,
             "roots": tuple(Root(**root) for root in record["roots"]),
             "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
             "layout": Layout.loads(record["layout"]),
-            "splits": tuple(SplitPlan(**split) for split in record["splits"]),
+            "splits": splits,
             "fields": _decoded(record["fields"]),
             "draw": Draw.from_json(draw) if draw else None,
         }
+        if not all(is_file_name(split.name) for split in splits):
+            raise ValueError("a split has a name that leads out of the dataset's folder")
+        url, base = record.get("url", ""), record.get("base", "")
+        if bool(url) != bool(base) or not isinstance(url, str) or (base and not (is_file_name(base[:-1]) and base[-1] == "/")):
+            raise ValueError("its shards would be put outside of the dataset's folder")
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
             raise ValueError("it has another recipe")
         return cls(**{**record, **changed})

@@ -20,6 +20,7 @@ from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Role
 from shardctl.sources.exported import Field
 from shardctl.storage import FileFacts
+from shardctl.stored import is_path_below
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -70,9 +71,11 @@ class Written:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Written:
-        """Build what `to_json` gave. Raises KeyError or TypeError for anything else."""
+        """Build what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
         files, pieces = ({n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces"))
         loose = None if record["loose"] is None else Loose(**record["loose"])
+        if not all(map(is_path_below, [*files, *pieces, *([] if loose is None else [loose.list])])):
+            raise ValueError("a file of the part is outside of the export")
         return cls(record["samples"], files, record["counts"], record["facts"], pieces, loose)
 
     @property

@@ -21,6 +21,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import time
 import warnings
 import weakref
@@ -42,7 +43,8 @@ from shardctl.tables import MANIFEST
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
-_OWN_FILES = frozenset((IN_USE, USED, ABOUT, BLOCKS))
+_OWN_FOLDERS = (TABLES_FOLDER, SHARDS_FOLDER)
+_OWN_FILE = re.compile(rf"({IN_USE}|{USED}|{BLOCKS}|{re.escape(ABOUT)})(\.[0-9a-f]+{re.escape(PARTIAL)})?")
 
 ABSENT, RESERVED, THERE = 0, 1, 2
 
@@ -135,7 +137,7 @@ class Cache:
                 found = CachedDataset(self, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return found
-        if os.path.lexists(folder) and not _is_cached(folder):
+        if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
             raise StorageError(
                 f"{printable(str(folder))}: has the name of a dataset of this cache, and is none (a link, or it has something"
                 " else in it); move it away, or remove it if it is a link"
@@ -151,19 +153,19 @@ class Cache:
                 (folder / TABLES_FOLDER).mkdir(exist_ok=True)
                 count = sum(bring(folder / TABLES_FOLDER))
                 if not self.reserve(folder, self.pages(0, count)):
-                    _remove(folder)
+                    _delete(folder)
                     return None
                 write_atomically(folder / BLOCKS, bytes(count))
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return CachedDataset(self, folder)
             except OSError as error:
-                _remove(folder)
+                _delete(folder)
                 if error.errno not in _FULL:
                     raise
                 self.note_full()
                 return None
             except BaseException:
-                _remove(folder)
+                _delete(folder)
                 raise
             finally:
                 use.close()
@@ -246,7 +248,7 @@ class Cache:
     def _evict(self, size: int, keep: Path) -> None:
         """Remove datasets that nobody uses until there is room for `size` bytes."""
         for folder in sorted(self.folders(), key=opened_at):
-            if folder == keep or not _is_cached(folder):
+            if folder == keep or not _is_removable(folder):
                 continue
             with unused(folder / IN_USE) as free:
                 if free:
@@ -256,17 +258,20 @@ class Cache:
 
     def entries(self) -> list[Entry]:
         """Return what is here, the one that was opened last first."""
-        found = [entry for entry in map(_entry, filter(_is_cached, self.folders())) if entry is not None]
+        found = [entry for entry in map(_entry, filter(_has_dataset, self.folders())) if entry is not None]
         return sorted(found, key=lambda entry: -entry.opened)
 
     def clear(self, url: str | None = None) -> tuple[list[Entry], list[Entry]]:
-        """Remove the datasets of a URL, or all. Return those that were removed, and those that stay because they are used."""
+        """Remove the datasets of a URL, or all. Return those that were removed, and those that stay because they are used.
+
+        What no cache has put into the folder of one stays there.
+        """
         removed: list[Entry] = []
         kept: list[Entry] = []
         if not self.folders():  # perhaps no cache at all: then no lock is left in it
             return removed, kept
         with locked(self.folder / LOCK):
-            for folder in filter(_is_cached, self.folders()):
+            for folder in filter(_is_removable, self.folders()):
                 entry = _entry(folder)
                 if url is not None and (entry is None or entry.url != url):
                     continue
@@ -289,9 +294,7 @@ class CachedDataset:
         self.cache, self.folder = cache, folder
         self.tables, self._shards_folder = folder / TABLES_FOLDER, folder / SHARDS_FOLDER
         self._use = Use(folder / IN_USE)
-        if not (folder / ABOUT).exists() or not _is_cached(
-            folder
-        ):  # another process is removing it, and a moment ago that file was gone
+        if not _has_dataset(folder):  # another process is removing it, and a moment ago what says so was gone
             self._use.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
@@ -448,7 +451,7 @@ def _opened(path: Path, size: int) -> Iterator[int]:
 def about_of(folder: Path) -> About | None:
     """Return which dataset a folder holds; None if it is unfinished."""
     try:
-        return About(**json.loads((folder / ABOUT).read_bytes()))
+        return About(**json.loads(read_bytes(folder / ABOUT)))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -456,7 +459,7 @@ def about_of(folder: Path) -> About | None:
 def used_of(folder: Path) -> int:
     """Return the bytes that are reserved for a folder."""
     try:
-        return int.from_bytes((folder / USED).read_bytes(), "little")
+        return int.from_bytes(read_bytes(folder / USED), "little")
     except OSError:
         return 0
 
@@ -497,33 +500,73 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a dataset, if it has nothing that no cache has: then it is somebody's, and stays.
+    """Remove the folder of a dataset, if a cache has made it."""
+    if _is_removable(folder):
+        _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    """Delete what a cache has put into the folder of a dataset, and the folder if nothing else is in it.
 
     What says that it is whole goes first: what is left is seen as unfinished.
     """
-    if not _is_cached(folder):
-        return
     with suppress(OSError, StorageError):
         (folder / ABOUT).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            remove_tree(folder / SHARDS_FOLDER, folder.parent)  # before `used`, so that what is left is counted
-        remove_tree(folder, folder.parent)
+        for name in _OWN_FOLDERS:
+            with suppress(FileNotFoundError):
+                remove_tree(folder / name, folder.parent)
+        own = [name for name in os.listdir(folder) if _OWN_FILE.fullmatch(name)]
+        for name in sorted(own, key=lambda name: name == USED):  # the last one, so that what is left is counted
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _is_removable(folder: Path) -> bool:
+    """Return whether a cache has made a folder, certainly: then what is its own there may be deleted."""
+    return _has_dataset(folder) or _is_cached(folder)
+
+
+def _has_dataset(folder: Path) -> bool:
+    """Return whether a folder has a whole dataset: it says which, and has its name. Systems put files of their own there."""
+    about = about_of(folder)
+    if about is None or folder.name != f"{_hash_of(about.url)}-{about.digest[:16]}":
+        return False
+    entries = _entries_of(folder)
+    return entries is not None and all(_is_of_cache(entry) for entry in entries if _is_name_of_ours(entry.name))
 
 
 def _is_cached(folder: Path) -> bool:
     """Return whether a folder, and no link to one, has only what a cache puts there: two folders and some ordinary files."""
+    entries = _entries_of(folder)
+    return entries is not None and all(map(_is_of_cache, entries))
+
+
+def _has_nothing_of_ours(folder: Path) -> bool:
+    """Return whether a folder, and no link to one, has no name that a cache gives: a dataset has room beside it."""
+    entries = _entries_of(folder)
+    return entries is not None and not any(_is_name_of_ours(entry.name) for entry in entries)
+
+
+def _entries_of(folder: Path) -> list[os.DirEntry[str]] | None:
+    """Return what is in a folder; None if it is a link, or cannot be listed."""
     if not is_folder(folder):
-        return False
+        return None
     try:
         with os.scandir(folder) as entries:
-            return all(
-                entry.is_dir(follow_symlinks=False)
-                if entry.name in (TABLES_FOLDER, SHARDS_FOLDER)
-                else entry.is_file(follow_symlinks=False) and (entry.name in _OWN_FILES or entry.name.endswith(PARTIAL))
-                for entry in entries
-            )
+            return list(entries)
     except OSError:
-        return False
+        return None
+
+
+def _is_name_of_ours(name: str) -> bool:
+    return name in _OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
+def _is_of_cache(entry: os.DirEntry[str]) -> bool:
+    """Return whether this may be what a cache has put there: no link."""
+    if entry.name in _OWN_FOLDERS:
+        return entry.is_dir(follow_symlinks=False)
+    return _is_name_of_ours(entry.name) and entry.is_file(follow_symlinks=False)
 
 
 def _hash_of(url: str) -> str:

@@ -64,12 +64,10 @@ def compact(
     each of one record in order (blocks of packed tokens, shuffled records of tables), StorageError, BusyError.
     """
     refuse_url(dst, "compact")
-    root = Path(dst)
     if dry_run:
-        return _result(Old(root))
+        return _result(Old(Path(dst)))
     waiting = (lambda owner: None) if if_running == "wait" else None
-    with rewriting(root, waiting) as (new, held):
-        old = Old(root)
+    with rewriting(dst, waiting) as (old, new, held):
         result, plan = _result(old), _Plan(old)
         if result.status == "up-to-date":
             return result

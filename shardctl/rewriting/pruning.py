@@ -69,24 +69,22 @@ def prune(
     condition, or if samples cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
     refuse_url(dst, "prune")
-    root = Path(dst)
     if where is None and keys is None:
         raise UsageError("prune needs a condition or keys: which samples are to go? Give --where, --key or --keys")
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
-        old = Old(root)
+        old = Old(Path(dst))
         return _result(old, _chosen(old, where, keys))
     waiting = (lambda owner: None) if if_running == "wait" else None
-    with rewriting(root, waiting) as (new, held):
-        old = Old(root)
+    with rewriting(dst, waiting) as (old, new, held):
         chosen = _chosen(old, where, keys)
         if chosen.rows:
             shards, dropped = _written(old, new, chosen, progress)
             gone = (chosen.samples, dropped.records)
             commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", *gone)
         elif chosen.generations:
-            forget(root, new.parent)
+            forget(old.root, new.parent)
         return _result(old, chosen)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,11 +131,13 @@ class Totals:
 
 
 @contextmanager
-def rewriting(root: Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Path, lease.Lease]]:
-    """Hold the lease of a dataset, and yield a folder for the new one. What is left of it in the end is deleted."""
+def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Old, Path, lease.Lease]]:
+    """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that in the end is deleted."""
+    with naming_the_path(Path(dst)):
+        root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
     if not publish.is_broken_off(root):
         Manifest.load(root)  # says what this is instead, before anything is written into it
-    refuse_generation(root.resolve())
+    refuse_generation(root)
     check_writable(root)
     with lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
@@ -142,7 +145,7 @@ def rewriting(root: Path, waiting: Callable[[str], None] | None) -> Iterator[tup
         try:
             with naming_the_path(folder):
                 (folder / NEW_FOLDER).mkdir(parents=True)
-            yield folder / NEW_FOLDER, held
+            yield Old(root), folder / NEW_FOLDER, held
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):
                 with contextlib.suppress(OSError):  # the next one that writes deletes it

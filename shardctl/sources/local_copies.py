@@ -200,14 +200,17 @@ class LocalCopies:
 
 
 def _own(folder: str) -> int:
-    """Return the descriptor that says that this process uses the folder, which is made, or emptied if nobody else does."""
+    """Return the descriptor that says that this process uses the folder, which is made, or emptied if nobody else does.
+
+    Raises StorageError for a folder that was not made here: it has something, but not the file that says so.
+    """
     while True:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise StorageError(f"{folder}: is not a folder of this user alone; remove it, or set TMPDIR to another folder")
         try:
-            descriptor = os.open(f"{folder}/{_OWNER}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = _opened_owner(folder)
         except FileNotFoundError:  # the last process has left meanwhile
             continue
         try:
@@ -220,6 +223,26 @@ def _own(folder: str) -> int:
             if os.stat(f"{folder}/{_OWNER}").st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - see pyproject.toml
                 return descriptor
         os.close(descriptor)
+
+
+def _opened_owner(folder: str) -> int:
+    """Return the descriptor of the file that marks the folder, which is made where there is nothing at all yet."""
+    path, flags = f"{folder}/{_OWNER}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    names = os.listdir(folder)
+    if not names:
+        return os.open(path, flags | os.O_CREAT, 0o600)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        descriptor = -1
+    status = os.fstat(descriptor) if descriptor >= 0 else None
+    if status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return descriptor
+    if descriptor >= 0:
+        os.close(descriptor)
+    if os.path.lexists(path) != (_OWNER in names):  # the last process has left meanwhile, or another one has come
+        raise FileNotFoundError(path)
+    raise StorageError(f"{folder}: has something that is not of shardctl; move it away, or set TMPDIR to another folder")
 
 
 def _wait_for(descriptor: int) -> None:

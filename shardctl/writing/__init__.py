@@ -19,6 +19,7 @@ from shardctl import lease
 from shardctl.arguments import names as names_of
 from shardctl.arguments import whole_number
 from shardctl.conversion import publish
+from shardctl.conversion.generations import settle
 from shardctl.conversion.options import check_destination, check_if_running, check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
@@ -134,6 +135,7 @@ def write(
             manifest = _write_parts(target, calls, names, given, limits, overwrite, held)
         else:
             manifest = _write_at_once(target, calls, names, given, limits, held)
+        settle(target)  # none of the dataset before
     seconds = round(time.monotonic() - began, 3)
     return WriteResult(manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint)
 

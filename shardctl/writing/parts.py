@@ -21,6 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,12 +29,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
-from shardctl.errors import InputError, Interrupted, ShardctlError, WorkerError
+from shardctl.errors import DatasetError, InputError, Interrupted, ShardctlError, WorkerError
 from shardctl.layout import Layout
 from shardctl.shard import Compression
 from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.storage import counted, naming_the_path, printable, remove_tree, write_atomically
-from shardctl.tables import ShardEntry, shard_name
+from shardctl.tables import ShardEntry, is_file_name, shard_name
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.samples import Names, named, part_of
@@ -132,13 +133,23 @@ class PartsJob:
     def _marker(self, number: int) -> Path:
         return self.folder / DONE_FOLDER / f"{number:05d}.json"
 
+    @cached_property
+    def _splits(self) -> set[str]:
+        return {name for part in self.parts for name in part.splits.names}
+
     def is_done(self, number: int) -> bool:
         """Return whether a part was made, by this run or an earlier one."""
         return self._marker(number).exists()
 
     def written(self, fields: Fields, number: int) -> list[Written]:
-        """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes."""
+        """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes.
+
+        Raises DatasetError if something else is said of the part than what was made of it.
+        """
         record = json.loads(self._marker(number).read_bytes())
+        names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
+        if not all(map(is_file_name, names)) or not {each["split"] for each in record["splits"]} <= self._splits:
+            raise DatasetError(f"{printable(str(self._marker(number)))}: not written by shardctl; delete it, and call again")
         for shape in record["shapes"]:
             fields.remember(tuple(shape))
         folder = Path(PARTS_FOLDER, f"{number:05d}")

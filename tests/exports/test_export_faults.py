@@ -92,6 +92,22 @@ def test_what_stopped_exports_have_left_is_still_removed(tmp_path: Path, monkeyp
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
+@pytest.mark.parametrize("of", ["files", "pieces"])
+def test_a_part_that_names_a_file_outside_of_the_export_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
+    left, there = stopped(dataset, out, monkeypatch), mine(tmp_path / "victim.txt")
+    (marker,) = (left / "done").iterdir()
+    record = json.loads(marker.read_text())
+    record[of]["../../../victim.txt"] = {"bytes": len(MINE), "sha256": "0" * 64}
+    marker.write_text(json.dumps(record))
+    shardctl.export(dataset, out, "mds", workers=0)
+    assert there.read_text() == MINE
+    assert "victim" not in (out / "SHA256SUMS").read_text()
+    assert sorted(os.listdir(tmp_path)) == ["in", "out", "victim.txt"]
+
+
 def at_the_end(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Have something happen when all parts are written, and nothing is in its place yet."""
     real = Parts.write

@@ -95,6 +95,10 @@ class Destination(Protocol):
         """Have the tables of the dataset that is there in `target`."""
         ...
 
+    def bring_listed_rejects(self) -> None:
+        """Have rejects.jsonl of the dataset that is there in `target`."""
+        ...
+
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as it was."""
         ...

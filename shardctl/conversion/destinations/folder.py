@@ -13,10 +13,11 @@ from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
-from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.engines.job import JOB, NEW_FOLDER, Job
+from shardctl.errors import DatasetError
 from shardctl.lease import Lease, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import free_bytes, naming_the_path
+from shardctl.storage import free_bytes, naming_the_path, printable
 from shardctl.tables import STAGING
 
 
@@ -76,7 +77,12 @@ class Folder:
         """Nothing to do: the job is here."""
 
     def entrust(self, job: Job, held: Held) -> None:
-        """Nothing to do: it is here, and a shard takes its place by rename."""
+        """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
+        if job.url:
+            raise DatasetError(
+                f"{printable(str(job.folder / JOB))}: the job of a dataset on a store ({printable(job.url)}), and this one is"
+                " here; delete the folder that it is in, and run the same command again"
+            )
 
     def bring_done(self, job: Job, chosen: Chosen) -> None:
         """Nothing to do: the markers are here."""
@@ -86,6 +92,9 @@ class Folder:
 
     def bring_dataset(self) -> None:
         """Nothing to do: the dataset is here."""
+
+    def bring_listed_rejects(self) -> None:
+        """Nothing to do: it is here."""
 
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Look at the size of each."""

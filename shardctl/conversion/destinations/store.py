@@ -34,7 +34,7 @@ from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
 from shardctl.stores.probing import PROBES, probe, probe_with
-from shardctl.tables import BESIDE_SHARDS, MANIFEST, SHARDS, STAGING, ShardTable
+from shardctl.tables import BESIDE_SHARDS, MANIFEST, REJECTS, SHARDS, STAGING, ShardTable, is_shard_name
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
@@ -48,6 +48,12 @@ REPLACES = "replaces.json"
 
 _BASE = re.compile(r"[0-9a-f]{12}(-[0-9a-f]+)?")
 """The names of the folders that have datasets."""
+
+_LOOSE = re.compile(rf"{re.escape(Path(LEASE_KEY).name)}|{re.escape(Path(PROBES).name)}[0-9a-f]{{16}}")
+"""The names of objects that are beside the states of jobs: the lease, and what a probe has put."""
+
+_OF_JOB = re.compile(rf"{DONE_FOLDER}/[0-9]+\.(arrow|jsonl)|{PARTS}/[^/]+\.json|{NEW_FOLDER}/[^/]+|[^/]+\.(arrow|json|jsonl)")
+"""The objects of the state of a job, by their keys within it. Nothing else there is deleted: it is a person's."""
 
 
 @contextmanager
@@ -149,7 +155,8 @@ class OnStore:
         A key may have any parts: one that leads upwards would be written elsewhere on this machine.
         """
         _, job, *inner = entry.key.split("/")
-        if not is_path_below(entry.key) or (inner and not staging.is_job_name(job)):
+        ours = staging.is_job_name(job) and _OF_JOB.fullmatch("/".join(inner)) if inner else _LOOSE.fullmatch(job)
+        if not is_path_below(entry.key) or not ours:
             return
         (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
         (self._jobs if inner else self._loose).add(job)
@@ -212,11 +219,11 @@ class OnStore:
 
     def _tidy(self) -> None:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
-        self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if name.startswith(Path(PROBES).name)])
+        self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if f"{STAGING}/{name}" != LEASE_KEY])
         base = self._base_there()
         for job in (self.target / STAGING / name for name in sorted(self._jobs)):
             if not (job / JOB).exists():
-                self._delete_below(state_folder(job))
+                self._delete_state(job)
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
                     old = str(json.loads((job / REPLACES).read_bytes()))
@@ -278,8 +285,16 @@ class OnStore:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
 
     def entrust(self, job: Job, held: Held) -> None:
-        """Bring the tables of a job that was begun elsewhere, and write down whose lease counts."""
+        """Bring the tables of a job that was begun elsewhere, and write down whose lease counts.
+
+        Raises DatasetError for a job that puts its shards elsewhere.
+        """
         assert isinstance(held, Lease), "the lease of this place"
+        if job.url != self.url or not _is_base(job.base) or not job.base.startswith(job.folder.name[:12]):
+            raise DatasetError(
+                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: puts its shards where those of another dataset may"
+                " be; delete all objects beside it, and run the same command again"
+            )
         for entry in self._store.children(state_folder(job.folder))[1]:
             path = job.folder / entry.key.rpartition("/")[2]
             if not path.exists():
@@ -310,8 +325,17 @@ class OnStore:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
+        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST})
+
+    def bring_listed_rejects(self) -> None:
+        """Bring the list, which may be long: the other tables are not needed with it."""
+        if not self._has_tables:
+            self._bring_of_dataset(lambda: {REJECTS})
+
+    def _bring_of_dataset(self, names: Callable[[], set[str]]) -> None:
+        """Bring the files of the dataset that is there that have these names."""
         while (self.target / MANIFEST).exists():
-            complete = self.bring_files(sorted({*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST}))
+            complete = self.bring_files(sorted(names()))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
             if complete or not self._bring_manifest():
                 return
@@ -413,14 +437,13 @@ class OnStore:
 
     def _forget_dataset(self, base: str, kept: set[str]) -> None:
         """Delete a dataset that was replaced earlier. What says that it is one goes last: another process can go on."""
-        if _BASE.fullmatch(base.removesuffix("/")) and base not in kept:
-            self._delete_below(base, but=f"{base}{MANIFEST}")
-            self._store.delete([f"{base}{MANIFEST}"])
+        if _is_base(base) and base not in kept:
+            self._delete_dataset(base, set())
 
     def _forget_job(self, job: Path) -> None:
         """Delete the state of a job: what says that there is one goes first."""
         self._store.delete([state_folder(job) + JOB])
-        self._delete_below(state_folder(job))
+        self._delete_state(job)
 
     def _is_in_use(self, base: str) -> bool:
         """Return whether the manifest that is there now names a folder: another process may have completed its job."""
@@ -429,16 +452,33 @@ class OnStore:
         except NoSuchKeyError:
             return False
 
-    def _delete_below(self, prefix: str, but: str = "") -> None:
+    def _delete_state(self, job: Path) -> None:
+        """Delete the state of a job, and nothing that a person has put beside it."""
+        self._delete_below(state_folder(job), lambda name: _OF_JOB.fullmatch(name) is not None)
+
+    def _delete_dataset(self, base: str, names: set[str]) -> None:
+        """Delete the files of the dataset in a folder, and those with these names, and nothing of a person beside them.
+
+        What says that it is one, and which files it has, goes last: another process can go on.
+        """
+        own = {*BESIDE_SHARDS, *names}
+        with contextlib.suppress(NoSuchKeyError, ValueError, KeyError, TypeError):  # it was not complete
+            own |= set(json.loads(self._store.get(f"{base}{MANIFEST}").to_pybytes())["files"])
+        self._delete_below(base, lambda name: name != MANIFEST and (name in own or is_shard_name(name)))
+        self._store.delete([f"{base}{MANIFEST}"])
+
+    def _delete_below(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        """Delete the objects of a folder that are ours by their keys within it."""
         for page in self._store.pages(prefix):
-            self._store.delete([entry.key for entry in page if entry.key != but])
+            self._store.delete([entry.key for entry in page if is_ours(entry.key.removeprefix(prefix))])
 
     def discard(self, job: Path) -> None:
         """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
-        base = _base_of(job)
-        self._delete_below(done_folder(job))
+        base, state = _base_of(job), state_folder(job)
+        self._delete_below(state, lambda name: name.startswith(f"{DONE_FOLDER}/") and _OF_JOB.fullmatch(name) is not None)
         if base is not None and not self._is_in_use(base):
-            self._delete_below(base)
+            files = self._store.children(f"{state}{NEW_FOLDER}")[1]  # those of the recipe
+            self._delete_dataset(base, {entry.key.rpartition("/")[2] for entry in files})
         self._forget_job(job)
         if job.exists():
             staging.discard(job)
@@ -448,5 +488,10 @@ def _base_of(job: Path) -> str | None:
     """Return the folder on the store that a job puts its shards into; None if it does not say."""
     with contextlib.suppress(DatasetError, OSError, ValueError, KeyError):
         base = staging.record_of(job)["base"]
-        return base if _BASE.fullmatch(base.removesuffix("/")) and base.endswith("/") else None
+        return base if _is_base(base) else None
     return None
+
+
+def _is_base(name: str) -> bool:
+    """Return whether this is the folder of a dataset on a store, with the / at its end."""
+    return name.endswith("/") and _BASE.fullmatch(name[:-1]) is not None
