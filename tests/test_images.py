@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import resource
+import struct
 from typing import Any
 
 import numpy as np
@@ -240,6 +242,20 @@ def test_a_bomb_is_rejected_by_its_header() -> None:
     with pytest.raises(Rejection) as caught:
         open_image(header, max_pixels=1_000_000)
     assert caught.value.error == "too-many-pixels"
+
+
+@pytest.mark.parametrize("first", [b"\x89PNG\r\n\x1a\n", b""])
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(first: bytes, keep: bool) -> None:
+    bitmap = struct.pack("<IiiHHIIiiII", 40, 20000, 2 * 20000, 1, 32, 0, 0, 0, 0, 0, 0) + bytes(1000)
+    picture = encoded(Image.new("1", (20000, 20000))) if first else bitmap
+    data = struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(Rejection) as caught:
+        open_image(data, max_pixels=1_000_000, keep_truncated=keep)
+    assert caught.value.error == "too-many-pixels"
+    assert "20000 x 20000 pixels are over the limit of 1000000" in caught.value.message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kB: it has been decoded"
 
 
 @pytest.mark.parametrize("text", ["jpeg:0", "jpeg:101", "png:3", "source:1", "gif", "raw:1", "jpeg:", ""])

@@ -464,6 +464,11 @@ NAMED = {
     "coco.json": lambda pipe, root: ["convert", root / "photos", root / "new", "--labels", f"coco:{pipe}"],
     "schema.txt": lambda pipe, root: ["convert", root / "raw", root / "new", "--schema", pipe],
     "tokenizer.json": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", pipe],
+    "chat.jinja": lambda pipe, root: [
+        *("convert", root / "raw", root / "new", "--chat-template", pipe, "--tokenizer", "bytes")
+    ],
+    "words.txt": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", f"words:{pipe}"],
+    "cl.tiktoken": lambda pipe, root: ["convert", root / "raw", root / "new", "--tokenizer", f"tiktoken:cl100k_base:{pipe}"],
     "keys.txt": lambda pipe, root: ["prune", root / "out", "--keys", pipe],
     "raw.jsonl": lambda pipe, root: ["convert", pipe, root / "new"],
 }

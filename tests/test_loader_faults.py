@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 import multiprocessing
 import os
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -21,6 +24,7 @@ import pytest
 from conftest import CROP
 from handmade import repeat_shard, write_dataset
 from marked import png
+from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
@@ -112,6 +116,50 @@ def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path: Path, 
         keys = keys_of(loader)
         assert set(keys) <= {"k4", "k5"}
         assert loader.stats().skipped == 6 - len(keys)
+
+
+def jpegs_with_a_forged_size(root: Path, widths: int, side: int) -> Path:
+    """A dataset of 24 JPEGs of 48x31, or of some `widths`; four damaged bytes of number 5 say side x side."""
+    rng = np.random.default_rng(0)
+    images = []
+    for n in range(24):
+        target = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (31, 48 + n % widths, 3), np.uint8)).save(target, "JPEG")
+        images.append(target.getvalue())
+    shardctl.write(root, ({"image": data} for data in images))
+    (shard,) = root.glob("train-*.arrow")
+    frame = shard.read_bytes().index(images[5]) + images[5].index(b"\xff\xc0")
+    overwrite(shard, frame + 5, struct.pack(">HH", side, side))
+    return root
+
+
+@pytest.mark.parametrize("widths", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"crop": 16, "flip": 0.5}, {"resize": 20, "crop": 16}])
+def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(
+    tmp_path: Path, widths: int, options: dict[str, Any]
+) -> None:
+    ds = shardctl.open(jpegs_with_a_forged_size(tmp_path / "out", widths, 40_000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DatasetError, match=r"row 5, key .*: image: (it is 40000x40000|its header says 40000 x 40000)"):
+        keys_of(ds.loader(8, threads=1, **options))
+    loader = ds.loader(8, threads=1, on_error="skip", **options)
+    assert len(keys_of(loader)) == 23
+    assert loader.stats().skipped == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kB: it has been decoded"
+
+
+@pytest.mark.parametrize("store", ["jpeg:90", "png", "webp:80"])
+def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are left of it."""
+    from shardctl.codecs import image
+
+    monkeypatch.setattr(image, "MAX_PIXELS", 1000)
+    sizes = [(900, 1000), (1000, 900)]
+    shardctl.write(tmp_path / "out", ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store)
+    (batch,) = shardctl.open(tmp_path / "out").loader(2)
+    assert [pixels.shape[:2] for pixels in batch["image"]] == sizes
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])

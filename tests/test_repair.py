@@ -739,3 +739,53 @@ def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path: Path, monke
         tried = (tmp_path / "log").read_text().split()
         assert len(tried) == 496
         assert not {"a.jsonl#7", "a.jsonl#400"} & set(tried)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def exchange_for_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [lose, cut, exchange_for_a_pipe])
+@pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
+def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(
+    tmp_path: Path, cli: Any, name: str, damage: Callable[[Path], None]
+) -> None:
+    """One look at the folder tells; what a file has in it, `verify` tells."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text("".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
+    convert = ("convert", source, out, "--workers", "0", "--samples-per-shard", "10")
+    assert cli(*convert).code == 0
+    damage(out / name)
+    for command in (convert, (*convert, "--dry-run"), (*convert, "--update"), ("compact", out), ("compact", out, "--dry-run")):
+        result = cli(*command)
+        assert result.code == 3, command
+        assert name in result.err
+        assert "repair" in result.err
+    assert f"{name} is missing or damaged; run `shardctl repair {out}`" in cli(*convert).err
+    lose(out / "train-00002.arrow")
+    lost = 1 if name == "shards.arrow" else 2
+    assert ("2 files are missing or damaged, for instance" in cli(*convert).err) == (lost == 2)
+    assert cli("repair", out, "--workers", "0").code == 0
+    assert "up to date" in cli(*convert).out
+    lose(out / "train-00002.arrow")
+    assert cli(*convert, "--overwrite").code == 0
+    assert cli("verify", out).code == 0
+
+
+def test_a_dataset_whose_files_are_links_is_up_to_date(tmp_path: Path, cli: Any) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text('{"text": "one"}\n')
+    convert = ("convert", source, out, "--workers", "0")
+    assert cli(*convert).code == 0
+    shard = (out / "train-00000.arrow").rename(tmp_path / "kept")
+    (out / "train-00000.arrow").symlink_to(shard)
+    assert "up to date" in cli(*convert).out

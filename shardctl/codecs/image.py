@@ -147,11 +147,22 @@ class Opened:
         return image
 
 
+class TooManyPixels(Rejection):
+    """The header of an image says a `size`, (width, height), of more pixels than are accepted."""
+
+    def __init__(self, size: Size, most: int) -> None:
+        message = f"{size[0]} x {size[1]} pixels are over the limit of {most}; raise --max-pixels to accept it"
+        super().__init__("decode", "too-many-pixels", message)
+        self.size = size
+
+
 def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Opened:
-    """Read the header of an encoded image. Raises Rejection (stage `decode`)."""
+    """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`."""
     _prepare()
     if not data:
         raise Rejection("decode", "empty", "the file is empty")
+    if data.startswith(_ICO):
+        _refuse_large_icon(data, max_pixels)
     try:
         with _TRUNCATED.set_to(keep_truncated):
             image = _open(data)
@@ -163,8 +174,7 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
         raise _broken(error) from error
     width, height = image.size
     if width * height > max_pixels:
-        message = f"{width} x {height} pixels are over the limit of {max_pixels}; raise --max-pixels to accept it"
-        raise Rejection("decode", "too-many-pixels", message)
+        raise TooManyPixels((width, height), max_pixels)
     if width < 1 or height < 1:
         raise Rejection("decode", "no-pixels", f"the header says {width} x {height} pixels")
     orientation, form = _orientation(image, data), image.format or ""
@@ -186,6 +196,39 @@ def _open(data: bytes) -> Image.Image:
 
 _ICO = b"\0\0\1\0"
 """What an ICO begins with, and no TGA that is right: it would have colours of a table, and no table."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def _refuse_large_icon(data: bytes, max_pixels: int) -> None:
+    """Raise TooManyPixels for an ICO whose picture has more pixels than this, whatever size its directory says.
+
+    Of all formats, Pillow decodes this one alone where it reads no more than the header of the others. It takes the picture
+    that is the largest by the directory.
+    """
+    (count,) = struct.unpack_from("<H", data, 4) if len(data) >= 6 else (0,)
+    places = range(6, min(6 + 16 * count, len(data) - 15), 16)
+    areas = [(data[place] or 256) * (data[place + 1] or 256) for place in places]
+    largest = max(areas, default=0)
+    for place, area in zip(places, areas, strict=True):
+        if area == largest:
+            (offset,) = struct.unpack_from("<I", data, place + 12)
+            width, height = _icon_size(data[offset : offset + 24].ljust(24, b"\0"))
+            if width * height > max_pixels:
+                raise TooManyPixels((width, height), max_pixels)
+
+
+def _icon_size(head: bytes) -> Size:
+    """Return the (width, height) that the first 24 bytes of a picture of an ICO say: a PNG, or a bitmap and its mask."""
+    if head.startswith(_PNG):
+        width, height = struct.unpack_from(">II", head, 16)
+        return width, height
+    width, both = struct.unpack_from("<HH" if head.startswith(_OLD_BITMAP) else "<Ii", head, 4)
+    return width, abs(both) // 2
+
+
+_OLD_BITMAP = b"\x0c\0\0\0"
+"""The length of the header of bitmaps of OS/2, which have sizes of 16 bits."""
 
 
 @dataclass(frozen=True)

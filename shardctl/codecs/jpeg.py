@@ -106,8 +106,8 @@ class JpegDecoder:
         self.scratch = np.empty(0, np.uint8)
         """Memory that the next image may be decoded into, (n,) uint8."""
 
-    def decode(self, data: Pixels, out: Pixels | None = None) -> Pixels | None:
-        """Return upright RGB pixels (height, width, 3), or None for data that this is not for.
+    def decode(self, data: Pixels, out: Pixels | None = None, most: int = _MOST_PIXELS) -> Pixels | None:
+        """Return upright RGB pixels (height, width, 3), or None for data that this is not for, and for more pixels than `most`.
 
         `data` is (n,) uint8. The pixels are in `out` where that has just their shape and lies in one piece; else in `scratch`,
         which the next call uses again.
@@ -115,7 +115,11 @@ class JpegDecoder:
         header = _header(data.data)
         if header is None or not _decodes_alike(header, data.data):
             return None
-        return _decoded(data, lambda shape: out if _fits(out, shape) else self.memory(shape))
+        before = self.scratch
+        pixels = _decoded(data, lambda shape: out if _fits(out, shape) else self.memory(shape), most)
+        if pixels is None:
+            self.scratch = before  # the size may have been that of a damaged header
+        return pixels
 
     def memory(self, shape: Sequence[int]) -> Pixels:
         """Return `scratch` with room for pixels of this shape."""
@@ -170,16 +174,19 @@ def _room(size: int) -> Pixels:
     return room
 
 
-def decode_plain_alone(data: memoryview) -> Pixels | None:
-    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of their own, as above."""
-    return _decoded(data, lambda shape: np.empty(shape, np.uint8))
+def decode_plain_alone(data: memoryview, most: int = _MOST_PIXELS) -> Pixels | None:
+    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of their own, as above.
+
+    None too for more pixels than `most`.
+    """
+    return _decoded(data, lambda shape: np.empty(shape, np.uint8), most)
 
 
-def _decoded(data: Pixels | memoryview, memory: Callable[[Shape], Any]) -> Pixels | None:
+def _decoded(data: Pixels | memoryview, memory: Callable[[Shape], Any], most: int) -> Pixels | None:
     """Decode into what `memory` returns for a shape: so many values, or more."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        if colours not in _ALIKE or height * width > _MOST_PIXELS:
+        if colours not in _ALIKE or height * width > min(most, _MOST_PIXELS):
             return None
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=memory((height, width, 3)))
     except Exception:  # noqa: BLE001 - ValueError for faults, KeyError for a subsampling that it does not know, …

@@ -208,6 +208,7 @@ class Conversion:
                     self._complete_replacement()
                 if self.options.keep not in (None, existing.keep) and not self.options.dry_run:
                     existing = self._with_keep(engine)
+                self._refuse_lost_files(existing)
                 return self._up_to_date(existing, parts, listing)
             if not publish.is_broken_off(self.target):
                 publish.refuse_to_replace(self.target, self.recipe.files)
@@ -310,6 +311,15 @@ class Conversion:
             " replace it, or another destination"
         )
 
+    def _refuse_lost_files(self, manifest: Manifest) -> None:
+        """Raise DatasetError if a file of the dataset is lost."""
+        try:
+            self.place.refuse_lost_files(manifest)
+        except DatasetError:
+            if not (self.target / MANIFEST).exists() or Manifest.load(self.target) != manifest:
+                raise _OvertakenError from None  # they were files of the dataset before
+            raise
+
     def _with_keep(self, engine: Engine) -> Manifest:
         """Have a dataset that is up to date keep as many generations as was asked for now."""
         with self._leased(engine) as held:
@@ -348,6 +358,7 @@ class Conversion:
             return self._finished("resumed", 0, listing)
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
+            self._refuse_lost_files(existing)
             return self._up_to_date(existing, parts, listing)
         folder = self._folder(parts)
         if again:

@@ -64,6 +64,7 @@ def _merged_before(place: Destination, began: float) -> ConvertResult:
         raise DatasetError(
             f"{printable(str(target))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
         )
+    place.refuse_lost_files(Manifest.load(target))
     return result_of(target, "up-to-date", time.monotonic() - began)
 
 

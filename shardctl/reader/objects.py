@@ -17,7 +17,7 @@ from shardctl.reader.locate import DamagedValues, Wanted
 from shardctl.reader.marked import BOX, POLYGONS, RLE, Malformed, Marked, MemberType, member_types
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.moves import Moves, TooSmall, moves_of
-from shardctl.reader.pictures import ANY_SIZE, encoded_images
+from shardctl.reader.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.transforms import Transforms
@@ -35,6 +35,7 @@ class ObjectReader:
         self._shards, self._transforms = shards, transforms
         self._cut = 0
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
+        self._most = most_pixels(shards.manifest.recipe)
         objects = [column for column in columns if column.objects is not None]
         self._types: dict[str, dict[str, MemberType]] = {}
         for column in objects:
@@ -101,9 +102,10 @@ class ObjectReader:
         found = []
         for place, data in enumerate(self._encoded(image, sources).rows()):
             try:
-                size = plain_size(data) or open_image(data.tobytes(), ANY_SIZE, self._keep_truncated).size
+                limit = limit_of(image, data, self._most)
+                size = plain_size(data) or open_image(data.tobytes(), limit, self._keep_truncated).size
             except Rejection as rejection:
-                why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
+                why = f"{why_undecoded(image, rejection)}; {VERIFY_ADVICE}"
                 raise self._faulty(image, sources.wanted, place, why) from rejection
             found.append(size)
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,29 @@ from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_sample
 from shardctl.roles import Mask
 
-ANY_SIZE = 2**62
-"""Pixels of the largest image: what was converted is read."""
+_DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
+"""Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""
+
+
+def most_pixels(recipe: Mapping[str, Any]) -> int:
+    """Return how many pixels an image may have that a dataset keeps as it came, given the recipe that its manifest records.
+
+    `shardctl.write` has the usual limit, and records none.
+    """
+    said = recipe.get("max_pixels")
+    return max(said, image.MAX_PIXELS) if type(said) is int else image.MAX_PIXELS
+
+
+def limit_of(column: Column, data: Bytes, most: int) -> int:
+    """Return how many pixels an encoded image of a column may have: so many are decoded, whatever a damaged header says.
+
+    They are known where all images have one size. Else they are `most`, which is that of `most_pixels`, or what so many bytes
+    can hold: a recipe or a program may have made images larger than those it reads.
+    """
+    shape = column.picture_shape
+    if shape is not None:
+        return shape[0] * shape[1]
+    return max(most, len(data) * _DENSEST.get(data[:2].tobytes(), 0))
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,7 @@ class PictureReader:
 
     def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
         self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
+        self._most = most_pixels(shards.manifest.recipe)
         self._cache, self._keeps_decoded = SampleCache(cache_bytes), cache_bytes > 0
         self._local = threading.local()
 
@@ -143,7 +165,7 @@ class PictureReader:
         changes, scratch = self._transforms.changes(column), self._scratch(column)
         failed = []
         for place, data in located.views(plain):
-            pixels = decode_plain(data, scratch) if changes else decode_plain_alone(data)
+            pixels = decode_plain(data, scratch) if changes else decode_plain_alone(data, self._most)
             try:
                 if pixels is None:
                     failed.append(place)
@@ -176,8 +198,9 @@ class PictureReader:
                 except (ShardctlError, MemoryError):  # of the machine, not of the image
                     raise
                 except Rejection as rejection:
-                    why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
-                    raise self._faulty(column, wanted, place, why) from rejection
+                    raise self._faulty(
+                        column, wanted, place, f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
+                    ) from rejection
                 except Exception as error:
                     why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
                     raise self._faulty(column, wanted, place, why) from error
@@ -186,18 +209,18 @@ class PictureReader:
 
     def _decode(self, column: Column, data: Bytes, out: image.Pixels | None) -> image.Pixels:
         """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
-        transforms = self._transforms
+        transforms, limit = self._transforms, limit_of(column, data, self._most)
         if isinstance(column.picture, Mask):
-            values = image.decode_mask(data.tobytes(), ANY_SIZE, self._keep_truncated)
+            values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
             return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
         if transforms.resize is not None:
-            opened = image.open_image(data.tobytes(), ANY_SIZE, self._keep_truncated)
+            opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
             return image.render(opened, transforms.resized_view(*opened.size))
         try:
-            pixels = self._jpeg_decoder().decode(data, out)
+            pixels = self._jpeg_decoder().decode(data, out, limit)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
             pixels = None
-        return image.decode(data.tobytes(), ANY_SIZE, self._keep_truncated) if pixels is None else pixels
+        return image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
 
     def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
         return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
@@ -232,8 +255,21 @@ def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missin
 def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
     """Raise ValueError for an image or a mask of another size, (height, width), than it should have: numpy repeats one row."""
     if pixels.shape[:2] != size:
-        found, wanted = f"{pixels.shape[1]}x{pixels.shape[0]}", f"{size[1]}x{size[0]}"
-        raise ValueError(f"it is {found} (width x height), and all should be {wanted}")
+        raise ValueError(f"it is {_size_text(pixels.shape)} (width x height), and all should be {_size_text(size)}")
+
+
+def _size_text(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[0]}"
+
+
+def why_undecoded(column: Column, rejection: Rejection) -> str:
+    """Say why an image or a mask of a column was not decoded."""
+    if not isinstance(rejection, image.TooManyPixels):
+        return f"it does not decode: {rejection.message}"
+    width, height = rejection.size
+    if column.picture_shape is None:
+        return f"its header says {width} x {height} pixels, more than any image of this dataset has"
+    return f"it is {width}x{height} (width x height), and all should be {_size_text(column.picture_shape)}"
 
 
 def missing_images(values: pa.Array) -> Indices:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.conversion.draft import SMALLEST_SHARD_ROWS, shards_of
 from shardctl.conversion.options import Options
+from shardctl.conversion.whole import refuse_lost_files
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError
 from shardctl.jpegs import COUNTS
@@ -85,6 +86,8 @@ def _result(old: Old) -> CompactResult:
     plan = _Plan(old)
     kept = sum(1 for shard in plan.shards if shard.kept is not None)
     status = "up-to-date" if kept == len(plan.shards) == len(old.table) else "compacted"
+    if status == "up-to-date":
+        refuse_lost_files(old.root, old.manifest)  # no shard is read
     return CompactResult(status, old.manifest.samples, len(old.table), len(plan.shards), kept, old.manifest.bytes)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Form, Ids, Offsets, Placed, joined, none_too_long, of_names
 
 FILE = "tokenizer.tiktoken"
@@ -139,7 +139,7 @@ def open_named(rest: str, folder: Path) -> Tiktoken:
             f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE, as in"
             " tiktoken:cl100k_base:cl100k_base.tiktoken"
         )
-    return Tiktoken(name, (folder / path).read_bytes(), printable(path))
+    return Tiktoken(name, read_named(folder / path), printable(path))
 
 
 def open_file(where: Path) -> Tiktoken:

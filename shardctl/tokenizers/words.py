@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 from shardctl.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
@@ -100,5 +100,5 @@ FORM = Form(
     FILE,
     lambda where, engine: Words(where.read_bytes(), printable(str(where))),
     "words:",
-    lambda path, folder: Words((folder / path).read_bytes(), printable(path)),
+    lambda path, folder: Words(read_named(folder / path), printable(path)),
 )

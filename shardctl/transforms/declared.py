@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from shardctl.errors import UsageError
+from shardctl.storage import read_bytes
 
 Code = TypeVar("Code", bound=Callable[..., Any])
 
@@ -77,6 +78,6 @@ def _module_digest(target: str, name: str) -> str:
     if not files:
         raise UsageError(f"transform {target}: {name}, which it depends on, has no file")
     try:
-        return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+        return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
     except OSError as error:
         raise UsageError(f"transform {target}: a file of {name}, which it depends on, cannot be read ({error})") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.sample import Sample
+from shardctl.storage import read_named
 from shardctl.transforms.declared import declared
 from shardctl.transforms.values import describe
 
@@ -101,6 +102,6 @@ def _source_file(code: Any) -> str | None:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_named(Path(path))
     except OSError as error:
         raise UsageError(f"transform: {path} cannot be read, and its content is part of the fingerprint ({error})") from error

@@ -11,6 +11,7 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.job import Job
 from shardctl.lease import Waiting
+from shardctl.manifest import Manifest
 
 
 class Held(Protocol):
@@ -101,6 +102,10 @@ class Destination(Protocol):
 
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as it was."""
+        ...
+
+    def refuse_lost_files(self, manifest: Manifest) -> None:
+        """Raise DatasetError if a file of the dataset that is there is gone or of another size, if that is known at once."""
         ...
 
     def keep(self, outcomes: Outcomes) -> None:

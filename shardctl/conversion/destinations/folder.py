@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl import lease
-from shardctl.conversion import generations, publish, staging
+from shardctl.conversion import generations, publish, staging, whole
 from shardctl.conversion.building import Chosen
 from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.options import check_writable
@@ -100,6 +100,10 @@ class Folder:
         """Look at the size of each."""
         for shard in shards:
             before.refuse_lost(shard)
+
+    def refuse_lost_files(self, manifest: Manifest) -> None:
+        """Look at the sizes of all."""
+        whole.refuse_lost_files(self.target, manifest)
 
     def keep(self, outcomes: Outcomes) -> None:
         """Give the shards a second name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
-from shardctl.storage import printable
+from shardctl.storage import printable, read_named
 from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
 from shardctl.tokenizers.huggingface import TEMPLATE
@@ -82,7 +83,7 @@ class TokenizeChat(TokenStep):
             return tokenizer.template
         path = Path(self.template) if folder is None else folder / self.template
         try:
-            return path.read_text(encoding="utf-8")
+            return io.TextIOWrapper(io.BytesIO(read_named(path)), encoding="utf-8").read()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise InputError(f"chat template {printable(str(path))}: it cannot be read ({reason})") from None
