@@ -145,3 +145,37 @@ def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path: Path) -
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
     assert (result.status, result.samples) == ("updated", 200)
     assert result.warnings == ("4 of 4 new inputs were rejected; rejects.jsonl of the dataset lists all of them",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("text", ["text", "текст"])
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("a.csv", "file"),
+        ("a.csv.gz", "file"),
+        ("a.txt", "file"),
+        ("a.txt", "line"),
+        ("a.txt", "paragraph"),
+        ("a.jsonl", "file"),
+        ("a.json", "file"),
+    ],
+)
+def test_utf_16_without_a_mark_is_no_utf_8(tmp_path: Path, name: str, encoding: str, record: str, text: str) -> None:
+    """Nearly all of its bytes are valid UTF-8, with NUL bytes between the letters."""
+    rows = f"{text},label\n" + "".join(f"{text} {number},{number % 2}\n" for number in range(50))
+    objects = "".join(json.dumps({text: f"{text} {number}"}, ensure_ascii=False) + "\n" for number in range(50))
+    data = (objects if "json" in name else rows).encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add --encoding {encoding}"):
+        shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
+    recipe = {"record": record, "encoding": encoding}
+    assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0
+
+
+@pytest.mark.parametrize("data", [b"abc\0def\0\n", b"some \0 text\n", b"\0" * 40 + b"\n", b"a\0\n", b"abc\0"])
+def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(data * (number + 1))
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 3
