@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
@@ -179,3 +182,37 @@ def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> Non
     for number in range(3):
         (tmp_path / "in" / f"{number}.txt").write_bytes(data * (number + 1))
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 3
+
+
+def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl.gz"
+    rows = [f"# comment {number}" for number in range(2000)] + [json.dumps({"number": number}) for number in range(9000)]
+    source.write_bytes(gzip.compress("\n".join(rows).encode()))
+    for split in ({}, {"split": "train=0.8,val=0.2"}):
+        result = shardctl.convert(source, tmp_path / f"out{len(split)}", workers=0, **split)
+        assert (result.samples, result.rejected) == (9000, 2000)
+        assert result.warnings[0].startswith("2,000 of 11,000 inputs")
+    result = shardctl.convert(source, tmp_path / "parts", workers=2)  # the plan depends on the inputs alone
+    sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("out0", "parts")]
+    assert sums[0] == sums[1]
+
+
+def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path: Path) -> None:
+    held = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(held, "PNG")
+    table = pa.table({"image": [b"bad"] * 100 + [held.getvalue()] * 300})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0).samples == 300
+    parquet.write_table(table.slice(20, 140), tmp_path / "b.parquet")
+    with pytest.raises(TooManyRejectsError, match=r"of the \d+ inputs that were tried cannot be converted"):
+        shardctl.convert(tmp_path / "b.parquet", tmp_path / "refused", workers=0)
+
+
+def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_path: Path) -> None:
+    """The first, the last and one between them are, which a few tries may meet."""
+    (tmp_path / "in").mkdir()
+    for number in range(10):
+        encoding = "gbk" if number in (0, 3, 6, 9) else "utf-8"
+        lines(tmp_path / "in" / f"{number}.txt", CHINESE, encoding, 50)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", {"record": "line"}, workers=0)
+    assert (result.samples, result.rejected) == (300, 200)

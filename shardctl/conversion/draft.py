@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.conversion.columns import (
@@ -46,7 +47,7 @@ from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.storage import copy_file, counted, format_bytes, printable
-from shardctl.tables import FILES
+from shardctl.tables import FILES, failures
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20
@@ -82,6 +83,19 @@ PROBE_RUNS, PROBE_RUN = 4, 256
 
 PROBE_IMAGE_RUN = 8
 """The same where records have images, which take a thousand times as long as text."""
+
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
+
+WIDE_PLACES, WIDE_RUN, WIDE_SLOW_RUN = 64, 16, 4
+"""Where most of these fail, so many runs of neighbours are tried at places all over the inputs: the slow ones have images, or
+steps that work on text."""
+
+WIDE_FILES = {"image": 256, "text": 1024}
+"""The same of files that are one record each."""
+
+WIDE_REACH = 8 << 20
+"""How far into a unit records are tried then, in bytes: a compressed file is one, and is read from its beginning."""
 
 PROBED_BY_STEPS = 64
 """Files, or neighbouring records, where steps of text work on them: rules of quality and tokenisers take a millisecond each."""
@@ -191,7 +205,11 @@ def make_draft(
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = _of_all(engine.probe(probe_job), units, compared)
+    probe = engine.probe(probe_job)
+    if is_failing(probe) and probe.records < planner.inputs:  # the first records of a file may be unlike all others
+        write_files(folder / FILES, listing, labelling, _write_widely(planner, folder, recipe, listing, probe_job.has_images))
+        probe = engine.probe(replace(probe_job))
+    probe = _of_all(probe, units, compared)
     if fields is not None and (masks := marked_masks(fields)):
         fields = with_bits(fields, probe.layout, probe_job.renames)
         names = [probe_job.renames.get(name, name) for name in masks]
@@ -212,6 +230,23 @@ def make_draft(
     listing.notices += _notices_on_streams(surveyor, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
+
+
+def is_failing(probe: Probe) -> bool:
+    """Return whether more than half of the inputs that were tried cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
+
+
+def _write_widely(planner: Planner, folder: Path, recipe: Recipe, listing: Listing, has_images: bool) -> npt.NDArray[np.int64]:
+    """Write a plan with records from all over the inputs, always the same ones, and return the files that it has."""
+    slow = bool(recipe.sample_transforms) and (has_images or recipe.kind == "image")
+    if listing.whole:
+        return planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
+    run = WIDE_SLOW_RUN if has_images or recipe.batch_transforms else WIDE_RUN
+    return planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
 
 
 def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardctl.conversion.draft import is_failing
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
 from shardctl.engines.probe import Probe
@@ -23,9 +24,6 @@ from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, counted, make_folder, naming_the_path, printable, replacing
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, Reject, failures, open_table, read_rejects
-
-MANY_FAILURES = 0.5
-"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
 
 OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
 """Errors of texts that may be in another encoding."""
@@ -42,14 +40,11 @@ def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) 
 
 
 def refuse_failing(probe: Probe, listing: Listing) -> None:
-    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted.
-
-    What filters and duplicates leave out does not count: it is as the user wants it.
-    """
+    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted."""
+    if not is_failing(probe):
+        return
     failed = failures(probe.reasons)
     count = sum(failed.values())
-    if count <= probe.records * MANY_FAILURES:
-        return
     reason = next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
     of_all = f"the {counted(probe.records, 'input')} that were tried" if probe.records > 1 else "1 input that was tried"
