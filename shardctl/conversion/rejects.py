@@ -19,7 +19,7 @@ from shardctl.manifest import Manifest
 from shardctl.sources.brought import begin_of, local, local_path
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.guessing import guess_encoding
+from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, counted, make_folder, naming_the_path, printable, replacing
@@ -63,12 +63,18 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
         return ""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-    found = None
+    found: list[Guess] = []
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        found = guess_encoding(_beginning(opened))
-    if found is not None:
-        name, known = found
-        return f" The file looks like {known}: add --encoding {name} (or --encoding detect)."
+        found = guess_encodings(_beginning(opened))
+    if len(found) == 1:
+        (one,) = found
+        return (
+            f" The file looks like {one.known}: add --encoding {one.name} (or --encoding detect). A line reads then:"
+            f" {one.line}."
+        )
+    if found:
+        choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
+        return f" Its encoding is not certain; add the one with which a line reads right: {choices}."
     return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect finds it)."
 
 
