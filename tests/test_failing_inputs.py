@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.guessing import guess_encoding
+from shardctl.sources.guessing import guess_encoding, guess_encodings
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
@@ -70,7 +70,7 @@ def test_lines_in_another_encoding_stop_the_conversion(cli: Any, tmp_path: Path,
     assert (
         "For instance in.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese): add --encoding" in ran.err
     )
-    assert "--encoding gb18030 (or --encoding detect). To convert what is left anyway: --max-rejects 100%" in ran.err
+    assert f"--encoding gb18030 (or --encoding detect). A line reads then: {CHINESE}0. To convert what is left" in ran.err
     assert not list((tmp_path / "out").glob("*"))
     assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, "--encoding", "gb18030").code == 0
 
@@ -216,3 +216,49 @@ def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_pat
         lines(tmp_path / "in" / f"{number}.txt", CHINESE, encoding, 50)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", {"record": "line"}, workers=0)
     assert (result.samples, result.rejected) == (300, 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "guessed"),
+    [
+        ("Eskişehir, İzmir, Muğla ve Çanakkale şehirlerinde yağmurlu bir gün.", "cp1254", "cp1254"),
+        ("Øll menniskju eru fødd fræls og jøvn til virðingar og mannarættindi.", "latin_1", "cp1252"),
+        ("يولد جميع الناس أحرارا متساوين في الكرامة والحقوق وقد وهبوا عقلا وضميرا", "iso8859_6", "iso8859_6"),
+        ("Minden emberi lény egyenlő méltósága és joga, árvíztűrő tükörfúrógép", "iso8859_2", "iso8859_2"),
+        ("北京 上海 广州 深圳 杭州 南京 成都 武汉 西安 重庆 天津 苏州 长沙 郑州", "gbk", "gb18030"),
+        ("臺北 高雄 臺中 臺南 桃園 新竹 基隆 嘉義 屏東 花蓮 宜蘭", "big5", "big5"),
+    ],
+)
+def test_languages_and_lists_of_names_are_told_apart(text: str, encoding: str, guessed: str) -> None:
+    found = guess_encodings((text + "\n").encode(encoding))
+    assert found[0].name == guessed
+    assert text.startswith(found[0].line.rstrip("…"))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"), [("电视 电视", "gbk"), ("臺北", "big5"), ("서울", "cp949"), ("Привет", "cp1251"), ("Plzeň", "cp1250")]
+)
+def test_a_few_characters_leave_a_choice_of_encodings(tmp_path: Path, text: str, encoding: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(f'{{"text": "{text}"}}\n'.encode(encoding))
+    with pytest.raises(TooManyRejectsError, match="is not certain; add the one with which a line reads right") as raised:
+        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    assert f'{{"text": "{text}"}}' in str(raised.value)
+    found = guess_encodings((tmp_path / "a.jsonl").read_bytes())
+    assert 2 <= len(found) <= 3
+    assert len({each.line for each in found}) == len(found)
+    assert all(f"--encoding {each.name} ({each.known}) reads {each.line}" in str(raised.value) for each in found)
+
+
+def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes((f"\x1b[31m{'x' * 500}" + CHINESE * 20 + "\n").encode("gbk"))
+    (found,) = guess_encodings((tmp_path / "a.txt").read_bytes())
+    assert CHINESE[:30] in found.line
+    assert len(found.line) < 80
+    assert found.line.isprintable()
+
+
+def test_a_share_without_its_sign_is_told_how_to_be_written(cli: Any, tmp_path: Path) -> None:
+    source = lines(tmp_path / "in.txt", "good", "ascii")
+    ran = cli("convert", source, tmp_path / "out", "--max-rejects", "0.9")
+    assert ran.code == 2
+    assert "for that share of them write 90%" in ran.err
