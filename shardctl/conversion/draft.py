@@ -33,12 +33,14 @@ from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
+from shardctl.errors import Rejection, SourceGoneError
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.roles import Role
+from shardctl.sources.brought import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import marked_masks
@@ -73,6 +75,9 @@ PROBED_WITH_FILTERS = 4
 
 WRAPPED_FILES = 8
 """With more files than this, of one record each, nobody is told that the records may be in a list of these."""
+
+WRAPPED_BYTES = 16 << 20
+"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
 
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
@@ -295,15 +300,52 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     if not units == records == len(listing) <= WRAPPED_FILES:
         return []
     name = listing.paths_at(np.zeros(1, np.int64))[0]
+    ending, compression = split_compression(name)
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
-    if member is None or split_compression(name)[0] not in (".json", ".jsonl", ".ndjson"):
+    if member is not None and ending in (".json", ".jsonl", ".ndjson"):
+        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
+        command = f".{printable(member)}[]"
+    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
+        what, command = shape
+    else:
         return []
     shown = printable(name.rpartition("/")[2])
     return [
-        f"{shown} is one record: one object, whose {printable(member)} is a list of objects. If these are to be the records,"
-        f" write each of them as a line, and convert that file: jq -c {shlex.quote(f'.{printable(member)}[]')}"
-        f" {shlex.quote(shown)} > records.jsonl"
+        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
+        " > records.jsonl"
     ]
+
+
+def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
+    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
+    the program of jq that makes a line of each record; None if they seem to be neither."""
+    if len(fields) < 2:
+        return None
+    if all(pa.types.is_struct(f.type) for f in fields):
+        names = [{inner.name for inner in f.type} for f in fields]
+        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
+            rows = "write each row as a line"
+            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
+        if set.intersection(*names):
+            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
+    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
+        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
+    return None
+
+
+_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
+"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
+
+
+def _have_one_length(listing: Listing) -> bool:
+    """Return whether the lists in the object of the first file have one length, and more than one element."""
+    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
+    try:
+        value = json.loads(begin_of(opened, WRAPPED_BYTES))
+    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
+        return False
+    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
+    return len(lengths) == 1 and min(lengths) > 1
 
 
 def _list_of_objects(field: pa.Field) -> str | None:
