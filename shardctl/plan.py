@@ -90,6 +90,11 @@ class Planner:
         return [int(ends[-1]) if len(ends) else 0 for ends in self._ends]
 
     @property
+    def inputs(self) -> int:
+        """The records of all units."""
+        return self.records[0] if self.order.draw is not None else sum(self.records)
+
+    @property
     def records_per_unit(self) -> float:
         """How many records a unit has on average."""
         return sum(self.records) / max(1, sum(map(len, self._ends))) or 1.0
@@ -146,6 +151,35 @@ class Planner:
             first = int(ends[unit - 1]) if unit else 0
             parts.append(self.rows(split, first, min(first + run * units // len(chosen), int(ends[unit]))))
         return _write_plan(folder, parts)
+
+    def write_widely(self, folder: Path, places: int, run: int, reach: int) -> npt.NDArray[np.int64]:
+        """Write a plan with runs of up to `run` records that follow each other, at some places evenly over all records.
+
+        Of a unit of more than `reach` bytes only about so many from its beginning on count: those after them may take a reading
+        of all that is before them. Returns the files that it has, as `write_some`.
+        """
+        # Where the records of a unit are in several splits, each split has all units.
+        splits = range(1 if self.order.draw is not None else len(self._ends))
+        starts = np.cumsum([0, *(self.records[split] for split in splits)])
+        firsts: list[tuple[int, int]] = []
+        for number in range(min(places, int(starts[-1]))):
+            place = number * int(starts[-1]) // places
+            split = int(np.searchsorted(starts, place, side="right")) - 1
+            firsts.append((split, self._within_reach(split, place - int(starts[split]), reach)))
+        parts = []
+        for (split, first), after in zip(firsts, [*firsts[1:], None], strict=True):
+            end = min(first + run, self.records[split])
+            parts.append(self.rows(split, first, min(end, after[1]) if after is not None and after[0] == split else end))
+        return _write_plan(folder, parts)
+
+    def _within_reach(self, split: int, place: int, reach: int) -> int:
+        """Return the place of a record of the same unit, as far in what is within reach as the given one is in all of it."""
+        ends, unit = self._ends[split], int(np.searchsorted(self._ends[split], place, side="right"))
+        own = self.order.units[split][unit]
+        records, size = int(self._units.records[own]), int(self._units.size[own])
+        start = int(ends[unit]) - records
+        near = records if size <= reach else max(1, records * reach // size)
+        return start + (place - start) * near // records
 
     def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
         """Write the tables of a job that makes a shard of each of some records; `places` count through all splits.

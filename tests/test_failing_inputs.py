@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 import shardctl
 from shardctl.conversion import converting
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.guessing import guess_encoding
+from shardctl.sources.guessing import guess_encoding, guess_encodings
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
@@ -68,7 +71,7 @@ def test_lines_in_another_encoding_stop_the_conversion(cli: Any, tmp_path: Path,
     assert (
         "For instance in.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese): add --encoding" in ran.err
     )
-    assert "--encoding gb18030 (or --encoding detect). To convert what is left anyway: --max-rejects 100%" in ran.err
+    assert f"--encoding gb18030 (or --encoding detect). A line reads then: {CHINESE}0. To convert what is left" in ran.err
     assert not list((tmp_path / "out").glob("*"))
     assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, "--encoding", "gb18030").code == 0
 
@@ -282,3 +285,117 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path: 
     assert ran.code == 0
     assert "WARNING: a.txt is new, and no sample comes of it. Most frequent (10): decode: not-utf8" in ran.err
     assert "The file looks like Windows-1251 (Cyrillic)" in ran.err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("text", ["text", "текст"])
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("a.csv", "file"),
+        ("a.csv.gz", "file"),
+        ("a.txt", "file"),
+        ("a.txt", "line"),
+        ("a.txt", "paragraph"),
+        ("a.jsonl", "file"),
+        ("a.json", "file"),
+    ],
+)
+def test_utf_16_without_a_mark_is_no_utf_8(tmp_path: Path, name: str, encoding: str, record: str, text: str) -> None:
+    """Nearly all of its bytes are valid UTF-8, with NUL bytes between the letters."""
+    rows = f"{text},label\n" + "".join(f"{text} {number},{number % 2}\n" for number in range(50))
+    objects = "".join(json.dumps({text: f"{text} {number}"}, ensure_ascii=False) + "\n" for number in range(50))
+    data = (objects if "json" in name else rows).encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add --encoding {encoding}"):
+        shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
+    recipe = {"record": record, "encoding": encoding}
+    assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0
+
+
+@pytest.mark.parametrize("data", [b"abc\0def\0\n", b"some \0 text\n", b"\0" * 40 + b"\n", b"a\0\n", b"abc\0"])
+def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(data * (number + 1))
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 3
+
+
+def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl.gz"
+    rows = [f"# comment {number}" for number in range(2000)] + [json.dumps({"number": number}) for number in range(9000)]
+    source.write_bytes(gzip.compress("\n".join(rows).encode()))
+    for split in ({}, {"split": "train=0.8,val=0.2"}):
+        result = shardctl.convert(source, tmp_path / f"out{len(split)}", workers=0, **split)
+        assert (result.samples, result.rejected) == (9000, 2000)
+        assert result.warnings[0].startswith("2,000 of 11,000 inputs")
+    result = shardctl.convert(source, tmp_path / "parts", workers=2)  # the plan depends on the inputs alone
+    sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("out0", "parts")]
+    assert sums[0] == sums[1]
+
+
+def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path: Path) -> None:
+    held = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(held, "PNG")
+    table = pa.table({"image": [b"bad"] * 100 + [held.getvalue()] * 300})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0).samples == 300
+    parquet.write_table(table.slice(20, 140), tmp_path / "b.parquet")
+    with pytest.raises(TooManyRejectsError, match=r"of the \d+ inputs that were tried cannot be converted"):
+        shardctl.convert(tmp_path / "b.parquet", tmp_path / "refused", workers=0)
+
+
+def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_path: Path) -> None:
+    """The first, the last and one between them are, which a few tries may meet."""
+    (tmp_path / "in").mkdir()
+    for number in range(10):
+        encoding = "gbk" if number in (0, 3, 6, 9) else "utf-8"
+        lines(tmp_path / "in" / f"{number}.txt", CHINESE, encoding, 50)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", {"record": "line"}, workers=0)
+    assert (result.samples, result.rejected) == (300, 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "guessed"),
+    [
+        ("Eskişehir, İzmir, Muğla ve Çanakkale şehirlerinde yağmurlu bir gün.", "cp1254", "cp1254"),
+        ("Øll menniskju eru fødd fræls og jøvn til virðingar og mannarættindi.", "latin_1", "cp1252"),
+        ("يولد جميع الناس أحرارا متساوين في الكرامة والحقوق وقد وهبوا عقلا وضميرا", "iso8859_6", "iso8859_6"),
+        ("Minden emberi lény egyenlő méltósága és joga, árvíztűrő tükörfúrógép", "iso8859_2", "iso8859_2"),
+        ("北京 上海 广州 深圳 杭州 南京 成都 武汉 西安 重庆 天津 苏州 长沙 郑州", "gbk", "gb18030"),
+        ("臺北 高雄 臺中 臺南 桃園 新竹 基隆 嘉義 屏東 花蓮 宜蘭", "big5", "big5"),
+    ],
+)
+def test_languages_and_lists_of_names_are_told_apart(text: str, encoding: str, guessed: str) -> None:
+    found = guess_encodings((text + "\n").encode(encoding))
+    assert found[0].name == guessed
+    assert text.startswith(found[0].line.rstrip("…"))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"), [("电视 电视", "gbk"), ("臺北", "big5"), ("서울", "cp949"), ("Привет", "cp1251"), ("Plzeň", "cp1250")]
+)
+def test_a_few_characters_leave_a_choice_of_encodings(tmp_path: Path, text: str, encoding: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(f'{{"text": "{text}"}}\n'.encode(encoding))
+    with pytest.raises(TooManyRejectsError, match="is not certain; add the one with which a line reads right") as raised:
+        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    assert f'{{"text": "{text}"}}' in str(raised.value)
+    found = guess_encodings((tmp_path / "a.jsonl").read_bytes())
+    assert 2 <= len(found) <= 3
+    assert len({each.line for each in found}) == len(found)
+    assert all(f"--encoding {each.name} ({each.known}) reads {each.line}" in str(raised.value) for each in found)
+
+
+def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes((f"\x1b[31m{'x' * 500}" + CHINESE * 20 + "\n").encode("gbk"))
+    (found,) = guess_encodings((tmp_path / "a.txt").read_bytes())
+    assert CHINESE[:30] in found.line
+    assert len(found.line) < 80
+    assert found.line.isprintable()
+
+
+def test_a_share_without_its_sign_is_told_how_to_be_written(cli: Any, tmp_path: Path) -> None:
+    source = lines(tmp_path / "in.txt", "good", "ascii")
+    ran = cli("convert", source, tmp_path / "out", "--max-rejects", "0.9")
+    assert ran.code == 2
+    assert "for that share of them write 90%" in ran.err

@@ -26,6 +26,8 @@ import shardctl
 from shardctl.conversion import converting
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError
+from shardctl.sources.formats.base import Parsed
+from shardctl.sources.formats.jsonl import JsonLines
 from shardctl.tables import read_rejects
 
 SHARES = "train=0.6,val=0.4"
@@ -434,3 +436,47 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, out, **options)
     assert "39 of 39 records" in warned(shardctl.convert(source, out, **options))[0]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".json", ".json.gz"])
+def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, ending: str) -> None:
+    """The others are in the splits that they are in without these."""
+    bad = (0, 1, 700, 701, 999)
+    found: list[dict[str, list[int]]] = []
+    for name in ("good", "bad"):
+        of = [{"id": "x" if name == "bad" and number in bad else number, "n": number} for number in range(1000)]
+        if "csv" in ending:
+            data = "id,n\n" + "".join(f"{row['id']},{row['n']}\n" for row in of)
+        else:
+            data = json.dumps(of) if ending.startswith(".json") and "jsonl" not in ending else ""
+            data = data or "".join(json.dumps(row) + "\n" for row in of)
+        source = tmp_path / f"{name}{ending}"
+        source.write_bytes(gzip.compress(data.encode()) if ending.endswith(".gz") else data.encode())
+        settings = {"kind": "table", "key_field": "id", "schema": "id:int64,n:int64"}
+        shardctl.convert(source, tmp_path / f"out-{name}", settings, split=SHARES, workers=0)
+        splits = [shardctl.open(tmp_path / f"out-{name}", split=split) for split in ("train", "val")]
+        found.append({ds.split: sorted(row["n"] for row in ds if row["n"] not in bad) for ds in splits})
+    assert found[0] == found[1]
+    rejected = [reject.key.rpartition("#")[2] for reject in read_rejects(tmp_path / "out-bad" / "rejects.jsonl")]
+    assert sorted(map(int, rejected)) == [number + 1 for number in bad]
+
+
+def test_one_key_that_does_not_fit_does_not_have_the_others_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = [{"id": "x" if number == 1000 else number, "text": "t"} for number in range(20_000)]
+    source = tmp_path / "a.jsonl.gz"
+    source.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in of).encode()))
+    calls = 0
+    parse = JsonLines.parse
+
+    def counted(self: JsonLines, *given: Any) -> Parsed:
+        nonlocal calls
+        calls += 1
+        return parse(self, *given)
+
+    monkeypatch.setattr(JsonLines, "parse", counted)
+    settings = {"kind": "table", "key_field": "id", "schema": "id:int64,text:string"}
+    shards = {"split": SHARES, "samples_per_shard": 20_000}
+    assert shardctl.convert(source, tmp_path / "out", settings, workers=0, **shards).rejected == 1
+    assert calls < 2000

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.conversion.columns import (
@@ -33,12 +34,14 @@ from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
+from shardctl.errors import Rejection, SourceGoneError
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.roles import Role
+from shardctl.sources.brought import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
@@ -47,7 +50,7 @@ from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.storage import copy_file, counted, format_bytes, printable
-from shardctl.tables import FILES
+from shardctl.tables import FILES, failures
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20
@@ -74,6 +77,9 @@ PROBED_WITH_FILTERS = 4
 WRAPPED_FILES = 8
 """With more files than this, of one record each, nobody is told that the records may be in a list of these."""
 
+WRAPPED_BYTES = 16 << 20
+"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
+
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
 
@@ -83,6 +89,19 @@ PROBE_RUNS, PROBE_RUN = 4, 256
 
 PROBE_IMAGE_RUN = 8
 """The same where records have images, which take a thousand times as long as text."""
+
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
+
+WIDE_PLACES, WIDE_RUN, WIDE_SLOW_RUN = 64, 16, 4
+"""Where most of these fail, so many runs of neighbours are tried at places all over the inputs: the slow ones have images, or
+steps that work on text."""
+
+WIDE_FILES = {"image": 256, "text": 1024}
+"""The same of files that are one record each."""
+
+WIDE_REACH = 8 << 20
+"""How far into a unit records are tried then, in bytes: a compressed file is one, and is read from its beginning."""
 
 PROBED_BY_STEPS = 64
 """Files, or neighbouring records, where steps of text work on them: rules of quality and tokenisers take a millisecond each."""
@@ -193,7 +212,11 @@ def make_draft(
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = _of_all(engine.probe(probe_job), units, compared)
+    probe = engine.probe(probe_job)
+    if is_failing(probe) and probe.records < planner.inputs:  # the first records of a file may be unlike all others
+        write_files(folder / FILES, listing, labelling, _write_widely(planner, folder, recipe, listing, probe_job.has_images))
+        probe = engine.probe(replace(probe_job))
+    probe = _of_all(probe, units, compared)
     if fields is not None:
         if marked_masks(fields):
             fields = with_bits(fields, probe.layout, probe_job.renames)
@@ -217,6 +240,23 @@ def make_draft(
     listing.notices += _notices_on_streams(surveyor, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
+
+
+def is_failing(probe: Probe) -> bool:
+    """Return whether more than half of the inputs that were tried cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
+
+
+def _write_widely(planner: Planner, folder: Path, recipe: Recipe, listing: Listing, has_images: bool) -> npt.NDArray[np.int64]:
+    """Write a plan with records from all over the inputs, always the same ones, and return the files that it has."""
+    slow = bool(recipe.sample_transforms) and (has_images or recipe.kind == "image")
+    if listing.whole:
+        return planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
+    run = WIDE_SLOW_RUN if has_images or recipe.batch_transforms else WIDE_RUN
+    return planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
 
 
 def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
@@ -268,15 +308,52 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     if not units == records == len(listing) <= WRAPPED_FILES:
         return []
     name = listing.paths_at(np.zeros(1, np.int64))[0]
+    ending, compression = split_compression(name)
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
-    if member is None or split_compression(name)[0] not in (".json", ".jsonl", ".ndjson"):
+    if member is not None and ending in (".json", ".jsonl", ".ndjson"):
+        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
+        command = f".{printable(member)}[]"
+    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
+        what, command = shape
+    else:
         return []
     shown = printable(name.rpartition("/")[2])
     return [
-        f"{shown} is one record: one object, whose {printable(member)} is a list of objects. If these are to be the records,"
-        f" write each of them as a line, and convert that file: jq -c {shlex.quote(f'.{printable(member)}[]')}"
-        f" {shlex.quote(shown)} > records.jsonl"
+        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
+        " > records.jsonl"
     ]
+
+
+def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
+    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
+    the program of jq that makes a line of each record; None if they seem to be neither."""
+    if len(fields) < 2:
+        return None
+    if all(pa.types.is_struct(f.type) for f in fields):
+        names = [{inner.name for inner in f.type} for f in fields]
+        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
+            rows = "write each row as a line"
+            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
+        if set.intersection(*names):
+            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
+    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
+        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
+    return None
+
+
+_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
+"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
+
+
+def _have_one_length(listing: Listing) -> bool:
+    """Return whether the lists in the object of the first file have one length, and more than one element."""
+    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
+    try:
+        value = json.loads(begin_of(opened, WRAPPED_BYTES))
+    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
+        return False
+    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
+    return len(lengths) == 1 and min(lengths) > 1
 
 
 def _list_of_objects(field: pa.Field) -> str | None:

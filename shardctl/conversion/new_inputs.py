@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.conversion.rejects import likely_encoding, may_be_encoding
+from shardctl.conversion.rejects import likely_encodings, may_be_encoding
 from shardctl.conversion.result import MANY_REJECTS
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching
@@ -168,10 +168,11 @@ class _Reasons:
         reason = next(iter(failures(counts)), next(iter(counts)))
         example = self._examples[reason]
         message, encoding = example.message, ""
-        if may_be_encoding(example, self._listing) and (found := likely_encoding(example, self._listing)) is not None:
-            message = message.partition(";")[0]
+        found = likely_encodings(example, self._listing) if may_be_encoding(example, self._listing) else []
+        if found:
+            message, known = message.partition(";")[0], " or ".join(guess.known for guess in found)
             encoding = (
-                f". The file looks like {found[1]}: write it as UTF-8, or make all anew with --encoding {DETECT} --overwrite"
+                f". The file looks like {known}: write it as UTF-8, or make all anew with --encoding {DETECT} --overwrite"
             )
         return (
             f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,10 @@ def check_if_running(choice: str) -> None:
         raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {choice!r}")
 
 
+_SHARE = re.compile(r"0?\.[0-9]+|1\.0*")
+"""A number that may be meant as a share: 0.9 for 90%."""
+
+
 def reject_limit(given: str | int | None, inputs: int) -> float:
     """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises UsageError."""
     if given is None:
@@ -174,7 +179,8 @@ def reject_limit(given: str | int | None, inputs: int) -> float:
     text = str(given)
     number = text.removesuffix("%")
     if not number.replace(".", "", 1).isdecimal() or (not text.endswith("%") and not number.isdecimal()):
-        raise UsageError(f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%)")
+        shares = f"; for that share of them write {100 * float(text):g}%" if _SHARE.fullmatch(text) else ""
+        raise UsageError(f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%){shares}")
     if text.endswith("%") and float(number) > 100:
         raise UsageError(f"--max-rejects {text}: a share is at most 100%")
     return float(number) / 100 * inputs if text.endswith("%") else float(number)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardctl.conversion.draft import is_failing
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
 from shardctl.engines.probe import Probe
@@ -18,14 +19,11 @@ from shardctl.manifest import Manifest
 from shardctl.sources.brought import begin_of, local, local_path
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.guessing import guess_encoding
+from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, counted, make_folder, naming_the_path, printable, replacing
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, Reject, failures, open_table, read_rejects
-
-MANY_FAILURES = 0.5
-"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
 
 OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
 """Errors of texts that may be in another encoding."""
@@ -42,14 +40,11 @@ def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) 
 
 
 def refuse_failing(probe: Probe, listing: Listing) -> None:
-    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted.
-
-    What filters and duplicates leave out does not count: it is as the user wants it.
-    """
+    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted."""
+    if not is_failing(probe):
+        return
     failed = failures(probe.reasons)
     count = sum(failed.values())
-    if count <= probe.records * MANY_FAILURES:
-        return
     reason = next(iter(failed))
     example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
     of_all = f"the {counted(probe.records, 'input')} that were tried" if probe.records > 1 else "1 input that was tried"
@@ -66,10 +61,16 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
     if not may_be_encoding(reject, listing):
         return ""
-    found = likely_encoding(reject, listing)
-    if found is not None:
-        name, known = found
-        return f" The file looks like {known}: add --encoding {name} (or --encoding detect)."
+    found = likely_encodings(reject, listing)
+    if len(found) == 1:
+        (one,) = found
+        return (
+            f" The file looks like {one.known}: add --encoding {one.name} (or --encoding detect). A line reads then:"
+            f" {one.line}."
+        )
+    if found:
+        choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
+        return f" Its encoding is not certain; add the one with which a line reads right: {choices}."
     return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect finds it)."
 
 
@@ -78,16 +79,16 @@ def may_be_encoding(reject: Reject, listing: Listing) -> bool:
     return reject.error in OF_TEXT and listing.kind.name != "image"
 
 
-def likely_encoding(reject: Reject, listing: Listing) -> tuple[str, str] | None:
-    """Return Python's name of the encoding that the file of a reject is likely in, and the name that people know.
+def likely_encodings(reject: Reject, listing: Listing) -> list[Guess]:
+    """Return the encodings that the file of a reject is likely in: one where that is certain enough, else a few to choose from.
 
-    None where nothing is likely, or the file cannot be read any more.
+    Empty where nothing is likely, or the file cannot be read any more.
     """
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
         opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
-        return guess_encoding(_beginning(opened))
-    return None
+        return guess_encodings(_beginning(opened))
+    return []
 
 
 def _beginning(path: str) -> bytes:

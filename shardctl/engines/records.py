@@ -22,7 +22,7 @@ from shardctl.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
 from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import CHOSEN, Choose, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
+from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.times import python_rows
 
@@ -99,28 +99,35 @@ def _keys_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions)
     assert job.fields is not None, "files of many records have columns"
     rules, schema = replace(job.recipe.reading, only=(source,)), pa.schema([job.fields.field(source)], {CHOSEN: b""})
     fatal = [n for n in known.lost_records(planned.number) if known.lost[planned.number, n].stage == KEYS]
-    together, done = 1 if planned.number in known.careful else unit.records, 0
+    most = 1 if planned.number in known.careful else unit.records
+    together, done = most, 0
     while done < unit.records:
-        count = min(together, unit.records - done)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
-        crumb.drop(planned.number, part.first if together == 1 else WHOLE, KEYS)
+        end = min(done + together, unit.records)
+        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
+        crumb.drop(planned.number, part.first if most == 1 else WHOLE, KEYS)
         try:
             for parsed in _read(job, planned, part, rules, schema, lambda numbers: ~np.isin(numbers, fatal), xxhash.xxh3_64()):
                 keys = parsed.batch.column(0).cast(pa.string())
                 there = np.asarray(keys.is_valid())
-                if together > 1 and len(keys):  # its time runs anew with each part: a compressed file is one unit
+                if most > 1 and len(keys):  # its time runs anew with each part: a compressed file is one unit
                     crumb.drop(planned.number, int(parsed.numbers[-1]), KEYS)
                 yield parsed.numbers[there], keys.drop_null().to_pylist()
+                if len(keys):
+                    done = int(parsed.numbers[-1]) + 1 - unit.first  # what follows it is read again if something does not fit
+        except ColumnMisfit:
+            return  # no key of the file fits
         except Misfit:
-            if count > 1:
-                together = min(count // 2, FITTED_RECORDS)
+            if end - done > 1:
+                together = min((end - done) // 2, FITTED_RECORDS)
                 continue
         except Rejection:
             pass  # it is told where the records themselves are read
         except MemoryError:
-            if count > 1:
+            if part.records > 1:
                 raise
-        done += count
+        else:
+            together = min(2 * together, most)
+        done = end
 
 
 def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from shardctl.sources.formats.encodings import doubtful_lines, marked_encoding
+from shardctl.storage import printable
 
 LEAST = 0.5
 """A guess needs this share of the common characters that ordinary text has."""
@@ -25,16 +27,49 @@ class Script:
     """Texts that are written alike: the encodings for them, the common ones first, each with the name that people know it by.
 
     Of the characters that are not ASCII, `share` are among the `common` ones in ordinary text. `accents` says that they stand
-    alone among ASCII letters; those of other scripts make whole words.
+    alone among ASCII letters; those of other scripts make whole words. `known` is where the characters are that a list of names
+    has too: an encoding, and the first bytes of those of two.
     """
 
     encodings: tuple[tuple[str, str], ...]
     common: frozenset[str]
     share: float
     accents: bool = False
+    known: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An encoding that a file may be in: Python's name of it, the name that people know, and how a line of the file reads."""
+
+    name: str
+    known: str
+    line: str
 
 
 _KANA = frozenset(map(chr, range(0x3041, 0x30FF)))
+
+_SIGNS = frozenset("\u00a0°«»\u2018\u2019“”„\u2013—…©®§·€£")
+
+_WESTERN = (("cp1252", "Latin-1 or Windows-1252 (Western European)"),)
+_WESTERN_LETTERS = (
+    "éèêëàâçîïôöùûüœæÉÈÊÀÂÇÎÔ",  # French
+    "äöüßÄÖÜéèëïàáêâôû",  # German, Dutch
+    "åäöæøéÅÄÖÆØÉüòà",  # Danish, Norwegian, Swedish
+    "áðéíóúýþæöøÁÐÉÍÓÚÝÞÆÖØ",  # Icelandic, Faroese
+    "äõöüÄÕÖÜšžŠŽ",  # Estonian, Finnish
+    "áéíóúñüÁÉÍÓÚÑ¿¡ªºàèìòùïçÀÈÌÒÙÇ",  # Spanish, Catalan, Italian
+    "áâãàçéêíóôõúüÁÂÃÀÇÉÊÍÓÔÕÚªº",  # Portuguese
+)
+_CENTRAL = (("iso8859_2", "ISO-8859-2 (Central European)"), ("cp1250", "Windows-1250 (Central European)"))
+_CENTRAL_LETTERS = (
+    "ąćęłńóśźżĄĆĘŁŃÓŚŹŻ",  # Polish
+    "áčďéěíňóřšťúůýžäľĺôŕÁČĎÉĚÍŇÓŘŠŤÚŮÝŽĽ",  # Czech, Slovak
+    "áéíóöőúüűÁÉÍÓÖŐÚÜŰ",  # Hungarian
+    "ăâîşţĂÂÎŞŢ",  # Romanian
+    "čćđšžČĆĐŠŽ",  # Croatian, Slovene
+    "čćěłńóřšśźžČĆŁŃŘŠŚŹŽ",  # Sorbian
+)
 
 _SCRIPTS = (
     Script(
@@ -44,6 +79,7 @@ _SCRIPTS = (
             "经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日，。、“”"
         ),
         0.4,
+        known=("gb2312", 0xB0, 0xD7),
     ),
     Script(
         (("big5", "Big5 (Chinese)"), ("big5hkscs", "Big5-HKSCS (Chinese)")),
@@ -52,9 +88,13 @@ _SCRIPTS = (
             "經麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實日，。、「」"
         ),
         0.4,
+        known=("big5", 0xA4, 0xC6),
     ),
     Script(
-        (("cp932", "Shift-JIS (Japanese)"), ("euc_jp", "EUC-JP (Japanese)")), _KANA | frozenset("、。「」日本人年大国"), 0.5
+        (("cp932", "Shift-JIS (Japanese)"), ("euc_jp", "EUC-JP (Japanese)")),
+        _KANA | frozenset("、。「」日本人年大国"),
+        0.5,
+        known=("euc_jp", 0xB0, 0xCF),
     ),
     Script(
         (("cp949", "EUC-KR (Korean)"), ("johab", "Johab (Korean)")),
@@ -62,13 +102,9 @@ _SCRIPTS = (
             "이다의는에을를가고하은로지도사기한들리인나자시어아대서그있해전부여정수보과와일만게라스원으상장제조주구용신국등성문것생학면되동"
         ),
         0.45,
+        known=("euc_kr", 0xB0, 0xC8),
     ),
-    Script(
-        (("cp1252", "Latin-1 or Windows-1252 (Western European)"),),
-        frozenset("éèêëàâäáãåæçíìîïñóòôöõøúùûüßÉÀÄÖÜÅØ\u00a0°«»\u2018\u2019“”\u2013—…"),
-        0.9,
-        accents=True,
-    ),
+    *(Script(_WESTERN, frozenset(letters) | _SIGNS, 0.98, accents=True) for letters in _WESTERN_LETTERS),
     Script(
         (
             ("cp1251", "Windows-1251 (Cyrillic)"),
@@ -80,18 +116,15 @@ _SCRIPTS = (
         frozenset("оеаинтсрвлкмдпуяыьгзбйхіј"),
         0.85,
     ),
-    Script(
-        (("iso8859_2", "ISO-8859-2 (Central European)"), ("cp1250", "Windows-1250 (Central European)")),
-        frozenset("ąćęłńóśźżáčďéěíňřšťúůýžőűöüôľăâîşţđßŠČŽŁŚŻ"),
-        0.9,
-        accents=True,
-    ),
-    Script((("cp1254", "Windows-1254 (Turkish)"),), frozenset("ığşçöüİŞÇÖÜâ"), 0.95, accents=True),
+    *(Script(_CENTRAL, frozenset(letters) | _SIGNS, 0.98, accents=True) for letters in _CENTRAL_LETTERS),
+    Script((("cp1254", "Windows-1254 (Turkish)"),), frozenset("ığşçöüİŞÇÖÜĞâîû") | _SIGNS, 0.98, accents=True),
     Script(
         (("cp1253", "Windows-1253 (Greek)"), ("iso8859_7", "ISO-8859-7 (Greek)")), frozenset("αοιετσνηυρπκμλςήίάόέύώδγ"), 0.85
     ),
     Script((("cp1255", "Windows-1255 (Hebrew)"),), frozenset("יוהלארתבמשנםעדקחפגכ"), 0.85),
-    Script((("cp1256", "Windows-1256 (Arabic)"),), frozenset("المينرتوبسعدهقفحجكةأ"), 0.85),
+    Script(
+        (("cp1256", "Windows-1256 (Arabic)"), ("iso8859_6", "ISO-8859-6 (Arabic)")), frozenset("المينرتوبسعدهقفحجكةأ"), 0.85
+    ),
     Script((("cp874", "TIS-620 (Thai)"),), frozenset("านรอกเงยลมวสทดตคปจบหพใชขไแะีิัุ่้"), 0.9),
 )
 
@@ -101,16 +134,81 @@ def guess_encoding(data: bytes) -> tuple[str, str] | None:
 
     None where nothing is likely. `data` may end in the middle of a character.
     """
+    found = guess_encodings(data)
+    return (found[0].name, found[0].known) if found else None
+
+
+def guess_encodings(data: bytes) -> list[Guess]:
+    """Return the encodings that a file beginning with `data` may be in, the likeliest first; one alone is likely enough.
+
+    Where characters are few, or several encodings are equally likely, there are up to three that read the text differently.
+    """
     marked = marked_encoding(data)
     if marked is not None:
-        return marked.replace("_", "-"), marked.replace("_", "-").upper()
+        known = marked.replace("_", "-")
+        line = next(filter(str.strip, data[: 4 * _SHOWN_BYTES].decode(marked, "replace").lstrip("\ufeff").splitlines()), "")
+        return [Guess(known, known.upper(), _shown(line))]
     sample = doubtful_lines(data)
     if not sample or sample.count(0):
-        return None
-    scored = [(*_score(sample, name, script), (name, known)) for script in _SCRIPTS for name, known in script.encodings]
-    best = max(score for score, _, _ in scored)
-    alike = [(odd, pair) for score, odd, pair in scored if score >= best - _LEVEL]
-    return min(alike, key=lambda each: each[0])[1] if best >= LEAST else None
+        return []
+    best: dict[str, tuple[float, int, str]] = {}
+    for script in _SCRIPTS:
+        for name, known in script.encodings:
+            score, odd = _score(sample, name, script)
+            if name not in best or score > best[name][0]:
+                best[name] = (score, odd, known)
+    top = max(score for score, _, _ in best.values())
+    if top < LEAST:
+        return []
+    # Stable: of those that are equally likely, the one with fewer errors, then the one that is more common.
+    alike = sorted((name for name in best if best[name][0] >= top - _LEVEL), key=lambda name: best[name][1])
+    order = [*alike, *sorted((name for name in best if name not in alike), key=lambda name: -best[name][0])]
+    first = sample.decode(order[0], "replace")
+    few = len({char for char in first if not char.isascii()}) < _SURE_CHARACTERS
+    apart = _DOUBT if few else _LEVEL
+    readings: dict[str, str] = {}
+    for name in order:
+        text = sample.decode(name, "replace")
+        if best[name][0] >= max(top - apart, _POSSIBLE) and text not in readings:
+            readings[text] = name
+    texts = list(readings)[:_MOST]
+    lines = zip(*(text.split("\n") for text in texts), strict=False)
+    apart_lines = next((line for line in lines if len(set(line)) == len(line) and not line[0].isascii()), None)
+    shown = apart_lines or tuple(_doubtful(text) for text in texts)
+    return [Guess(readings[text], best[readings[text]][2], _shown(line)) for text, line in zip(texts, shown, strict=True)]
+
+
+_SURE_CHARACTERS = 20
+"""With fewer different characters that are not ASCII, those of another encoding may make as good a text."""
+
+_DOUBT = 0.5
+"""How much lower the score of another encoding may be then."""
+
+_POSSIBLE = 0.25
+"""The lowest score of an encoding that is named at all."""
+
+_MOST = 3
+"""So many encodings are named at most."""
+
+_NAMES = 0.8
+"""The score of characters that are common ones of a script, and not in the proportion of sentences: a list of names."""
+
+_SHOWN_BYTES = 240
+
+_SHOWN = 60
+"""Characters of a line that are shown."""
+
+
+def _doubtful(text: str) -> str:
+    """Return the first line with a character that is not ASCII."""
+    return next((line for line in text.split("\n") if not line.isascii()), "")
+
+
+def _shown(line: str) -> str:
+    """Return a line as a message may have it: a part of it, from a little before its first character that is not ASCII on."""
+    place = next((place for place, char in enumerate(line) if not char.isascii()), 0)
+    line = line[max(0, place - _SHOWN // 3) :].strip()
+    return printable(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…")
 
 
 _WORDS = re.compile(r"[A-Za-z]?[^\x00-\x7f]+[A-Za-z]?")
@@ -125,13 +223,25 @@ _LONGEST_ACCENTS = 2
 
 def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
     """Return how much a text looks like one of a script, 0 to 1, if it is decoded so; and how many characters no text has."""
-    total = common = odd = 0
+    total = common = names = odd = 0
+    known = _characters(*script.known) if script.known else frozenset[str]()
     for found in _WORDS.finditer(sample.decode(encoding, "replace")):
         run = found[0]
         chars = [char for char in run if not char.isascii()]
         total += len(chars)
         odd += sum(unicodedata.category(char) in _NOT_IN_WORDS for char in chars)
         odd += sum(one.islower() and other.isupper() for one, other in pairwise(run))
-        if len(chars) <= _LONGEST_ACCENTS if script.accents else len(chars) > 1 or len(run) == 1:
+        if len(chars) <= _LONGEST_ACCENTS if script.accents else len(chars) > 1 or len(run) == 1 or script.known:
             common += sum(char in script.common for char in chars)
-    return (max(0.0, min(1.0, common / total / script.share) - 2 * odd / total) if total else 0.0), odd
+            names += sum(char in known or char in script.common for char in chars)
+    if not total:
+        return 0.0, odd
+    likely = max(min(1.0, common / total / script.share), _NAMES * names / total if names * 10 >= total * 8 else 0.0)
+    return max(0.0, likely - 2 * odd / total), odd
+
+
+@cache
+def _characters(encoding: str, first: int, last: int) -> frozenset[str]:
+    """Return the characters of two bytes whose first one is in a range."""
+    pairs = (bytes((one, two)) for one in range(first, last + 1) for two in range(0x40, 0xFF))
+    return frozenset(char for pair in pairs if len(char := pair.decode(encoding, "ignore")) == 1 and not char.isascii())

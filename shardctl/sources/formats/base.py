@@ -44,11 +44,52 @@ _WIDE_MARKS = (
 )
 
 
-def refuse_wide(data: bytes) -> None:
-    """Raise Rejection if data that should be UTF-8 begins with the mark of UTF-16 or UTF-32."""
+JUDGED_BYTES = 64 << 10
+"""How much of the beginning of a file is searched for the NUL bytes of UTF-16."""
+
+_LOW = bytes(range(0x20))
+"""High bytes of UTF-16 in which nearly all alphabets are. Text in UTF-8 hardly has these bytes, except for line ends."""
+
+
+def refuse_wide(data: bytes, reading: Reading) -> None:
+    """Raise Rejection if a file that begins with `data` is in UTF-16 or UTF-32 by its mark, or is read as UTF-8 and is not.
+
+    Without a mark, most of what is in UTF-16 is valid UTF-8 too: every second byte is NUL.
+    """
     name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
     if name is not None:
         raise Rejection("read", "not-utf8", f"it is in {name.upper()}, as its first bytes say; use --encoding {name}")
+    if reading.encoding == "utf-8" and (found := unmarked_wide(data)):
+        raise looks_wide("read", found)
+
+
+def looks_wide(stage: str, encoding: str) -> Rejection:
+    """Return why a file is rejected that should be UTF-8, and has the NUL bytes of another encoding."""
+    return Rejection(stage, "not-utf8", f"it looks like {encoding.upper()}, by its NUL bytes; use --encoding {encoding}")
+
+
+def unmarked_wide(data: bytes) -> str | None:
+    """Return the encoding of a file without a byte order mark that begins with `data`, if that is UTF-16 or UTF-32; else None.
+
+    In UTF-16 most high bytes of an alphabet are below 32, and those of spaces, line ends and ASCII are NUL. A text in UTF-8
+    with some NUL bytes has them at any places, and letters between them.
+    """
+    sample = data[:JUDGED_BYTES]
+    units = len(sample) // 4
+    if not units or 0 not in sample:
+        return None
+    quarters = [sample[place : 4 * units : 4] for place in range(4)]
+    zeros = [quarter.count(0) for quarter in quarters]
+    if zeros[3] == units and 2 * zeros[2] > units > 2 * zeros[0]:
+        return "utf-32-le"
+    if zeros[0] == units and 2 * zeros[1] > units > 2 * zeros[3]:
+        return "utf-32-be"
+    for name, high in (("utf-16-le", 1), ("utf-16-be", 0)):
+        own, other = zeros[high] + zeros[high + 2], zeros[1 - high] + zeros[3 - high]
+        low = sum(len(quarter) - len(quarter.translate(None, _LOW)) for quarter in quarters[high::2])
+        if own > 8 * other and 128 * own >= units and 5 * low >= 6 * units:
+            return name
+    return None
 
 
 Numbers = npt.NDArray[np.int64]

@@ -173,7 +173,7 @@ class Delimited:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no header that can be used."""
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
         form = self.of(reading)
-        refuse_wide(data)
+        refuse_wide(data, reading)
         if reading.columns:
             _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
             return Head(mark, reading.columns)

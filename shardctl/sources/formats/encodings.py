@@ -7,7 +7,7 @@ import threading
 from array import array
 
 from shardctl.errors import InstallError, Rejection, UsageError
-from shardctl.sources.formats.base import DETECT, OTHER_ENCODING
+from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
 from shardctl.storage import printable
 
 UNDECODED = b"\xff"
@@ -86,7 +86,10 @@ def resolve(encoding: str, start: bytes) -> tuple[str, int]:
 
 def decode_text(data: bytes, encoding: str) -> str:
     """Return the text of a whole file, without its byte order mark. Raises Rejection (stage `decode`), which names the byte."""
-    if encoding == "utf-8" and b"\0" < data[:1] < b"\xef":  # no byte order mark; there may be millions of small files
+    if encoding == "utf-8" and data[:1] < b"\xef" and not data.startswith(codecs.BOM_UTF32_BE):  # millions of small files
+        wide = unmarked_wide(data)
+        if wide is not None:
+            raise looks_wide("decode", wide)
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -188,7 +191,8 @@ def detect(data: bytes, whole: bool = True) -> str:
 
 def marked_encoding(data: bytes) -> str | None:
     """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where there are none of these."""
-    return next((own for mark, own in _BOMS if data.startswith(mark)), None) or _by_zeros(data) or _by_escapes(data)
+    marked = next((own for mark, own in _BOMS if data.startswith(mark)), None)
+    return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
 
 
 def _is_utf8(data: bytes, final: bool) -> bool:

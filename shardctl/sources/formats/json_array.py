@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import (
+    JUDGED_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
     Choose,
@@ -79,7 +80,7 @@ class JsonDocument:
         """Return the units: [offset, bytes, records, (stage, error, message) of the reject or None]."""
         cuts: list[list[Any]] = []
         with open(path, "rb", buffering=0, opener=ordinary) as file:
-            refuse_wide(read_range(file.fileno(), 0, min(size, 4)))
+            refuse_wide(read_range(file.fileno(), 0, min(size, JUDGED_BYTES)), reading)
             start = len(BOM) if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM else 0
             ranges = ((place, min(self._buffer, size - place)) for place in range(start, size, self._buffer))
             blocks = (read_range(file.fileno(), place, length) for place, length in ranges)

@@ -62,7 +62,7 @@ class JsonLines:
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Return the size of the byte order mark."""
-        refuse_wide(data)
+        refuse_wide(data, reading)
         return Head(len(BOM) if data.startswith(BOM) else 0)
 
     def complete(self, data: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, ClassVar
@@ -21,6 +21,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Cut,
     Digest,
+    Misfit,
     Parsed,
     Reading,
     TextFormat,
@@ -35,6 +36,9 @@ from shardctl.storage import counted, format_bytes, ordinary
 
 NAMED_BYTES = 1000
 """In so many places of a part that could not be decoded, the byte is looked up and named."""
+
+_SHORT_RECORD = 64
+"""Bytes of a record as where to look for a few of them first."""
 
 
 class Sequential:
@@ -109,16 +113,24 @@ class Sequential:
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
     ) -> Iterator[Parsed]:
         """Yield the records of a unit, about 1 MiB at a time. The digest is that of their text in UTF-8."""
-        for part, first, records in self._parts(path, unit, reading):
-            digest.update(part.data)
-            if part.fault:
-                yield _rejected(first, part.fault, schema, choose)
-                continue
-            parsed = self.text.parse(part.data, first, records.head, reading, schema, choose)
-            yield _naming_bytes(parsed, part, first, self.text, records) if part.undecoded else parsed
+        with closing(self._parts(path, unit, reading)) as parts:
+            for part, first, records in parts:
+                digest.update(part.data)
+                if part.fault:
+                    yield _rejected(first, part.fault, schema, choose)
+                    continue
+                try:
+                    parsed = self.text.parse(part.data, first, records.head, reading, schema, choose)
+                except Misfit:
+                    records.put_back(part)
+                    raise
+                yield _naming_bytes(parsed, part, first, self.text, records) if part.undecoded else parsed
 
-    def _parts(self, path: str, unit: Unit, reading: Reading) -> Iterator[tuple[_Part, int, _Records]]:
-        """Yield the parts of a unit, the number of the first record of each, and the stream that they come from."""
+    def _parts(self, path: str, unit: Unit, reading: Reading) -> Generator[tuple[_Part, int, _Records]]:
+        """Yield the parts of a unit, the number of the first record of each, and the stream that they come from.
+
+        A part may be put back into it: then what is read next of the file may begin with it, and not with the file.
+        """
         records = _take_kept(self, path, reading, unit) or _Records(self, path, reading, unit.offset)
         done = False
         try:
@@ -134,7 +146,7 @@ class Sequential:
                 left -= part.records
             done = True
         finally:
-            if done:
+            if done or records.has_part_back:
                 _keep(records)
             else:
                 records.close()
@@ -160,6 +172,7 @@ class _Records:
     def __init__(self, form: Sequential, path: str, reading: Reading, offset: int = 0) -> None:
         self.key = _key(form, path, reading)
         self.passed = 0
+        self.has_part_back = False
         self.fault: Rejection | None = None
         self._text = form.text
         self._part_bytes = form.part_bytes
@@ -202,6 +215,9 @@ class _Records:
 
     def take(self, most: int | None = None) -> _Part | None:
         """Return the next records, about `part_bytes` of them and at most `most`; None at the end, or if there is a fault."""
+        self.has_part_back = False
+        if most is not None and (few := self._few(most)) is not None:
+            return few
         wanted = min(self._part_bytes, self._record_bytes)
         while True:
             self._fill(wanted + 1)
@@ -218,9 +234,36 @@ class _Records:
         records = self._text.count(data)
         if most is not None and records >= most:
             data, records = data[: _end_of(data, most, self._text)], most
+        return self._taken(data, records)
+
+    def _few(self, most: int) -> _Part | None:
+        """Return the next `most` records where they are small enough to be found in less than a part, None where not.
+
+        They are those that `take` finds. To look for a few in a whole part takes as long as to parse all of it.
+        """
+        size = most * _SHORT_RECORD
+        while size < min(self._part_bytes, self._record_bytes):
+            self._fill(size)
+            data = self._buffer[:size]
+            data = data[: self._text.complete(data)]
+            if data and self._text.count(data) >= most:
+                return self._taken(data[: _end_of(data, most, self._text)], most)
+            size *= 8
+        return None
+
+    def _taken(self, data: bytes, records: int) -> _Part:
         self.passed += records
         self.offset += len(data)
         return _Part(data, len(data), records, self._pass_bytes(len(data)))
+
+    def put_back(self, part: _Part) -> None:
+        """Have the part that was taken last taken once more."""
+        self._buffer = part.data + self._buffer
+        self.passed -= part.records
+        self.offset -= part.size
+        if self._transcoder is not None:
+            self._transcoder.undecoded[:0] = part.undecoded
+        self.has_part_back = True
 
     def _too_large(self) -> _Part | None:
         """Pass over a record that is larger than records may be.

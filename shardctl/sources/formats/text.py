@@ -30,7 +30,7 @@ class Lines:
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Pass over a byte order mark."""
-        return _head(data)
+        return _head(data, reading)
 
     def complete(self, data: bytes) -> int:
         """Return the place after the last line feed."""
@@ -61,7 +61,7 @@ class Paragraphs:
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Pass over a byte order mark."""
-        return _head(data)
+        return _head(data, reading)
 
     def complete(self, data: bytes) -> int:
         """Return the place after the last blank line."""
@@ -87,8 +87,8 @@ class Paragraphs:
         return _parsed(data, starts, ends, first, schema, choose, "paragraph")
 
 
-def _head(data: bytes) -> Head:
-    refuse_wide(data)
+def _head(data: bytes, reading: Reading) -> Head:
+    refuse_wide(data, reading)
     return Head(len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
 
 
