@@ -222,11 +222,25 @@ def _check_on_store(root: Path) -> None:
 
 
 def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
-    """Raise UsageError if copies of rejected inputs would become inputs, or parts of the dataset."""
-    resolved = folder.resolve()
-    for other in (target, *(root.resolve() for root in roots)):
-        if resolved == other or resolved.is_relative_to(other) or (folder.exists() and not folder.is_dir()):
-            raise UsageError(f"{printable(str(folder))}: rejects can be copied to a folder of their own, not into {other}")
+    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
+
+    A source that is a file has its folder as its base: a copy there would replace the file itself.
+    """
+    resolved, shown = folder.resolve(), printable(str(folder))
+    local = [root.resolve() for root in roots if not brought.is_brought(root)]
+    bases = [root if root.is_dir() else root.parent for root in local]
+    inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
+    around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
+    if inside is not None or (folder.exists() and not folder.is_dir()):
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, not into {printable(str(inside or folder))}"
+        )
+    if around is not None:
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, and {printable(str(around))} is this folder or in it"
+        )
+    if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
+        raise UsageError(f"{shown}: a dataset; rejects can be copied to a folder of their own")
 
 
 def refuse_generation(target: Path) -> None:
