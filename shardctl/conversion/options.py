@@ -18,7 +18,7 @@ from shardctl.sources.walk import recorded
 from shardctl.stand_ins import path_of
 from shardctl.storage import format_bytes, naming_the_path, printable, refuse_links
 from shardctl.stores import SCHEMES, is_url, parts_of
-from shardctl.tables import GENERATIONS, MANIFEST, STAGING
+from shardctl.tables import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
@@ -299,6 +299,12 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
+    of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
+    if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
+        raise StorageError(
+            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; bring that back, move the files"
+            " away, or give another destination"
+        )
 
 
 def check_writable(target: Path) -> None:

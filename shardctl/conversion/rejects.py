@@ -190,7 +190,7 @@ def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, Path]]]:
-    """Yield a dict to which files of lines are added, by the place of each, with the input; in the end they take their places."""
+    """Yield a dict to which files of lines are added, each with its input, by their places, which they take in the end."""
     joined: dict[Path, tuple[Path, Path]] = {}
     try:
         yield joined
