@@ -353,6 +353,30 @@ def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here: Pa
         assert state(here / "out") == before, command
 
 
+def test_a_kept_generation_with_a_damaged_manifest_stays(here: Path) -> None:
+    kept = here / "out" / "generations" / "00001"
+    (kept / "manifest.json").write_text((kept / "manifest.json").read_text()[:-40])
+    before = state(kept)
+    write_lines(here / "raw" / "1.jsonl", 14)
+    assert convert(here / "raw", here / "out", update=True, keep=2).status == "updated"
+    assert sorted(os.listdir(here / "out" / "generations")) == ["00001", "00002"]
+    assert state(kept) == before
+    shardctl.prune(here / "out", "label == 1")  # they may have the samples that go
+    assert not (here / "out" / "generations").exists()
+
+
+@pytest.mark.parametrize("command", ["update", "prune"])
+def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here: Path, command: str) -> None:
+    kept = here / "out" / "generations" / "00001"
+    (kept / "notes").mkdir()
+    for name in ("notes.txt", "notes/more.txt"):
+        (kept / name).write_text("mine")
+    write_lines(here / "raw" / "1.jsonl", 14)
+    COMMANDS[command](here)
+    assert sorted(os.listdir(kept)) == ["notes", "notes.txt"]
+    assert os.listdir(kept / "notes") == ["more.txt"]
+
+
 def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
