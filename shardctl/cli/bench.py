@@ -244,8 +244,10 @@ def _measure(
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
         from shardctl.report.charts import require_plotly
+        from shardctl.report.page import PAGE
 
         require_plotly()
+        PAGE.check(Path(html))
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()
