@@ -246,8 +246,8 @@ def _measure(
         from shardctl.report.charts import require_plotly
         from shardctl.report.page import PAGE
 
-        require_plotly()
         PAGE.check(Path(html))
+        require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()

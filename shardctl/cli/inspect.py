@@ -380,11 +380,11 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
 def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
     written: dict[str, Any] = {}
+    check_outputs(given)
     if given["html"] is not None:
         from shardctl.report.charts import require_plotly
 
         require_plotly()  # before the other files are written
-    check_outputs(given)
     if given["save"] is not None:
         decoder = _decoder(target, given, whole=True)
         written |= _save(decoder.decoded(_records(target, given)), given, as_json)
