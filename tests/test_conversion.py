@@ -540,6 +540,57 @@ def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path: Pa
     assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n[3]\n"
 
 
+def folder_state(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("source", "copies"),
+    [("data/a.jsonl", "data"), ("data/train", "data"), ("data/a.jsonl", "."), ("data/train", "other"), ("data/train", "out")],
+)
+def test_rejects_are_not_copied_over_sources_or_into_datasets(tmp_path: Path, source: str, copies: str) -> None:
+    """A source that is a file lies in the folder that its copy would go to."""
+    for name in ("data/a.jsonl", "data/train/a.jsonl", "other.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"x": 1}\nbad\n')
+    shardctl.convert(tmp_path / "other.jsonl", tmp_path / "other", workers=0)
+    before = folder_state(tmp_path)
+    with pytest.raises(UsageError, match="a folder of their own"):
+        shardctl.convert(tmp_path / source, tmp_path / "out", workers=0, copy_rejects=tmp_path / copies)
+    assert folder_state(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n')
+    copies = tmp_path / "copies"
+    copies.mkdir()
+
+    def convert() -> int:
+        return shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True, copy_rejects=copies).copied
+
+    for name in ("a.jsonl", "rejects.jsonl"):
+        (copies / name).write_text("mine\n")
+        with pytest.raises(StorageError, match=f"{name}: no copy that --copy-rejects has made"):
+            convert()
+        assert (copies / name).read_text() == "mine\n"
+        assert not [path for path in copies.iterdir() if path.suffix == ".partial"]
+        (copies / name).unlink()
+    assert (convert(), convert()) == (1, 1)
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\nworse\n')
+    assert (convert(), (copies / "a.jsonl").read_text()) == (2, "bad\nworse\n")
+    (copies / "a.jsonl").write_text("mended by hand\n")
+    with pytest.raises(StorageError, match=r"a\.jsonl: no copy that --copy-rejects has made, or it was changed since"):
+        convert()
+    assert (copies / "a.jsonl").read_text() == "mended by hand\n"
+
+
+def test_rejects_of_a_file_are_copied_to_a_folder_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\nbad\n')
+    shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies")
+    assert (tmp_path / "copies" / "a.jsonl").read_text() == "bad\n"
+
+
 def test_an_image_larger_than_the_limit_is_rejected(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "small.png")
     image(source / "large.png", (400, 300))

@@ -26,6 +26,7 @@ from test_untrusted import signed
 
 import shardctl
 from shardctl import storage
+from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.overview import overview
 from shardctl.inspection.records import head
@@ -269,6 +270,146 @@ def test_a_check_deletes_nothing(here: Path, command: str) -> None:
     before = state(here / "out")
     refused(COMMANDS[command], here)
     assert state(here / "out") == before
+
+
+@pytest.mark.parametrize("command", ["update", "dry run of an update"])
+def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_the_work(here: Path, command: str) -> None:
+    write_lines(here / "raw" / "3.jsonl", 12)
+    (here / "out" / "train-00008.arrow").write_text("mine")
+    before = state(here / "out")
+    announced: list[Any] = []
+    options = {"update": True, "dry_run": command != "update", "listener": Listener(announce=announced.append)}
+    with pytest.raises(
+        StorageError, match=r"train-00008\.arrow: is no part of a dataset, and the new dataset has a file of this"
+    ):
+        convert(here / "raw", here / "out", **options)
+    assert not announced
+    assert state(here / "out") == before
+    (here / "out" / "train-00008.arrow").rename(here / "mine")
+    assert convert(here / "raw", here / "out", update=True).status == "updated"
+
+
+@pytest.mark.parametrize("command", ["compact", "write"])
+def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here: Path, command: str) -> None:
+    shardctl.prune(here / "out", "label == 1")
+    (here / "out" / "train-00009.arrow").write_text("mine")
+    samples = [{"x": number} for number in range(60)]
+    if command == "write":
+        with pytest.raises(StorageError, match=r"train-00009\.arrow: is no part of a dataset"):
+            shardctl.write(here / "out", samples, samples_per_shard=6, overwrite=True)
+    else:
+        COMMANDS[command](here)
+    assert (here / "out" / "train-00009.arrow").read_text() == "mine"
+    assert shardctl.verify(here / "out").ok
+
+
+def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here: Path) -> None:
+    """Also where a staging folder is left, as of a conversion that was stopped."""
+    shardctl.write(here / "written", [{"x": number} for number in range(20)])
+    (here / "written" / "manifest.json").unlink()
+    (here / "written" / ".shardctl").mkdir()
+    (here / "written" / ".shardctl" / "lease").touch()
+    before = state(here / "written")
+    commands: list[Callable[[], Any]] = [
+        lambda: convert(here / "raw", here / "written"),
+        lambda: convert(here / "raw", here / "written", dry_run=True),
+        lambda: convert(here / "raw", here / "written", overwrite=True),
+        lambda: shardctl.write(here / "written", [{"x": 1}], overwrite=True),
+    ]
+    for command in commands:
+        with pytest.raises(StorageError, match=r"has files of a dataset \(SHA256SUMS\), but no manifest\.json"):
+            command()
+    assert state(here / "written") == before
+
+
+@pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old"])
+@pytest.mark.parametrize("staging", [True, False])
+def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here: Path, name: str, staging: bool) -> None:
+    """Also where it has a staging folder. What would replace the dataset says so before any work, and in a dry run."""
+    shutil.copytree(here / "out", here / name)
+    if staging:
+        (here / name / ".shardctl").mkdir()
+    before, dataset = state(here / name), state(here / "out")
+    assert COMMANDS["up to date"](here).status == "up-to-date"
+    for command in ("dry run", "overwrite", "update", "prune", "compact", "write"):
+        if command == "update":
+            write_lines(here / "raw" / "1.jsonl", 14)
+        message = refused(COMMANDS[command], here)
+        assert message is not None, command
+        assert f"{name}: has the name of a folder that shardctl makes and deletes" in message, command
+        assert (state(here / name), state(here / "out")) == (before, dataset), command
+
+
+def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(here: Path) -> None:
+    """As if the one that deletes it had been killed, and a person had put a file there."""
+    trash, job = here / ".out.shardctl.old", here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
+    shutil.copytree(here / "out", trash)
+    shutil.rmtree(trash / "generations")
+    job.mkdir(parents=True)
+    names = sorted(path.name for path in trash.iterdir() if path.is_file())
+    digest = hashlib.sha256((trash / "manifest.json").read_bytes()).hexdigest()
+    (job / "replaced.json").write_text(json.dumps({"replaced": names, "old": digest, "new": "0" * 64}))
+    (trash / "mine.txt").write_text("mine")
+    before = state(trash)
+    for command in ("up to date", "repair", "overwrite"):
+        refused(COMMANDS[command], here)
+        assert state(trash) == before, command
+    with pytest.raises(StorageError, match=r"old/mine\.txt: no part of the dataset that lies here"):
+        COMMANDS["repair"](here)
+    (trash / "mine.txt").rename(here / "mine.txt")
+    COMMANDS["repair"](here)
+    assert not trash.exists()
+
+
+def test_a_folder_of_an_earlier_version_is_completed(here: Path) -> None:
+    """It lists names only."""
+    job = here / ".out.shardctl.old" / ".shardctl" / FINGERPRINT
+    shutil.copytree(here / "out", here / ".out.shardctl.old", ignore=shutil.ignore_patterns("generations"))
+    job.mkdir(parents=True)
+    (job / "replaced.json").write_text(json.dumps([path.name for path in (here / "out").iterdir() if path.is_file()]))
+    assert COMMANDS["up to date"](here).status == "up-to-date"
+    assert not (here / ".out.shardctl.old").exists()
+
+
+@pytest.mark.parametrize("record", ["[]", '{"replaced": [], "old": "", "new": ""}'])
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here: Path, record: str, manifest: bool) -> None:
+    job = here / "out" / ".shardctl" / FINGERPRINT
+    (job / "new").mkdir(parents=True)
+    (job / "job.json").write_text("{}")
+    (job / "replaced.json").write_text(record)
+    (job / "new" / "notes.txt").write_text("evil")
+    (here / "out" / "notes.txt").write_text("mine")
+    if not manifest:
+        (here / "out" / "manifest.json").rename(here / "manifest.json")
+    before = state(here / "out")
+    for command in ("up to date", "overwrite", "repair", "write"):
+        refused(COMMANDS[command], here)
+        assert state(here / "out") == before, command
+
+
+def test_a_kept_generation_with_a_damaged_manifest_stays(here: Path) -> None:
+    kept = here / "out" / "generations" / "00001"
+    (kept / "manifest.json").write_text((kept / "manifest.json").read_text()[:-40])
+    before = state(kept)
+    write_lines(here / "raw" / "1.jsonl", 14)
+    assert convert(here / "raw", here / "out", update=True, keep=2).status == "updated"
+    assert sorted(os.listdir(here / "out" / "generations")) == ["00001", "00002"]
+    assert state(kept) == before
+    shardctl.prune(here / "out", "label == 1")  # they may have the samples that go
+    assert not (here / "out" / "generations").exists()
+
+
+@pytest.mark.parametrize("command", ["update", "prune"])
+def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here: Path, command: str) -> None:
+    kept = here / "out" / "generations" / "00001"
+    (kept / "notes").mkdir()
+    for name in ("notes.txt", "notes/more.txt"):
+        (kept / name).write_text("mine")
+    write_lines(here / "raw" / "1.jsonl", 14)
+    COMMANDS[command](here)
+    assert sorted(os.listdir(kept)) == ["notes", "notes.txt"]
+    assert os.listdir(kept / "notes") == ["more.txt"]
 
 
 def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None:

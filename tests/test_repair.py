@@ -631,6 +631,15 @@ def test_a_folder_whose_name_looks_like_a_file_set_aside_stays(here: Path) -> No
     assert (here / "out" / "x.misplaced").is_dir()
 
 
+def test_a_persons_file_whose_name_looks_like_a_file_set_aside_stays(here: Path) -> None:
+    mine = {"notes.misplaced", "notes.txt.0123abcd.misplaced", "manifest.json.misplaced", f"{SHARD}.misplaced"}
+    for name in mine:
+        (here / "out" / name).write_text(name)
+    (here / "out" / f"{SHARD}.0123abcd.misplaced").write_text("left by a repair that was killed")
+    assert shardctl.repair(here / "out", workers=0).ok
+    assert {path.name for path in (here / "out").glob("*.misplaced")} == mine
+
+
 # --- files of many records ---
 
 BAD_LINE = b"not json\n"

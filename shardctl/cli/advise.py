@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +21,8 @@ from shardctl.cli.output import (
     workers_option,
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
-from shardctl.errors import StorageError
 from shardctl.importing import look_in_current_folder
+from shardctl.outputs import Form
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
     from shardctl.text_advice import BlockAdvice
 
 NONE_KEEPS_UP = 1
+
+_MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
+
+
+def _marked(recipe: bytes) -> bytes:
+    """Return a recipe with a line that tells, by its SHA-256, whether a person has changed it."""
+    return _MARK + hashlib.sha256(recipe).hexdigest()[:16].encode() + b"\n" + recipe
+
+
+RECIPE = Form("recipe", lambda content: content == _marked(content.partition(b"\n")[2]))
+"""A recipe, as a file."""
 
 
 @click.command()
@@ -93,6 +105,8 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     from shardctl.advice import advise as find_advice
     from shardctl.recipe_files.writing import recipe_toml
 
+    if write is not None:
+        RECIPE.check(Path(write))
     look_in_current_folder()
     names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers", "python")
     far = ("bandwidth", "latency", "cache_limit")
@@ -102,10 +116,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     told("")
     recipe = recipe_toml(advice.recipe)
     if write is not None:
-        try:
-            Path(write).write_text(recipe, encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{printable(write)}: cannot be written ({error.strerror})") from error
+        RECIPE.write(Path(write), _marked(recipe.encode()))
     if output.as_json:
         print_json({**asdict(advice), "keeps_up": advice.keeps_up, "recipe_toml": recipe})
     else:

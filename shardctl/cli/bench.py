@@ -244,7 +244,9 @@ def _measure(
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
         from shardctl.report.charts import require_plotly
+        from shardctl.report.page import PAGE
 
+        PAGE.check(Path(html))
         require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]

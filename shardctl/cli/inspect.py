@@ -12,7 +12,16 @@ import click
 
 from shardctl.cli.describe import print_differences, print_overview, print_shard
 from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
+from shardctl.cli.output import (
+    Output,
+    check_outputs,
+    counted,
+    counting,
+    output_options,
+    print_json,
+    print_table,
+    shortened,
+)
 from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
 from shardctl.history import kept_generations
@@ -371,6 +380,7 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
 def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
     written: dict[str, Any] = {}
+    check_outputs(given)
     if given["html"] is not None:
         from shardctl.report.charts import require_plotly
 
@@ -420,7 +430,7 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report.page import write_file
+    from shardctl.codecs.sheet import SHEET
     from shardctl.report.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
@@ -429,7 +439,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     if not shown[0].images:
         raise UsageError(f"{printable(given.get('origin') or str(target))}: its samples have no images to draw")
     pictures = [picture for record in shown for picture in pictures_of(record, not given["no_annotations"])]
-    write_file(path, picture_sheet(pictures))
+    SHEET.write(path, picture_sheet(pictures))
     if not as_json:
         click.echo(f"{counted(len(pictures), 'image')} drawn to {printable(str(path))}")
     return {"file": str(path), "sheet": str(path), "images": len(pictures)}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -195,3 +196,15 @@ def bars(counts: Sequence[int]) -> str:
     """Return a histogram as a line of bars, the highest for the largest number; only an empty bin has none."""
     most = max(1, max(counts, default=0))
     return "".join(_BARS[-(-8 * count // most)] for count in counts)
+
+
+def check_outputs(given: dict[str, Any]) -> None:
+    """Raise StorageError if another file is where a sheet or a page is to go."""
+    if given["images"] is not None:
+        from shardctl.codecs.sheet import SHEET
+
+        SHEET.check(Path(given["images"]))
+    if given["html"] is not None:
+        from shardctl.report.page import PAGE
+
+        PAGE.check(Path(given["html"]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.convert import convert
-from shardctl.cli.output import Output, counted, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.output import Output, check_outputs, counted, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.recipes import recipe_of
 from shardctl.engines import WORKER
 from shardctl.engines.server import forked_early
@@ -69,6 +69,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     keep_pandas_out_of_arrow()
     from shardctl.preview import make_preview
 
+    check_outputs(given)
     options = {name: given[name] for name in _PLANNING}
     labels = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
     options |= {"labels": labels, "drop_columns": given["drop_columns"] or ()}
@@ -95,14 +96,15 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
     """Write what is asked for, and return the paths by what they are."""
     written = {}
     if given["html"] is not None or given["images"] is not None:
+        from shardctl.codecs.sheet import SHEET
         from shardctl.preview.page import preview_page, preview_sheet
-        from shardctl.report.page import write_file, write_page
+        from shardctl.report.page import write_page
 
         if given["html"] is not None:
             write_page(Path(given["html"]), preview_page(made, src))
             written["page"] = given["html"]
         if given["images"] is not None:
-            write_file(Path(given["images"]), preview_sheet(made))
+            SHEET.write(Path(given["images"]), preview_sheet(made))
             written["sheet"] = given["images"]
     return written
 

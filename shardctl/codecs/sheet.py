@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
 from shardctl.geometry import Size, View
+from shardctl.outputs import Form
+
+SHEET = Form("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])
+"""A contact sheet, as a file."""
 
 _LINE = 14
 """Height of a line below a picture, in pixels."""
@@ -81,7 +86,9 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
             shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
             draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
     target = io.BytesIO()
-    sheet.save(target, "PNG")
+    made_by = PngInfo()
+    made_by.add_text("Software", "shardctl")
+    sheet.save(target, "PNG", pnginfo=made_by)
     return target.getvalue()
 
 

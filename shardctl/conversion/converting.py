@@ -499,6 +499,7 @@ class Conversion:
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
         self.changes = changes_of(job)
+        publish.refuse_others(self.target, job)
         self.expected = estimate(job, listing, self.engine.at_once(), self.place.free_bytes(), self.changes)
         self.listener.announce(self.expected)
         return self.expected

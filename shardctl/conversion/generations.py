@@ -12,7 +12,7 @@ from shardctl.errors import DatasetError, StorageError
 from shardctl.history import folder_of
 from shardctl.manifest import Manifest
 from shardctl.storage import copy_file, is_file, is_folder, naming_the_path, printable, refuse_link, remove_tree, sync_folder
-from shardctl.tables import GENERATIONS, MANIFEST
+from shardctl.tables import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
 
 HIDDEN = "."
 """What names of folders begin with that are being made, or deleted."""
@@ -35,8 +35,14 @@ def keep(root: Path) -> None:
                     f"{printable(str(folder))}: no generation of a dataset, and one is to be kept there; move it away, or"
                     " remove it if it is a link"
                 )
-            if _digest(folder) == _digest(root):
+            digest = _digest(folder)
+            if digest == _digest(root):
                 return
+            if not digest:
+                raise StorageError(
+                    f"{printable(str(folder))}: a kept generation with a damaged {MANIFEST}, and another one is to be kept"
+                    " there; move it away, or repair it"
+                )
             _delete(folder)  # of a dataset that was overwritten
         unfinished = folder.with_name(f"{HIDDEN}unfinished")
         if unfinished.exists():
@@ -69,7 +75,8 @@ def _surplus(root: Path, keeps: int | None) -> list[Path]:
     manifest = Manifest.load(root)
     known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
     number = manifest.keep if keeps is None else keeps
-    wanted = {folder for folder in list(known)[-number:] if _digest(folder) == known[folder]} if number else set()
+    # One whose manifest is damaged may be the one that is to be kept.
+    wanted = {folder for folder in list(known)[-number:] if _digest(folder) in ("", known[folder])} if number else set()
     return sorted(path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path))
 
 
@@ -82,7 +89,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _digest(root: Path) -> str:
-    """Return what stands for a dataset, "" if there is none."""
+    """Return what stands for a dataset, "" if there is none, or its manifest is damaged."""
     try:
         return Manifest.load(root).generation.digest
     except DatasetError:
@@ -90,12 +97,27 @@ def _digest(root: Path) -> str:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a generation. It gets a name that counts for nothing first: half of a dataset is none."""
+    """Delete a generation. It gets a name that counts for nothing first: half of a dataset is none.
+
+    Where it has anything that is no part of it, that stays in its place, and the files of the generation go.
+    """
     if not folder.name.startswith(HIDDEN):
+        ours = _files_in(folder)
+        if set(os.listdir(folder)) - ours:
+            for name in sorted(ours, key=lambda name: name == MANIFEST):  # the manifest last: it tells that the rest is ours
+                (folder / name).unlink()
+            return
         hidden = folder.with_name(f"{HIDDEN}{folder.name}.{secrets.token_hex(4)}")
         folder.rename(hidden)
         folder = hidden
     remove_tree(folder, folder.parents[1])
+
+
+def _files_in(folder: Path) -> set[str]:
+    """Return the names of the files of a generation that are there: all with the names of shards where nothing lists them."""
+    names = {name for name in os.listdir(folder) if not is_folder(folder / name)}
+    listed = files_of(folder)
+    return {name for name in names if name in listed or (listed <= BESIDE_SHARDS and is_shard_name(name))}
 
 
 def link_or_copy(old: Path, new: Path) -> None:

@@ -19,7 +19,7 @@ from shardctl.sources.walk import recorded
 from shardctl.stand_ins import path_of
 from shardctl.storage import format_bytes, naming_the_path, printable, refuse_links
 from shardctl.stores import SCHEMES, is_url, parts_of
-from shardctl.tables import GENERATIONS, MANIFEST, STAGING
+from shardctl.tables import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
@@ -228,11 +228,25 @@ def _check_on_store(root: Path) -> None:
 
 
 def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
-    """Raise UsageError if copies of rejected inputs would become inputs, or parts of the dataset."""
-    resolved = folder.resolve()
-    for other in (target, *(root.resolve() for root in roots)):
-        if resolved == other or resolved.is_relative_to(other) or (folder.exists() and not folder.is_dir()):
-            raise UsageError(f"{printable(str(folder))}: rejects can be copied to a folder of their own, not into {other}")
+    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
+
+    A source that is a file has its folder as its base: a copy there would replace the file itself.
+    """
+    resolved, shown = folder.resolve(), printable(str(folder))
+    local = [root.resolve() for root in roots if not brought.is_brought(root)]
+    bases = [root if root.is_dir() else root.parent for root in local]
+    inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
+    around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
+    if inside is not None or (folder.exists() and not folder.is_dir()):
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, not into {printable(str(inside or folder))}"
+        )
+    if around is not None:
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, and {printable(str(around))} is this folder or in it"
+        )
+    if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
+        raise UsageError(f"{shown}: a dataset; rejects can be copied to a folder of their own")
 
 
 def refuse_generation(target: Path) -> None:
@@ -291,6 +305,12 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
+    of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
+    if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
+        raise StorageError(
+            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; bring that back, move the files"
+            " away, or give another destination"
+        )
 
 
 def check_writable(target: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from shardctl.conversion.draft import is_failing
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
 from shardctl.engines.probe import Probe
-from shardctl.errors import Rejection, SourceGoneError, TooManyRejectsError
+from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.sources.brought import begin_of, local, local_path
@@ -22,8 +25,23 @@ from shardctl.sources.formats.streams import compression_of, decompressed
 from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import READ_CHUNK, copy_file, counted, make_folder, naming_the_path, printable, replacing
+from shardctl.storage import (
+    PARTIAL,
+    READ_CHUNK,
+    copy_file,
+    counted,
+    make_folder,
+    naming_the_path,
+    ordinary,
+    printable,
+    refuse_link,
+    replacing,
+    sha256_of,
+)
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, Reject, failures, open_table, read_rejects
+
+COPIES = ".shardctl-copies"
+"""The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""
 
 OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
 """Errors of texts that may be in another encoding."""
@@ -106,28 +124,98 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
 
     A file that is one record is copied whole; of a file of lines its rejected ones are put together in a file of the same
     name; of other files of many records all is copied. What cannot be read is left out. rejects.jsonl goes along. Raises
-    StorageError if `folder` cannot be written.
+    StorageError if `folder` cannot be written, or has a file that would be replaced and is no copy from before.
     """
     copied = 0
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        copies = _Copies(folder)
+        copies.claim(folder / REJECTS, sha256_of(dataset / REJECTS), dataset / REJECTS)
         begun: set[Path] = set()
         rejects = _RejectedRecords(dataset / REJECTS)
-        for row in _rejected_units(dataset):
-            source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
-            records = rejects.of_unit(row)
-            if ".." in Path(row["path"]).parts:
-                continue
-            make_folder(place.parent, folder)  # a link may lead back to the sources
-            with contextlib.suppress(_UnreadableError):
-                if suffix_of(place.name) in LINES and row["first"]:
-                    _append(source, row, records, place, place not in begun)
-                elif place not in begun:
-                    _copy(source, place)
-                begun.add(place)
-                copied += row["rejected"]
+        with _joining(copies) as joined:
+            for row in _rejected_units(dataset):
+                source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
+                records = rejects.of_unit(row)
+                if ".." in Path(row["path"]).parts:
+                    continue
+                make_folder(place.parent, folder)  # a link may lead back to the sources
+                with contextlib.suppress(_UnreadableError):
+                    if suffix_of(place.name) in LINES and row["first"]:
+                        _append(source, row, records, place, joined)
+                    elif place not in begun:
+                        _copy(source, place, copies)
+                    begun.add(place)
+                    copied += row["rejected"]
         copy_file(dataset / REJECTS, folder / REJECTS)
     return copied
+
+
+class _Copies:
+    """The folder of the copies. A file in COPIES has the SHA-256 of each, so that the same command may replace them again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._marks = folder, folder / COPIES
+        self._known = set(_read_marks(self._marks))
+
+    def claim(self, place: Path, sha256: str, source: Path) -> None:
+        """Note that a copy of `source` with this SHA-256 takes a place.
+
+        Raises StorageError if something is there that is neither the same, nor a copy from before, nor another name of
+        `source`: it may be a person's only copy.
+        """
+        name = place.relative_to(self._folder).as_posix()
+        if os.path.lexists(place) and not _is_other_name(place, source):
+            there = sha256_of(place)
+            if there != sha256 and (name, there) not in self._known:
+                raise StorageError(
+                    f"{printable(str(place))}: no copy that --copy-rejects has made, or it was changed since, and a copy is to"
+                    " go there; move it away, or give another folder"
+                )
+        if (name, sha256) not in self._known:
+            self._known.add((name, sha256))
+            with naming_the_path(self._marks), open(self._marks, "a", opener=_ours) as marks:
+                marks.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
+
+
+def _is_other_name(place: Path, source: Path) -> bool:
+    """Return whether this is a hard link to a file, which stays under its own name."""
+    with contextlib.suppress(OSError):
+        return place.samefile(source) and place.resolve() != source.resolve() and place.lstat().st_nlink > 1
+    return False
+
+
+def _ours(path: str, flags: int) -> int:
+    """Open a file that is no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and SHA-256 of the copies of earlier calls. A line that is none is of a call that was killed."""
+    if not os.path.lexists(path):
+        return
+    refuse_link(path)
+    with open(path, "rb", opener=ordinary) as file:
+        for line in file:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                yield record["path"], record["sha256"]
+
+
+@contextlib.contextmanager
+def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, Path]]]:
+    """Yield a dict to which files of lines are added, each with its input, by their places, which they take in the end."""
+    joined: dict[Path, tuple[Path, Path]] = {}
+    try:
+        yield joined
+        for place, (partial, source) in joined.items():
+            copies.claim(place, sha256_of(partial), source)
+            partial.replace(place)
+    except BaseException:
+        for partial, _ in joined.values():
+            with contextlib.suppress(OSError):  # the fault above is the one to tell of
+                partial.unlink(missing_ok=True)
+        raise
 
 
 class _RejectedRecords:
@@ -162,19 +250,21 @@ class _UnreadableError(Exception):
     """An input cannot be read, which is no fault of the folder that its copy goes to."""
 
 
-def _copy(source: Path, place: Path) -> None:
+def _copy(source: Path, place: Path, copies: _Copies) -> None:
     """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
     with replacing(place) as sink:
         for data in _chunks(source, 0, None):
             sink.write(data)
+        sink.sync()
+        copies.claim(place, sink.sha256, source)
 
 
-def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, first: bool) -> None:
-    """Add the rejected lines of a unit to a file."""
+def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, joined: dict[Path, tuple[Path, Path]]) -> None:
+    """Add the rejected lines of a unit to the file that takes `place`."""
     lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
-    if first:
-        place.unlink(missing_ok=True)
-    with open(place, "ab") as out:
+    if place not in joined:
+        joined[place] = place.with_name(f"{place.name}.{secrets.token_hex(4)}{PARTIAL}"), source
+    with open(joined[place][0], "ab") as out:
         for number, line in enumerate(lines, row["first"] - row["skip"]):
             if number in records:
                 out.write(line + b"\n")

@@ -10,15 +10,28 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardctl.metrics.base import Family
+from shardctl.outputs import Form
 from shardctl.storage import naming_the_path
+
+
+def _begins_with_figures(begin: bytes) -> bool:
+    try:
+        first = json.loads(begin.partition(b"\n")[0])
+    except ValueError:
+        return False
+    return isinstance(first, dict) and {"time", "of", "step"} <= first.keys()
+
+
+_FIGURES = Form("file of metrics", _begins_with_figures)
 
 
 class JsonLines:
     """Appends to a file, one write for each line: several processes may append to it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises StorageError."""
+        """Open the file. Raises StorageError, also for one that has anything but figures."""
         self._path = path
+        _FIGURES.check(path)
         with naming_the_path(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`

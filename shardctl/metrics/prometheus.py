@@ -9,9 +9,12 @@ from typing import Any
 
 from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.metrics.base import Family
+from shardctl.outputs import Form
 from shardctl.storage import naming_the_path, printable
 
 LOOPBACK = "127.0.0.1"
+
+_FIGURES = Form("file of metrics", lambda begin: begin.startswith(b"# HELP shardctl_"))
 
 
 class _Registry:
@@ -41,8 +44,9 @@ class PrometheusFile:
     """Replaces a file as a whole each time: a reader never finds half of one."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder of the file. Raises InstallError, StorageError."""
+        """Make the folder of the file. Raises InstallError, StorageError, also for a file that has anything but figures."""
         self._path, self._figures = path, _Registry()
+        _FIGURES.check(path)
         with naming_the_path(path):
             path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import StorageError
+from shardctl.outputs import Form
 from shardctl.storage import printable
 
 _STYLE = """
@@ -37,6 +37,12 @@ figcaption { font-weight: 600; padding: .1rem .3rem; } figure .plot { height: 17
 .js-plotly-plot text { fill: var(--ink) !important; } .js-plotly-plot .hoverlayer text { fill: #ffffff !important; }
 .js-plotly-plot .gridlayer path, .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important; }
 """
+
+
+_BEGIN = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="shardctl">'
+
+PAGE = Form("page", lambda begin: begin.startswith(_BEGIN.encode()))
+"""A page, as a file."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def page(title: str, *parts: Html) -> str:
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
     body = "".join(part.text for part in parts)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        f"{_BEGIN}<title>{text(title)}</title>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}</body></html>\n"
@@ -114,13 +120,5 @@ def page(title: str, *parts: Html) -> str:
 
 
 def write_page(path: Path, content: str) -> None:
-    """Write a page. Raises StorageError."""
-    write_file(path, content.encode())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file. Raises StorageError."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise StorageError(f"{printable(str(path))}: cannot be written ({error.strerror})") from error
+    """Write a page. Raises StorageError, also if another file is there: only a page of before is replaced."""
+    PAGE.write(path, content.encode())

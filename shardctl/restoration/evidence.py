@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterable
@@ -29,6 +30,8 @@ from shardctl.tables import (
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""
+
+_ASIDE = re.compile(rf"(.+)\.[0-9a-f]{{8}}{re.escape(MISPLACED)}", re.DOTALL)
 
 
 UNREAD = ".unreadable"
@@ -137,16 +140,22 @@ def restore_misplaced(
 
 def set_aside(path: Path, suffix: str = MISPLACED) -> str:
     """Rename a file to a name that nothing else has, in the same folder, and return that name."""
-    aside = f"{path.name}.{secrets.token_hex(4)}{suffix}"
+    aside = name_aside(path.name, suffix)
     move(path, path.with_name(aside))
     return aside
 
 
-def delete_misplaced(root: Path) -> None:
-    """Delete the files that were set aside and that belong to nothing."""
+def name_aside(name: str, suffix: str = MISPLACED) -> str:
+    """Return a name that nothing else has, for a file that is set aside."""
+    return f"{name}.{secrets.token_hex(4)}{suffix}"
+
+
+def delete_misplaced(root: Path, names: Collection[str]) -> None:
+    """Delete the files that were set aside and that belong to nothing. `names` are those of all files of the dataset."""
     with naming_the_path(root):
         for left in root.glob(f"*{MISPLACED}"):
-            if is_regular_file(left):
+            found = _ASIDE.fullmatch(left.name)
+            if found is not None and found[1] in names and is_regular_file(left):
                 left.unlink()
 
 

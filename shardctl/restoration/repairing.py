@@ -23,11 +23,11 @@ from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDiff
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import (
-    MISPLACED,
     damaged_files,
     delete_misplaced,
     expected_hashes,
     hash_files,
+    name_aside,
     refuse_folders,
     restore_misplaced,
     shard_names,
@@ -107,7 +107,7 @@ class Repair:
         self.expected = expected_hashes(self.root, self.manifest, self.names, hashes)
         self.held.check()
         self.repaired += restore_misplaced(self.root, self.expected, hashes, unreadable, self.folder)
-        delete_misplaced(self.root)
+        delete_misplaced(self.root, {MANIFEST, *self.manifest.files, *self.names})
         self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
@@ -199,7 +199,7 @@ class Repair:
         if damaged:
             if is_regular_file(self.root / MANIFEST) and begins_like_json(self.root / MANIFEST) is False:
                 # It may be the content of another file. A second name, since there must be a manifest at any moment.
-                _link(self.root / MANIFEST, self.root / f"{MANIFEST}{MISPLACED}")
+                _link(self.root / MANIFEST, self.root / name_aside(MANIFEST))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
