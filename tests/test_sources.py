@@ -70,6 +70,8 @@ def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.jsonl").write_text("\n")
     with pytest.raises(InputError, match="hold no records, only blank lines"):
         shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0)
+    (tmp_path / "in" / "a.jsonl").write_text('{"a": 1}\n')
+    assert shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0).status == "created"
     (tmp_path / "in" / "a.jsonl").write_text("")
     with pytest.raises(InputError, match=r"a.jsonl: is empty; nothing to convert"):
         shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "out", workers=0)

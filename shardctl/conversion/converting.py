@@ -391,7 +391,12 @@ class Conversion:
             with telling_what_is_done(job):
                 made = build(job, np.ones(job.shards, bool), self.before, engine, self.options.max_rejects, self.listener)
                 held.check()
-                write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before, self.place)
+                closing = self._closing(self._seconds() if status == "created" else None)
+                try:
+                    write_dataset(job, closing, self.before, self.place)
+                except InputError:  # the sources hold no records: there is nothing to go on with
+                    self.place.discard(job.folder)
+                    raise
         if self.before is not None:
             checked = self._check_new(job, listing, self.before)
             if checked.loses and self.options.max_rejects is None:
