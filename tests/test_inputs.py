@@ -541,7 +541,7 @@ def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
     shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
-    assert "give its encoding with --encoding (detect finds it)" in reject.message
+    assert "give its encoding with --encoding (detect tries to find it)" in reject.message
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])

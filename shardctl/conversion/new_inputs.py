@@ -16,7 +16,6 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.listing import Listing
-from shardctl.sources.formats.base import DETECT
 from shardctl.sources.labels import some
 from shardctl.storage import counted, printable
 from shardctl.tables import (
@@ -66,7 +65,7 @@ class NewInputs:
 class Checked:
     """What should be checked of new and changed inputs, as `warnings`. `loses` says why they had better not replace the others.
 
-    That is "" unless most of them could not be converted, and files that gave samples before give none now.
+    That is "" unless most of them could not be converted, and changed files give fewer samples than before for it.
     """
 
     warnings: tuple[str, ...] = ()
@@ -82,7 +81,7 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
         return Checked()
     places, new = np.full(len(listing), -1, np.int64), job.folder / NEW_FOLDER
     places[inputs.files] = np.arange(len(inputs.files))
-    records, rejected = _counts(job, places)
+    records, rejected, made = _counts(job, places)
     empty = records <= rejected
     lost, barren = empty & (inputs.samples > 0), empty & (rejected > 0) & inputs.is_new & (not listing.whole)
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
@@ -104,24 +103,25 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
         some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
         why = f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){of_lost}"
         said.append(f"{why}{of_lost.listed}")
-        if failed.sum() > records.sum() * MANY_REJECTS:
-            all_of_them = counted(int(records.sum()), "new or changed input")
-            loses = f"{int(failed.sum()):,} of {all_of_them} could not be converted. {why}"
     if barren.any():
         some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
         said.append(f"{some_are} new, and no sample comes of {of_it}{of_barren}{of_barren.listed}")
+    new_or_changed = counted(int(records.sum()), "new or changed input")
+    fewer = int(np.maximum(inputs.samples - made, 0)[failed > 0].sum())
+    if failed.sum() > records.sum() * MANY_REJECTS and fewer:
+        of_changed = f"{counted(fewer, 'sample')} of changed files would be lost"
+        loses = f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and {of_changed}{of_all}"
     if many and rejected[~(lost | barren)].any():
         were = "was" if rejected.sum() == 1 else "were"
-        new_or_changed = counted(int(records.sum()), "new or changed input")
         said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{of_all.listed}")
     return Checked(tuple(said), loses)
 
 
-def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers]:
-    """Return how many records the chosen files of a job have, and how many of these were rejected: (chosen,) each.
+def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return how many records the chosen files of a job have, how many were rejected, and how many samples came of the others.
 
-    `places` has the place of each file among those that are chosen, -1 for another one: (files,). Blank lines are no records,
-    which a plan counts, unless samples are joined of several records.
+    Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for another one: (files,). Blank
+    lines are no records, which a plan counts, unless samples are joined of several records.
     """
     plan = open_table(job.folder / NEW_FOLDER / PLAN, PLAN_SCHEMA)
     place = places[plan["file"].to_numpy()]
@@ -134,7 +134,7 @@ def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers]:
         of_first = np.array([entry.split == entries[0].split for entry in entries])
         rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
     np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
-    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected
+    return (planned if job.recipe.joins else np.minimum(planned, made + rejected)), rejected, made
 
 
 def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
@@ -171,9 +171,7 @@ class _Reasons:
         found = likely_encodings(example, self._listing) if may_be_encoding(example, self._listing) else []
         if found:
             message, known = message.partition(";")[0], " or ".join(guess.known for guess in found)
-            encoding = (
-                f". The file looks like {known}: write it as UTF-8, or make all anew with --encoding {DETECT} --overwrite"
-            )
+            encoding = f". The file looks like {known}: write it as UTF-8"
         return (
             f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}"
             f"{encoding}"

@@ -69,9 +69,10 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
+    others = "To convert what is left anyway" if count < probe.records else "To convert others, if there are any that can be"
     raise TooManyRejectsError(
         f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance {printable(example.key)}:"
-        f" {printable(why)}.{encoding} To convert what is left anyway: --max-rejects 100%"
+        f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
     )
 
 
@@ -82,14 +83,11 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     found = likely_encodings(reject, listing)
     if len(found) == 1:
         (one,) = found
-        return (
-            f" The file looks like {one.known}: add --encoding {one.name} (or --encoding detect). A line reads then:"
-            f" {one.line}."
-        )
+        return f" The file looks like {one.known}: add --encoding {one.name}. A line reads then: {one.line}."
     if found:
         choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
         return f" Its encoding is not certain; add the one with which a line reads right: {choices}."
-    return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect finds it)."
+    return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect tries to find it)."
 
 
 def may_be_encoding(reject: Reject, listing: Listing) -> bool:

@@ -157,14 +157,15 @@ class Job:
     """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
 
     `fields` are the columns that files of many records are read into; None where a file is one record. `by_field` says that
-    their `label` names the classes. `draw` decides the split of every record where a unit is in several. `recorded` says that
-    the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds` are what
-    a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of the
-    `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date (its
-    SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and
-    `changes` say what differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the
-    end. `url` is the dataset's where that is on an object store, with its files in the folder `base` there; then `folder`
-    holds a copy of the job.
+    their `label` names the classes. `upright` says that masks and objects of records follow the turned image, as those of
+    datasets that older versions made do not. `draw` decides the split of every record where a unit is in several. `recorded`
+    says that the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds`
+    are what a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of
+    the `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date
+    (its SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and `changes` say what
+    differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the end. `url` is the
+    dataset's where that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the
+    job.
     """
 
     folder: Path
@@ -175,6 +176,7 @@ class Job:
     parts: dict[str, str]
     fields: pa.Schema | None = None
     by_field: bool = False
+    upright: bool = True
     draw: Draw | None = None
     shuffle: int | None = None
     recorded: bool = False
@@ -288,7 +290,7 @@ class Job:
             raise ValueError("its shards would be put outside of the dataset's folder")
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
             raise ValueError("it has another recipe")
-        return cls(**{**record, **changed})
+        return cls(**{"upright": False, **record, **changed})
 
     @property
     def records_read(self) -> dict[str, Any] | None:
@@ -297,7 +299,8 @@ class Job:
             return None
         draw = self.draw.to_json() if self.draw else None
         joined = {"joined": True} if self.recipe.joins else {}
-        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **joined}
+        upright = {"upright": True} if self.annotation_rules else {}
+        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **upright, **joined}
 
     @cached_property
     def main_image(self) -> str | None:
@@ -315,7 +318,7 @@ class Job:
 
         Those that an export tells the role of are in the frame of the upright image already, and not among them.
         """
-        if self.fields is None or self.main_image is None:
+        if self.fields is None or self.main_image is None or not self.upright:
             return {}
         frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
         objects = objects_of_records(self.fields, self.recipe)
@@ -545,6 +548,7 @@ def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "fields": _decoded(record["schema"]),
         "by_field": bool(record["by_field"]),
+        "upright": record.get("upright") is True,
         "draw": Draw.from_json(draw) if draw else None,
     }
 

@@ -169,6 +169,8 @@ def guess_encodings(data: bytes) -> list[Guess]:
     readings: dict[str, str] = {}
     for name in order:
         text = sample.decode(name, "replace")
+        if _is_broken(text) and not _is_broken(first):
+            continue
         if best[name][0] >= max(top - apart, _POSSIBLE) and text not in readings:
             readings[text] = name
     texts = list(readings)[:_MOST]
@@ -193,10 +195,18 @@ _MOST = 3
 _NAMES = 0.8
 """The score of characters that are common ones of a script, and not in the proportion of sentences: a list of names."""
 
+_LONGEST = 4
+"""Bytes of the longest character."""
+
 _SHOWN_BYTES = 240
 
 _SHOWN = 60
 """Characters of a line that are shown."""
+
+
+def _is_broken(text: str) -> bool:
+    """Return whether an encoding cannot be that of a text, whose last character may be cut off."""
+    return "\ufffd" in text[:-_LONGEST]
 
 
 def _doubtful(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -274,6 +274,9 @@ class _Planning:
         reading = {name: value for name, value in self.before.reading.items() if name in ("fields", "by_field")}
         self._refuse_unmoved_masks(reading.get("fields"))
         job = Job(self.folder, self.roots, self.recipe, EMPTY, (), {}, **reading)
+        left = [] if self.before.reading.get("upright") else list(replace(job, layout=before).annotation_rules)
+        if left:
+            raise AnewError(f"an older version read {some(left)} without a look at how EXIF turns the images")
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
             come, gone = (

@@ -33,7 +33,7 @@ JSON text of values that fit no common type."""
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
-OTHER_ENCODING = "give its encoding with --encoding (detect finds it), or recode the file"
+OTHER_ENCODING = "give its encoding with --encoding (detect tries to find it), or recode the file"
 """What to do with a text that is not UTF-8, for messages."""
 
 _WIDE_MARKS = (
