@@ -34,7 +34,8 @@ class Environment:
     project: Path
 
     def run(self, *arguments: object, compiler: bool = True, imaging: str = "") -> str:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        others = ("PYTHONPATH", "SHARDCTL_FRAMEWORKS", "SHARDCTL_BROWSER")  # of these setup.sh would install more
+        environment = {name: value for name, value in os.environ.items() if name not in others}
         environment["SHARDCTL_IMAGING"] = imaging
         if not compiler:
             environment |= {"CC": "/no/compiler", "PATH": str(self.folder / "bin")}

@@ -154,10 +154,9 @@ def refuse_to_replace(target: Path, files: Mapping[str, bytes]) -> None:
 
 def _refuse_others_beside(target: Path) -> None:
     """Raise StorageError if something is beside a dataset with a name that it needs to give way, and was not made here."""
-    if (target / MANIFEST).exists():
-        for path in (_beside(target), _trash(target)):
-            if os.path.lexists(path) and not _is_empty(path):
-                raise _not_ours(path)
+    for path in (_beside(target), _trash(target)):
+        if os.path.lexists(path) and not _is_empty(path) and (target / MANIFEST).exists():
+            raise _not_ours(path)
 
 
 def _not_ours(path: Path) -> StorageError:
