@@ -22,7 +22,14 @@ EACH = 4
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SURE = re.compile(r"(mask|label|annot|annotation|segmentation|trimap)s?$|segs?$")
 """Words for masks. Those of `_LIKELY` are also said of pictures, such as what a blurred one should become."""
-_LIKELY = re.compile(rf"{_SURE.pattern}|^(gt|truth|groundtruth)$")
+_LIKELY = re.compile(
+    rf"{_SURE.pattern}|^(gt|truth|groundtruth|semantics?|instances?|panoptic|parsing|segments?|silhouettes?|stuffthingmaps)$"
+)
+_OF_PICTURES = re.compile(
+    r"^(depths?|disparity|disparities|disp|flow|thermal|infrared|ir|nir|swir|lwir|edges?|canny|sketch(es)?|lineart|contours?"
+    r"|normals?|gr[ae]y|gr[ae]yscale|mono|monochrome|luma|heights?|dem|dsm|sar|heatmaps?|saliency|mattes?|alphas?)$"
+)
+"""Words for pictures that have one number for each pixel and are no masks of classes."""
 _OF_IMAGES = frozenset(("image", "images", "img", "imgs", "rgb", "input", "inputs"))
 
 _END_OF_MASK = re.compile(
@@ -44,10 +51,12 @@ class Found(NamedTuple):
 
 
 class _Pixels(NamedTuple):
-    """How many PNGs have one number for each pixel, or colours."""
+    """How many PNGs have one number for each pixel, or colours; and how many of the first have a palette, or at most 16 values,
+    as few pictures have."""
 
     plain: int
     colours: int
+    few_values: int
 
     @property
     def are_plain(self) -> bool:
@@ -55,29 +64,50 @@ class _Pixels(NamedTuple):
         return self.plain > 0 and self.plain >= self.colours
 
     @property
+    def have_few_values(self) -> bool:
+        """Most have a palette or at most 16 values."""
+        return self.are_plain and 2 * self.few_values > self.plain
+
+    @property
     def are_colours(self) -> bool:
         """Most have colours."""
         return self.colours > self.plain
+
+
+class _Kind(NamedTuple):
+    """What the header of a PNG says of a pixel."""
+
+    bits: int
+    colour_type: int
+
+
+_GREY, _PALETTE = 0, 3
+"""Colour types of PNG with one number for each pixel."""
+
+_BITS_OF_PICTURES = 8
+"""Grey pictures have these bits or more for each pixel."""
 
 
 class _Begins:
     """The beginnings of images, each read once: it may be a request to a store."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Path, int | None] = {}
+        self._kinds: dict[Path, _Kind | None] = {}
 
     def pixels(self, paths: Sequence[Path]) -> _Pixels:
         """Return what the PNGs among some images have."""
-        kinds = [self._kind(path) for path in paths]
-        return _Pixels(sum(kind in (0, 3) for kind in kinds), sum(kind in (2, 4, 6) for kind in kinds))
+        kinds = [kind for path in paths if (kind := self._kind(path)) is not None]
+        plain = [kind for kind in kinds if kind.colour_type in (_GREY, _PALETTE)]
+        few_values = sum(kind.colour_type == _PALETTE or kind.bits < _BITS_OF_PICTURES for kind in plain)
+        return _Pixels(len(plain), sum(kind.colour_type in (2, 4, 6) for kind in kinds), few_values)
 
     def are_plain(self, images: Sequence[Listed]) -> bool:
         """Return whether a few images have one number for each pixel, so that they may be masks themselves."""
         return all(self.pixels([images[place].opened]).plain for place in spread(len(images), EACH))
 
-    def _kind(self, path: Path) -> int | None:
+    def _kind(self, path: Path) -> _Kind | None:
         if path not in self._kinds:
-            self._kinds[path] = _colour_type(path)
+            self._kinds[path] = _kind_of(path)
         return self._kinds[path]
 
 
@@ -93,18 +123,23 @@ def look_for_masks(images: Images) -> Iterator[Found]:
 
 
 def _as_folder(images: Images, begins: _Begins, folder: str, some: Sequence[Listed]) -> Found | None:
-    """Tell a folder of masks: its name or that of another says so, and images of the other have the same names."""
+    """Tell a folder of masks: its name or that of another says so, and images of the other have the same names.
+
+    Where only the name of the other says so, the folder may have any pictures, such as of depth or heat: its pixels decide.
+    """
     few = [one for one in (some[place] for place in spread(len(some), EACH)) if one.name.lower().endswith(".png")]
     for beside in sorted(images.folders, key=lambda each: not _OF_IMAGES & _words_apart(each, folder)) if few else ():
         ours, theirs = _words_apart(folder, beside), _words_apart(beside, folder)
         is_likely, is_sure, has_images = _has(_LIKELY, ours), _has(_SURE, ours), bool(_OF_IMAGES & theirs)
         if _has(_LIKELY, theirs) or not (is_likely or (has_images and not _OF_IMAGES & ours)):
             continue
+        if _has(_OF_PICTURES, ours) and not is_sure:
+            continue
         pairs = [(one, name) for one in few if (name := _name_of_image(images, one, beside))]
         if len(pairs) < _most(len(few)):
             continue
         pixels = begins.pixels([one.opened for one, _ in pairs])
-        if pixels.are_plain:
+        if pixels.are_plain and (is_likely or pixels.have_few_values):
             are_masks = is_sure or not begins.are_plain(images.some[images.folders.index(beside)])
         else:
             are_masks = pixels.are_colours and is_sure and has_images
@@ -178,13 +213,13 @@ def _where_they_part(folder: str, other: str) -> tuple[str, str]:
     return "/".join(one[: place + 1]), "/".join(two[: place + 1])
 
 
-def _colour_type(path: Path) -> int | None:
-    """Return the colour type of a PNG: 0 is grey, 3 a palette. None for what is no PNG."""
+def _kind_of(path: Path) -> _Kind | None:
+    """Return what the header of a PNG says of a pixel. None for what is no PNG."""
     try:
         begin = begin_of(str(path), 26)
     except (OSError, Rejection):
         return None
-    return begin[25] if len(begin) == 26 and begin.startswith(b"\x89PNG\r\n") else None
+    return _Kind(begin[24], begin[25]) if len(begin) == 26 and begin.startswith(b"\x89PNG\r\n") else None
 
 
 def _shown(path: str) -> str:

@@ -309,6 +309,28 @@ def test_numbers_and_classes_of_equal_names_are_no_annotations(tmp_path: Path) -
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).warnings == ()
 
 
+@pytest.mark.parametrize("images", ["rgb", "images", "input"])
+@pytest.mark.parametrize(
+    ("other", "mode"),
+    [("depth", "I;16"), ("thermal", "L"), ("edges", "L"), ("edges", "1"), ("gt_depth", "I;16"), ("nir", "L"), ("other", "L")],
+)
+def test_other_pictures_beside_images_are_no_masks(tmp_path: Path, images: str, other: str, mode: str) -> None:
+    for name in NAMES:
+        save(tmp_path / "in" / images / f"{name}.png")
+        save(tmp_path / "in" / other / f"{name}.png", mode)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "mode"), [("depth_masks", "L"), ("labels", "I;16"), ("semantic", "L"), ("other", "P"), ("other", "1")]
+)
+def test_names_or_few_values_tell_masks(tmp_path: Path, other: str, mode: str) -> None:
+    for name in NAMES:
+        save(tmp_path / "in" / "images" / f"{name}.png")
+        save(tmp_path / "in" / other / f"{name}.png", mode)
+    assert f"{other} looks like masks of the images in" in only_warning(tmp_path / "in", tmp_path / "out")
+
+
 def test_few_requests_to_a_store(bucket: str, object_server: ObjectServer, tmp_path: Path) -> None:
     store = open_store(bucket)
     for folder, mode in (("classes/cat", "RGB"), ("classes/dog", "L"), ("pairs/images", "RGB"), ("pairs/masks", "L")):
