@@ -331,6 +331,74 @@ def test_names_or_few_values_tell_masks(tmp_path: Path, other: str, mode: str) -
     assert f"{other} looks like masks of the images in" in only_warning(tmp_path / "in", tmp_path / "out")
 
 
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    """Six images of cats and six of dogs, in folders that give their classes."""
+    for name in ANIMALS:
+        save(tmp_path / "in" / name)
+    return tmp_path / "in"
+
+
+ANIMALS = [f"{folder}/{number}.jpg" for folder in ("cat", "dog") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("checksums.csv", "filename,md5\n" + "".join(f"{name},{at:032x}\n" for at, name in enumerate(ANIMALS))),
+        ("sizes.jsonl", "".join(json.dumps({"path": name, "width": 8, "height": 8}) + "\n" for name in ANIMALS)),
+        ("cat/files.csv", "file\n0.jpg\n1.jpg\n"),
+        ("filelist.txt", "".join(f"{name} {600 + at}\n" for at, name in enumerate(ANIMALS))),
+        ("filelist.txt", "".join(f"{name} {at:032x} 600\n" for at, name in enumerate(ANIMALS))),
+        ("pairs.txt", "".join(f"{name} {600 + at % 6}\n" for at, name in enumerate(ANIMALS))),
+        ("same.txt", "".join(f"{name} 600\n" for name in ANIMALS)),
+        ("sizes.json", '{"cat/0.jpg": {"w": 3}}'),
+        ("sizes.json", json.dumps({name: [at, 8] for at, name in enumerate(ANIMALS)})),
+        ("sums.json", json.dumps({name: f"{at:032x}" for at, name in enumerate(ANIMALS)})),
+    ],
+)
+def test_lists_without_labels_beside_class_folders_are_none(classes: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(classes / name, text)
+    assert shardctl.convert(classes, tmp_path / "out", workers=0, dry_run=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("all.csv", "filename,label\n" + "".join(f"{name},{at % 3}\n" for at, name in enumerate(ANIMALS))),
+        ("all.csv", "filename,Breed\n" + "".join(f"{name},a\n" for name in ANIMALS)),
+        ("all.jsonl", "".join(json.dumps({"file_name": name, "caption": "a photo"}) + "\n" for name in ANIMALS)),
+        ("all.txt", "".join(f"{name} {at % 3}\n" for at, name in enumerate(ANIMALS))),
+        ("all.txt", "".join(f"{name} a photo of number {at}\n" for at, name in enumerate(ANIMALS))),
+        ("all.json", json.dumps({name: {"class": "a"} for name in ANIMALS})),
+        ("all.json", json.dumps({name: [f"a photo of {name}"] for name in ANIMALS})),
+    ],
+)
+def test_lists_with_labels_beside_class_folders_are_said(classes: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(classes / name, text)
+    warning = only_warning(classes, tmp_path / "out")
+    assert f"{name} names images" in warning
+    assert warning.endswith((".csv", ".csv'", ".jsonl", ".jsonl'"))
+
+
+@pytest.mark.parametrize("rows", [ANIMALS[:6], [*ANIMALS, "none.jpg"]])
+def test_the_option_takes_a_table_that_has_not_all_images(cli: Any, classes: Path, tmp_path: Path, rows: list[str]) -> None:
+    write(classes / "all.csv", "filename,label\n" + "".join(f"{name},{at % 3}\n" for at, name in enumerate(rows)))
+    _, _, option = only_warning(classes, tmp_path / "out").partition(": ")
+    assert option.endswith("all.csv --lenient-labels")
+    ran = cli("convert", classes, tmp_path / "out", "--workers", 0, "--json", *shlex.split(option))
+    assert (ran.code, ran.json["samples"], ran.json["warnings"]) == (0, 12, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("all.json", '{"images/a.jpg": "cat"}'), ("all.txt", "images/a.jpg cat\n"), ("all.csv", "path,score\nimages/a.jpg,1\n")],
+)
+def test_lists_that_have_not_all_images(photos: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(photos / name, text)
+    assert only_warning(photos, tmp_path / "out").endswith("all.csv' --lenient-labels")
+
+
 def test_few_requests_to_a_store(bucket: str, object_server: ObjectServer, tmp_path: Path) -> None:
     store = open_store(bucket)
     for folder, mode in (("classes/cat", "RGB"), ("classes/dog", "L"), ("pairs/images", "RGB"), ("pairs/masks", "L")):
