@@ -22,7 +22,7 @@ from typing import Any
 from shardctl.annotations.inputs import stem
 from shardctl.annotations.listed import SUFFIXES as OF_IMAGES
 from shardctl.annotations.listed import Images, joined
-from shardctl.annotations.unused_masks import look_for_masks
+from shardctl.annotations.unused_masks import Found, look_for_masks
 from shardctl.annotations.yolo import NAMES, OVERSHOOT, YAML
 from shardctl.errors import Rejection
 from shardctl.sources.brought import begin_of, stretch_of
@@ -97,12 +97,23 @@ class Unused:
 
 def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
     """Say which files look like annotations or labels of the images, and the option that takes them."""
-    found = {f"masks {folder}": sentence for folder, sentence in look_for_masks(images)}
+    masks = {f"masks {each.folder}": each for each in look_for_masks(images)}
+    found = {kind: each.sentence for kind, each in masks.items()}
     for files in unused.places:
         for kind, sentence in _looked_at(files, images):
-            found.setdefault(kind, sentence)
+            found.setdefault(kind, f"{sentence}{_beside_masks(kind.partition(' ')[0], list(masks.values()))}")
     has_yaml = any(kind.startswith(_YAML) for kind in found)
     return [sentence for kind, sentence in found.items() if not (has_yaml and kind.startswith("yolo "))]
+
+
+def _beside_masks(form: str, masks: Sequence[Found]) -> str:
+    """Return what the option for annotations of a form needs where a name in them may be that of an image or of its mask."""
+    alike = [each for each in masks if (each.have_same_stem if form in _BY_STEM else each.have_same_name)]
+    if not alike or form not in (*_BY_STEM, "coco"):
+        return ""
+    if len(alike) == 1 and alike[0].option:
+        return f" {alike[0].option}"
+    return f" with {_shown(alike[0].images)} as the source, as masks have the names of their images"
 
 
 @dataclass(frozen=True)
@@ -427,6 +438,9 @@ def _as_yaml(seen: _Seen) -> _Look | None:
 
 
 _YAML = "data.yaml"
+_BY_STEM = ("yolo", "voc", _YAML)
+"""Annotations that name images without their endings."""
+
 _OF_NAMES, _OF_SPLITS = re.compile(rb"^names\s*:", re.MULTILINE), re.compile(rb"^(train|val|path)\s*:", re.MULTILINE)
 
 

@@ -44,10 +44,18 @@ _ENDS_OF_IMAGES = ("", "_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 
 
 class Found(NamedTuple):
-    """What looks like masks, and what to say of it."""
+    """What looks like masks of the images in a folder, and what to say of it.
+
+    `option` takes them as they are, "" if they must be changed first. Annotations that name an image without its ending may
+    mean a mask if `have_same_stem`, those that name it with its ending if `have_same_name`.
+    """
 
     folder: str
     sentence: str
+    images: str
+    option: str
+    have_same_stem: bool
+    have_same_name: bool
 
 
 class _Pixels(NamedTuple):
@@ -149,7 +157,11 @@ def _as_folder(images: Images, begins: _Begins, folder: str, some: Sequence[List
             root = str(one.opened)[: -len(joined(folder, one.name))]
             changes = [] if stem(one.name) == name else [f"name each as its image ({name}.png, not {one.name})"]
             said = f"{_shown(root + mask)} looks like masks of the images in {_shown(root + image)}"
-            return Found(root + mask, _sentence(said, changes, pixels, root + mask))
+            sentence = _sentence(said, changes, pixels, root + mask)
+            option = "" if changes or pixels.are_colours else _option(root + mask)
+            have_same_stem = any(stem(one.name) == name for one, name in pairs)
+            have_same_name = any(images.are_there([joined(beside, one.name) for one, _ in pairs]))
+            return Found(root + mask, sentence, root + image, option, have_same_stem, have_same_name)
     return None
 
 
@@ -170,7 +182,8 @@ def _as_neighbours(images: Images, begins: _Begins, folder: str, some: Sequence[
             at, name = str(of_images[few[0]].opened.parent), found[few[0]]
             image = f"{stem(of_images[few[0]].name)}.png"
             changes = [f"move them to a folder of their own, each with the name of its image ({image}, not {name})"]
-            return Found(at, _sentence(f"{_shown(at)} has what looks like masks beside their images", changes, pixels, "DIR"))
+            sentence = _sentence(f"{_shown(at)} has what looks like masks beside their images", changes, pixels, "DIR")
+            return Found(at, sentence, at, "", have_same_stem=False, have_same_name=False)
     return None
 
 
@@ -178,8 +191,11 @@ def _sentence(said: str, changes: list[str], pixels: _Pixels, folder: str) -> st
     if pixels.are_colours:
         changes = [*changes, "save them with one number for each pixel in place of colours"]
     before = f"{printable('; '.join(changes))}; then " if changes else ""
-    option = f"--labels {shlex.quote('masks:' + _shown(folder))}"
-    return f"{said}, and each of them becomes a sample of its own; to keep them with their images: {before}{option}"
+    return f"{said}, and each of them becomes a sample of its own; to keep them with their images: {before}{_option(folder)}"
+
+
+def _option(folder: str) -> str:
+    return f"--labels {shlex.quote('masks:' + _shown(folder))}"
 
 
 def _name_of_image(images: Images, mask: Listed, folder: str) -> str | None:

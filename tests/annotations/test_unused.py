@@ -155,9 +155,10 @@ def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cl
         make(photos)
     write(photos / "data.yaml", "path: .\ntrain: images\nnames:\n  0: cat\n  1: dog\n")
     ran = cli("convert", photos, tmp_path / "out", "--workers", 0, "--json", "--dry-run")
-    found = [warning.rpartition("--labels ")[2] for warning in ran.json["warnings"]]
-    wanted = ("masks:{}/masks", "yolo:{}/data.yaml", "coco:{}/instances.json")
-    assert sorted(found) == sorted(shlex.quote(each.format(photos)) for each in wanted)
+    found = [shlex.split(warning.partition(": --labels ")[2]) for warning in ran.json["warnings"]]
+    of_masks = f"masks:{photos}/masks"
+    wanted = ([of_masks], [f"yolo:{photos}/data.yaml", "--labels", of_masks], [f"coco:{photos}/instances.json"])
+    assert sorted(found) == sorted(wanted)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +398,35 @@ def test_the_option_takes_a_table_that_has_not_all_images(cli: Any, classes: Pat
 def test_lists_that_have_not_all_images(photos: Path, tmp_path: Path, name: str, text: str) -> None:
     write(photos / name, text)
     assert only_warning(photos, tmp_path / "out").endswith("all.csv' --lenient-labels")
+
+
+def png_coco(folder: Path) -> None:
+    images = [{**image, "file_name": f"{name}.png"} for image, name in zip(COCO["images"], NAMES, strict=True)]  # type: ignore[dict-item]
+    write(folder / "all.json", json.dumps({**COCO, "images": images}))
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "suffix"), [(yolo, "YOLO", "jpg"), (voc, "VOC", "jpg"), (yolo, "YOLO", "png"), (png_coco, "COCO", "png")]
+)
+@pytest.mark.parametrize(("folders", "mode"), [(("masks",), "L"), (("masks", "labels_seg"), "L"), (("masks",), "RGB")])
+def test_the_option_is_taken_beside_masks_of_the_same_names(
+    cli: Any, tmp_path: Path, make: Any, what: str, suffix: str, folders: tuple[str, ...], mode: str
+) -> None:
+    source = tmp_path / "in"
+    for name in NAMES:
+        save(source / "images" / f"{name}.{suffix}")
+        for folder in folders:
+            save(source / folder / f"{name}.png", mode)
+    make(source)
+    warnings = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True).warnings
+    (option,) = [each.partition(": ")[2] for each in warnings if f"looks like {what}" in each]
+    option, _, images = option.partition(" with ")
+    options = shlex.split(option)
+    assert options[2:] == (["--labels", f"masks:{source}/masks"] if (folders, mode) == (("masks",), "L") else [])
+    source = Path(images.partition(" as the source")[0]) if images else source
+    ran = cli("convert", source, tmp_path / "out", "--workers", 0, "--json", *options)
+    assert (ran.code, ran.json["samples"]) == (0, 3)
+    assert {"objects", *(["mask"] if options[2:] else [])} <= set(shardctl.open(tmp_path / "out")[0])
 
 
 def test_few_requests_to_a_store(bucket: str, object_server: ObjectServer, tmp_path: Path) -> None:
