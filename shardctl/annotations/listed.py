@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.labels import hash_names
+from shardctl.sources.splits import named_as_splits
 from shardctl.spread import spread
 
 SUFFIXES = tuple(
@@ -43,6 +44,12 @@ class Images:
     folders: Sequence[str]
     table: pa.Table
     hashes: npt.NDArray[np.uint64]
+
+    @cached_property
+    def have_class_folders(self) -> bool:
+        """Whether the folders give the images their classes, as `--labels auto` does where there are no other labels."""
+        names = sorted({folder.rpartition("/")[2] for folder in self.folders} - {""})
+        return len(names) > 1 and len(named_as_splits(names)) < len(names)
 
     @cached_property
     def _sorted(self) -> npt.NDArray[np.uint64]:

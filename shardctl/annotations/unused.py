@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -22,11 +22,11 @@ from typing import Any
 from shardctl.annotations.inputs import stem
 from shardctl.annotations.listed import SUFFIXES as OF_IMAGES
 from shardctl.annotations.listed import Images, joined
-from shardctl.annotations.unused_masks import look_for_masks
+from shardctl.annotations.unused_masks import Found, look_for_masks
 from shardctl.annotations.yolo import NAMES, OVERSHOOT, YAML
 from shardctl.errors import Rejection
 from shardctl.sources.brought import begin_of, stretch_of
-from shardctl.sources.labels import FILE_COLUMNS
+from shardctl.sources.labels import FILE_COLUMNS, LIKE_LABELS
 from shardctl.sources.walk import FoundFile
 from shardctl.stand_ins import source_of
 from shardctl.storage import printable
@@ -97,12 +97,23 @@ class Unused:
 
 def warnings_of_unused(unused: Unused, images: Images) -> list[str]:
     """Say which files look like annotations or labels of the images, and the option that takes them."""
-    found = {f"masks {folder}": sentence for folder, sentence in look_for_masks(images)}
+    masks = {f"masks {each.folder}": each for each in look_for_masks(images)}
+    found = {kind: each.sentence for kind, each in masks.items()}
     for files in unused.places:
         for kind, sentence in _looked_at(files, images):
-            found.setdefault(kind, sentence)
+            found.setdefault(kind, f"{sentence}{_beside_masks(kind.partition(' ')[0], list(masks.values()))}")
     has_yaml = any(kind.startswith(_YAML) for kind in found)
     return [sentence for kind, sentence in found.items() if not (has_yaml and kind.startswith("yolo "))]
+
+
+def _beside_masks(form: str, masks: Sequence[Found]) -> str:
+    """Return what the option for annotations of a form needs where a name in them may be that of an image or of its mask."""
+    alike = [each for each in masks if (each.have_same_stem if form in _BY_STEM else each.have_same_name)]
+    if not alike or form not in (*_BY_STEM, "coco"):
+        return ""
+    if len(alike) == 1 and alike[0].option:
+        return f" {alike[0].option}"
+    return f" with {_shown(alike[0].images)} as the source, as masks have the names of their images"
 
 
 @dataclass(frozen=True)
@@ -237,20 +248,123 @@ def _first_of(name: bytes, text: bytes) -> dict[str, Any]:
 def _as_names(seen: _Seen) -> _Look | None:
     """Tell an object whose names are those of images."""
     first = _FIRST_NAME.match(seen.begin)
-    return _of_names(seen, [first[1].decode("utf-8", "replace")] if first else [])
+    name = first[1].decode("utf-8", "replace") if first else ""
+    return _of_names(seen, [name], dict(_pairs(seen))) if name.endswith(OF_IMAGES) else None
 
 
 _FIRST_NAME = re.compile(rb'\s*\{\s*"([^"\\]+)"\s*:')
 
 
-def _of_names(seen: _Seen, names: Sequence[str]) -> _Look | None:
-    """Return what is said of a list that nearly all begin with the name of an image, with its ending."""
+def _pairs(seen: _Seen) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a JSON object, but for those that are cut."""
+    text, decoder = seen.begin.decode("utf-8-sig", "replace"), json.JSONDecoder()
+    place = text.find("{") + 1
+    try:
+        while name := _NAME.match(text, place):
+            value, place = decoder.raw_decode(text, name.end())
+            yield name[1], value
+    except (ValueError, RecursionError):
+        return
+
+
+_NAME = re.compile(r'[\s,]*"([^"\\]+)"\s*:\s*')
+
+
+def _of_names(seen: _Seen, names: Sequence[str], told: Mapping[str, Any]) -> _Look | None:
+    """Return what is said of a list that nearly all begin with the name of an image, with its ending.
+
+    `names` are the first ones, `told` is what the list has for each name as far as it was read.
+    """
     there = [name for name in names if name.endswith(OF_IMAGES) and seen.names_image(name) is not None]
-    if not there or 2 * len(there) < len(names):
+    if not there or 2 * len(there) < len(names) or (seen.images.have_class_folders and not _are_labels(list(told.values()))):
         return None
-    path = seen.file.opened
-    what = f"write it as a CSV file with the columns {FILE_COLUMNS[0]} and label; then {_option('', f'{stem(path)}.csv')}"
+    path, folder = seen.file.opened, seen.names_image(there[0]) or ""
+    option = f"{_option('', f'{stem(path)}.csv')}{_lenient(seen, folder, told)}"
+    what = f"write it as a CSV file with the columns {FILE_COLUMNS[0]} and label; then {option}"
     return path, f"{_shown(path)} names images, and nothing uses it: {what}"
+
+
+def _are_labels(values: Sequence[Any]) -> bool:
+    """Return whether what a list says of its images may be labels, which repeat, or captions. Sizes and checksums are neither:
+    sizes repeat too, but numbers of classes are small. A list of numbers is a size or a box without a class."""
+    inner = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    if any(isinstance(each, dict) for each in inner):
+        return _are_of_labels(name for each in inner if isinstance(each, dict) for name in each)
+    words = [str(each) for value in values for each in (_texts_of(value) if isinstance(value, list) else [value])]
+    captions = sum(sum(map(str.isalpha, each.split())) > 2 for each in words)
+    numbers = [number for each in words if (number := _number(each)) is not None]
+    do_repeat = 1 < len(set(words)) <= len(words) / 2
+    return (do_repeat and all(abs(number) < len(words) for number in numbers)) or 2 * captions > len(words) > 0
+
+
+def _texts_of(values: Sequence[Any]) -> list[str]:
+    return [each for each in values if isinstance(each, str)]
+
+
+def _are_of_labels(columns: Iterable[Any]) -> bool:
+    """Return whether the name of a column is one for labels, captions or objects."""
+    return any(
+        column.lower() in LIKE_LABELS or not _OF_LABELS.isdisjoint(map(str.lower, _WORDS.findall(column)))
+        for column in columns
+        if isinstance(column, str)
+    )
+
+
+_OF_LABELS = frozenset(
+    (
+        "label",
+        "labels",
+        "class",
+        "classes",
+        "classname",
+        "category",
+        "categories",
+        "target",
+        "targets",
+        "tag",
+        "tags",
+        "species",
+        "breed",
+        "attribute",
+        "attributes",
+        "caption",
+        "captions",
+        "text",
+        "texts",
+        "description",
+        "descriptions",
+        "prompt",
+        "prompts",
+        "sentence",
+        "sentences",
+        "comment",
+        "comments",
+        "object",
+        "objects",
+        "bbox",
+        "bboxes",
+        "box",
+        "boxes",
+        "xmin",
+        "ymin",
+        "keypoints",
+        "polygon",
+        "polygons",
+        "segmentation",
+        "annotation",
+        "annotations",
+    )
+)
+
+
+def _lenient(seen: _Seen, folder: str, names: Iterable[str]) -> str:
+    """Return the option that a file needs if it was read as a whole, and has no row for an image, or one for none."""
+    if not seen.is_whole:
+        return ""
+    paths = [joined(folder, name) for name in dict.fromkeys(names)]
+    whole = [path for path in paths if path.endswith(OF_IMAGES)]
+    there = seen.images.are_there(whole) + seen.images.are_images([path for path in paths if not path.endswith(OF_IMAGES)])
+    return "" if all(there) and len(paths) >= len(seen.images.hashes) else " --lenient-labels"
 
 
 def _parts(seen: _Seen) -> Iterator[bytes]:
@@ -264,8 +378,10 @@ def _as_lines(seen: _Seen) -> _Look | None:
     if not rows:
         return None
     if not _names_image(seen.file, seen.images):
-        names = [row[0].rstrip(b",").decode("utf-8", "replace") for row in rows[:EACH] if len(row) > 1]
-        return _of_names(seen, names) if len(names) == len(rows[:EACH]) else None
+        if not all(len(row) > 1 for row in rows[:EACH]):
+            return None
+        told = dict(_names_in_lines(seen))
+        return _of_names(seen, list(told)[:EACH], told)
     folder = seen.names_image(stem(seen.file.path.rpartition("/")[2]))
     place = _common(seen.files)
     if all(map(_is_yolo, rows)):
@@ -288,7 +404,15 @@ def _is_yolo(row: Sequence[bytes]) -> bool:
     )
 
 
-def _number(word: bytes) -> float | None:
+def _names_in_lines(seen: _Seen) -> Iterator[tuple[str, str]]:
+    """Yield the first word of each line and the rest of it."""
+    for line in seen.begin.decode("utf-8", "replace").split("\n")[: None if seen.is_whole else -1]:
+        name, *rest = line.split(maxsplit=1) or [""]
+        if name:
+            yield name.rstrip(","), "".join(rest).strip()
+
+
+def _number(word: bytes | str) -> float | None:
     try:
         return float(word)
     except ValueError:
@@ -314,6 +438,9 @@ def _as_yaml(seen: _Seen) -> _Look | None:
 
 
 _YAML = "data.yaml"
+_BY_STEM = ("yolo", "voc", _YAML)
+"""Annotations that name images without their endings."""
+
 _OF_NAMES, _OF_SPLITS = re.compile(rb"^names\s*:", re.MULTILINE), re.compile(rb"^(train|val|path)\s*:", re.MULTILINE)
 
 
@@ -325,6 +452,8 @@ def _as_table(seen: _Seen) -> _Look | None:
         folder = _folder_named_by(names, column, seen)
         if folder is None:
             continue
+        if seen.images.have_class_folders and not _are_of_labels(each for row in rows for each in row if each != column):
+            return None
         changes = ["write it as JSON lines"] if seen.file.suffix == ".json" else []
         if column not in FILE_COLUMNS:
             changes.append(f"call this column {FILE_COLUMNS[0]}")
@@ -335,7 +464,8 @@ def _as_table(seen: _Seen) -> _Look | None:
         first = f"{'; '.join(changes)}; then " if changes else ""
         what = f"{_shown(seen.file.opened)} names images in its column {printable(column)}, and nothing uses it"
         written = f"{seen.file.opened}l" if seen.file.suffix == ".json" else seen.file.opened
-        return seen.file.opened, f"{what}: {first}{_option('', written)}"
+        every = [row[column] for row in _rows(seen) if _is_text(row.get(column))]
+        return seen.file.opened, f"{what}: {first}{_option('', written)}{_lenient(seen, folder, every)}"
     return None
 
 

@@ -155,9 +155,10 @@ def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cl
         make(photos)
     write(photos / "data.yaml", "path: .\ntrain: images\nnames:\n  0: cat\n  1: dog\n")
     ran = cli("convert", photos, tmp_path / "out", "--workers", 0, "--json", "--dry-run")
-    found = [warning.rpartition("--labels ")[2] for warning in ran.json["warnings"]]
-    wanted = ("masks:{}/masks", "yolo:{}/data.yaml", "coco:{}/instances.json")
-    assert sorted(found) == sorted(shlex.quote(each.format(photos)) for each in wanted)
+    found = [shlex.split(warning.partition(": --labels ")[2]) for warning in ran.json["warnings"]]
+    of_masks = f"masks:{photos}/masks"
+    wanted = ([of_masks], [f"yolo:{photos}/data.yaml", "--labels", of_masks], [f"coco:{photos}/instances.json"])
+    assert sorted(found) == sorted(wanted)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +308,125 @@ def test_numbers_and_classes_of_equal_names_are_no_annotations(tmp_path: Path) -
     write(tmp_path / "in" / "runs.csv", "id,loss\n3,1.0\n" + "".join(f"{step},0.1\n" for step in range(100, 200)))
     write(tmp_path / "in" / "questions.json", json.dumps({"annotations": [{"image_id": 1, "answers": []}], "images": [1]}))
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).warnings == ()
+
+
+@pytest.mark.parametrize("images", ["rgb", "images", "input"])
+@pytest.mark.parametrize(
+    ("other", "mode"),
+    [("depth", "I;16"), ("thermal", "L"), ("edges", "L"), ("edges", "1"), ("gt_depth", "I;16"), ("nir", "L"), ("other", "L")],
+)
+def test_other_pictures_beside_images_are_no_masks(tmp_path: Path, images: str, other: str, mode: str) -> None:
+    for name in NAMES:
+        save(tmp_path / "in" / images / f"{name}.png")
+        save(tmp_path / "in" / other / f"{name}.png", mode)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "mode"), [("depth_masks", "L"), ("labels", "I;16"), ("semantic", "L"), ("other", "P"), ("other", "1")]
+)
+def test_names_or_few_values_tell_masks(tmp_path: Path, other: str, mode: str) -> None:
+    for name in NAMES:
+        save(tmp_path / "in" / "images" / f"{name}.png")
+        save(tmp_path / "in" / other / f"{name}.png", mode)
+    assert f"{other} looks like masks of the images in" in only_warning(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    """Six images of cats and six of dogs, in folders that give their classes."""
+    for name in ANIMALS:
+        save(tmp_path / "in" / name)
+    return tmp_path / "in"
+
+
+ANIMALS = [f"{folder}/{number}.jpg" for folder in ("cat", "dog") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("checksums.csv", "filename,md5\n" + "".join(f"{name},{at:032x}\n" for at, name in enumerate(ANIMALS))),
+        ("sizes.jsonl", "".join(json.dumps({"path": name, "width": 8, "height": 8}) + "\n" for name in ANIMALS)),
+        ("cat/files.csv", "file\n0.jpg\n1.jpg\n"),
+        ("filelist.txt", "".join(f"{name} {600 + at}\n" for at, name in enumerate(ANIMALS))),
+        ("filelist.txt", "".join(f"{name} {at:032x} 600\n" for at, name in enumerate(ANIMALS))),
+        ("pairs.txt", "".join(f"{name} {600 + at % 6}\n" for at, name in enumerate(ANIMALS))),
+        ("same.txt", "".join(f"{name} 600\n" for name in ANIMALS)),
+        ("sizes.json", '{"cat/0.jpg": {"w": 3}}'),
+        ("sizes.json", json.dumps({name: [at, 8] for at, name in enumerate(ANIMALS)})),
+        ("sums.json", json.dumps({name: f"{at:032x}" for at, name in enumerate(ANIMALS)})),
+    ],
+)
+def test_lists_without_labels_beside_class_folders_are_none(classes: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(classes / name, text)
+    assert shardctl.convert(classes, tmp_path / "out", workers=0, dry_run=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("all.csv", "filename,label\n" + "".join(f"{name},{at % 3}\n" for at, name in enumerate(ANIMALS))),
+        ("all.csv", "filename,Breed\n" + "".join(f"{name},a\n" for name in ANIMALS)),
+        ("all.jsonl", "".join(json.dumps({"file_name": name, "caption": "a photo"}) + "\n" for name in ANIMALS)),
+        ("all.txt", "".join(f"{name} {at % 3}\n" for at, name in enumerate(ANIMALS))),
+        ("all.txt", "".join(f"{name} a photo of number {at}\n" for at, name in enumerate(ANIMALS))),
+        ("all.json", json.dumps({name: {"class": "a"} for name in ANIMALS})),
+        ("all.json", json.dumps({name: [f"a photo of {name}"] for name in ANIMALS})),
+    ],
+)
+def test_lists_with_labels_beside_class_folders_are_said(classes: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(classes / name, text)
+    warning = only_warning(classes, tmp_path / "out")
+    assert f"{name} names images" in warning
+    assert warning.endswith((".csv", ".csv'", ".jsonl", ".jsonl'"))
+
+
+@pytest.mark.parametrize("rows", [ANIMALS[:6], [*ANIMALS, "none.jpg"]])
+def test_the_option_takes_a_table_that_has_not_all_images(cli: Any, classes: Path, tmp_path: Path, rows: list[str]) -> None:
+    write(classes / "all.csv", "filename,label\n" + "".join(f"{name},{at % 3}\n" for at, name in enumerate(rows)))
+    _, _, option = only_warning(classes, tmp_path / "out").partition(": ")
+    assert option.endswith("all.csv --lenient-labels")
+    ran = cli("convert", classes, tmp_path / "out", "--workers", 0, "--json", *shlex.split(option))
+    assert (ran.code, ran.json["samples"], ran.json["warnings"]) == (0, 12, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("all.json", '{"images/a.jpg": "cat"}'), ("all.txt", "images/a.jpg cat\n"), ("all.csv", "path,score\nimages/a.jpg,1\n")],
+)
+def test_lists_that_have_not_all_images(photos: Path, tmp_path: Path, name: str, text: str) -> None:
+    write(photos / name, text)
+    assert only_warning(photos, tmp_path / "out").endswith("all.csv' --lenient-labels")
+
+
+def png_coco(folder: Path) -> None:
+    images = [{**image, "file_name": f"{name}.png"} for image, name in zip(COCO["images"], NAMES, strict=True)]  # type: ignore[dict-item]
+    write(folder / "all.json", json.dumps({**COCO, "images": images}))
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "suffix"), [(yolo, "YOLO", "jpg"), (voc, "VOC", "jpg"), (yolo, "YOLO", "png"), (png_coco, "COCO", "png")]
+)
+@pytest.mark.parametrize(("folders", "mode"), [(("masks",), "L"), (("masks", "labels_seg"), "L"), (("masks",), "RGB")])
+def test_the_option_is_taken_beside_masks_of_the_same_names(
+    cli: Any, tmp_path: Path, make: Any, what: str, suffix: str, folders: tuple[str, ...], mode: str
+) -> None:
+    source = tmp_path / "in"
+    for name in NAMES:
+        save(source / "images" / f"{name}.{suffix}")
+        for folder in folders:
+            save(source / folder / f"{name}.png", mode)
+    make(source)
+    warnings = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True).warnings
+    (option,) = [each.partition(": ")[2] for each in warnings if f"looks like {what}" in each]
+    option, _, images = option.partition(" with ")
+    options = shlex.split(option)
+    assert options[2:] == (["--labels", f"masks:{source}/masks"] if (folders, mode) == (("masks",), "L") else [])
+    source = Path(images.partition(" as the source")[0]) if images else source
+    ran = cli("convert", source, tmp_path / "out", "--workers", 0, "--json", *options)
+    assert (ran.code, ran.json["samples"]) == (0, 3)
+    assert {"objects", *(["mask"] if options[2:] else [])} <= set(shardctl.open(tmp_path / "out")[0])
 
 
 def test_few_requests_to_a_store(bucket: str, object_server: ObjectServer, tmp_path: Path) -> None:
