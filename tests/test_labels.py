@@ -306,6 +306,11 @@ NAMED_OTHERWISE = [
     ("tokens", pa.list_(pa.int64())),
     ("numbers", NUMBERS),
     ("json", pa.struct([("caption", pa.string()), ("width", pa.int64()), ("height", pa.int64())])),
+    ("bbox_label", pa.string()),
+    ("bbox_class", pa.list_(pa.string())),
+    ("gps_coordinates", NUMBERS),
+    ("tile_center", NUMBERS),
+    ("geometry", pa.struct([("type", pa.string()), ("coordinates", NUMBERS)])),
 ]
 
 
@@ -365,7 +370,13 @@ def numbers(names: str, type_: pa.DataType | None = None) -> list[pa.Field]:
         ("gps_x gps_y", ""),
         ("tile_x tile_y", ""),
         ("scale_x scale_y", ""),
+        ("tsne_x tsne_y", ""),
+        ("umap_x umap_y", ""),
+        ("pca_x pca_y", ""),
         ("u v", ""),
+        ("try", ""),
+        ("tlx tly brx bry", "tlx tly brx bry"),
+        ("a_trx a_try b_try", "a_trx a_try"),
         ("box_0 box_1", ""),
         ("face_x hand_y", ""),
     ],
@@ -401,10 +412,31 @@ def test_texts_are_no_coordinates_because_of_their_names() -> None:
         ("file_name", ["0.png"], False),
         ("txt", ["0 0.5 0.5 0.2 0.3\n1 0.1 0.1 0.2 0.2\n"], True),
         ("txt", ["a photo of 2 dogs"], False),
+        ("yolo", ["0 0.5 0.5 0.2 0.2"], True),
+        ("landmark", ["Eiffel (1889)"], False),
+        ("box", ["20 x 30"], False),
+        ("box", ["1,200 pieces"], False),
+        ("bbox_label", ["person"], False),
+        ("bbox_label", ["1 2"], False),
+        ("coords", ["[12,13,40,50]"], True),
+        ("roi", ["1 2 3 4"], True),
+        ("polys_json", ["[[1,2],[3,4]]"], True),
+        ("center", ["New York"], False),
+        ("pose", [], False),
+        ("gps_coordinates", ["12.5, 13.5"], False),
+        ("contour_count", ["1 2"], False),
     ],
 )
 def test_the_values_of_texts_decide_where_they_are_known(name: str, values: list[str], is_place: bool) -> None:
     assert place_columns([pa.field(name, pa.string())], {name: pa.array(values, pa.string())}) == [name] * is_place
+
+
+def test_a_long_text_of_numbers_takes_no_time() -> None:
+    text = "0 " + "0.12 " * 20_000
+    values = {"txt": pa.array([f"{text}x"]), "ann": pa.array([text.encode() + b"x"])}
+    fields = [pa.field("txt", pa.string()), pa.field("ann", BYTES)]
+    assert place_columns(fields, values) == []
+    assert place_columns(fields, {"txt": pa.array([text]), "ann": pa.array([text.encode()])}) == ["txt", "ann"]
 
 
 def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:

@@ -485,12 +485,14 @@ def _refuse_places(
 ) -> None:
     """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
 
-    `side` are the columns of labels files with their `first` values, `others` those of records, some of which have `roles`.
+    `side` are the columns of labels files with their `first` values, `others` those of records, some of which have `roles`. The
+    first records tell of those that only values tell of, such as texts.
     """
     if not recipe.moving:
         return
     step = recipe.moving[0].name
-    wrong, why = why_unmoved(step, (f for f in [*side, *others] if f.name not in recipe.unmoved), roles, first)
+    of_side, of_others = ([f for f in fields if f.name not in recipe.unmoved] for fields in (side, others))
+    wrong, why = why_unmoved(step, of_side, of_others, roles, first)
     if not wrong:
         return
     of_labels = [name for name in wrong if name in [f.name for f in side]]

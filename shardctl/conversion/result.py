@@ -20,7 +20,7 @@ from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
-from shardctl.sources.boxes import place_columns
+from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
@@ -194,7 +194,8 @@ def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
     has_table = has_objects(columns) and OBJECTS not in moved
     left = unmoved_members(columns.field(OBJECTS).type) if has_table and OBJECTS in kept else []
     moved |= {OBJECTS} if has_table else set()
-    names = [*place_columns(f for f in columns if f.name in kept and f.name not in moved), *left]
+    named = without_texts(f for f in columns if f.name in kept and f.name not in moved)  # the values of texts are not known
+    names = [*place_columns(named), *left]
     if not names:
         return ()
     they = "was not moved with the images" if len(names) == 1 else "were not moved with the images"

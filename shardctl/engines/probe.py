@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,16 @@ from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.first_records import look_at_first
-from shardctl.engines.image_files import TableImages, bytes_in, columns_of_bytes, holds_image
+from shardctl.engines.image_files import TableImages
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.records import records_of
-from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.engines.unmoved import refuse_unmoved
+from shardctl.errors import InputError, Rejection
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.sources.boxes import why_images
 from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
 from shardctl.token_columns import packed_column
@@ -43,9 +42,6 @@ from shardctl.transforms.values import (
     plain_value,
     python_value,
 )
-
-LOOKED_AT = 32
-"""Records of one unit that are looked at for images in columns of bytes."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +85,15 @@ class Probe:
 def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
-    The job's layout is what is known without looking at any sample. Raises UsageError for images that the recipe would leave
-    behind where it moves the pixels of others, InputError if user functions return no sample for
+    The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
+    recipe would leave behind where it moves the pixels of others, InputError if user functions return no sample for
     any of them, or fields without a type, SourceGoneError if a source does not answer.
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
     first = look_at_first(job, units, crumb, known)
     job = first.job
-    _refuse_other_images(job, units, crumb, known)
+    refuse_unmoved(job, units, crumb, known)
     if job.recipe.sample_transforms:
         samples, setters = _own_samples(job, units, crumb, known)
         layout = _with_own_fields(job, samples, setters)
@@ -171,28 +167,6 @@ def _empty_shard_bytes(layout: Layout) -> int:
     sink = pa.BufferOutputStream()
     ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
     return int(sink.getvalue().size)
-
-
-def _refuse_other_images(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> None:
-    """Raise UsageError if the recipe moves the pixels of the image, and another column of the first records has images.
-
-    One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only
-    while a column has no value yet.
-    """
-    columns = columns_of_bytes(job)
-    found, looked, empty = set[str](), False, set(columns)
-    for planned in units:
-        if not columns or (looked and not empty):
-            break
-        crumb.drop(planned.number)
-        with suppress(Rejection, MemoryError):
-            for fields, _ in islice(records_of(job, planned, crumb, known), LOOKED_AT):
-                looked = True
-                empty -= {name for name in empty if next(bytes_in(fields.get(name)), None) is not None}
-                found |= {name for name in columns if name not in found and holds_image(fields.get(name))}
-    crumb.leave()
-    if found:
-        raise UsageError(why_images(job.recipe.moving[0].name, [name for name in columns if name in found]))
 
 
 def _own_samples(

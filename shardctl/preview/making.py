@@ -30,12 +30,14 @@ from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
 from shardctl.engines.survey import Look
 from shardctl.engines.task import read_marker
+from shardctl.engines.unmoved import columns_to_look_at
 from shardctl.errors import InputError, TypesDifferError, UsageError
 from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
+from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
@@ -279,8 +281,8 @@ class _Unprobed:
         self._engine.survey(surveys, on_found)
 
     def probe(self, job: Job) -> Probe:
-        """Return what is known without looking, unless there may be masks or objects, whose values show what they are."""
-        if marked_masks(job.fields) or job.annotation_rules:
+        """Return what is known without looking, unless values show what is a mask, an object or a place."""
+        if marked_masks(job.fields) or job.annotation_rules or place_columns(columns_to_look_at(job)):
             return self._engine.probe(job)
         return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
 

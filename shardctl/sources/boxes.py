@@ -60,21 +60,19 @@ SECOND_WORDS = frozenset(("left", "right", "conditioning", "reference"))
 LABEL_WORDS = frozenset(("label", "labels", "target", "targets", "annotation", "annotations"))
 """Words of names of paths of images that have a value for each pixel."""
 
-X_PARTS = frozenset(
-    ("xmin", "xmax", "minx", "maxx", "xstart", "xend", "startx", "endx", "xtl", "xbr", "tlx", "brx", "trx", "blx")
-    + ("ulx", "lrx", "xcenter", "centerx")
-)
-Y_PARTS = frozenset(
-    ("ymin", "ymax", "miny", "maxy", "ystart", "yend", "starty", "endy", "ytl", "ybr", "tly", "bry", "try", "bly")
-    + ("uly", "lry", "ycenter", "centery")
-)
+X_PARTS = frozenset(("xmin", "xmax", "minx", "maxx", "xstart", "xend", "startx", "endx", "xtl", "xbr", "xcenter", "centerx"))
+Y_PARTS = frozenset(("ymin", "ymax", "miny", "maxy", "ystart", "yend", "starty", "endy", "ytl", "ybr", "ycenter", "centery"))
 """Last words of names of numbers that are coordinates, whatever is beside them: `face_xmin`, `x_max`, `startX`."""
 
 PAIRS = (
     *(("x", "y"), ("x0", "y0"), ("x1", "y1"), ("x2", "y2"), ("x3", "y3"), ("x4", "y4"), ("left", "top"), ("right", "bottom")),
     *(("cx", "cy"), ("xc", "yc"), ("px", "py"), ("bx", "by")),
+    *(("tlx", "tly"), ("brx", "bry"), ("trx", "try"), ("blx", "bly"), ("ulx", "uly"), ("lrx", "lry")),
 )
-"""Those that are coordinates if both are present, with the same words before them: `nose_x` and `nose_y`."""
+"""Those that are coordinates if both are present, with the same words before them: `nose_x` and `nose_y`.
+
+One alone may be anything: a `try`.
+"""
 
 SIZES = frozenset(("w", "h", "width", "height", "bw", "bh", "r", "radius"))
 """Those that are of a box, or of a circle, if just one x and one y are present with the same words before them.
@@ -85,8 +83,15 @@ Beside two corners, `width` and `height` are the size of the image.
 _NO_POINTS = frozenset(
     ("gps", "geo", "utm", "map", "world", "wind", "accel", "acceleration", "acc", "gyro", "imu", "mag", "velocity", "vel")
     + ("speed", "force", "torque", "scale", "size", "spacing", "resolution", "dpi", "ppi", "tile", "patch", "grid", "slide")
+    + ("tsne", "umap", "pca", "mds", "isomap", "embedding", "embed", "emb", "geometry", "geographic", "geolocation")
 )
-"""Words before x and y that are no place in the image: in the world, or of the image in a larger one."""
+"""Words before x and y that are no place in the image: in the world, in a plot of all, or of the image in a larger one."""
+
+_POINTS = frozenset(
+    ("point", "points", "pt", "pts", "coord", "coords", "coordinate", "coordinates", "center", "centers", "centroid")
+    + ("centroids",)
+)
+"""Words of names that are no place in the image beside such a word: `gps_coordinates`, `tile_center`."""
 
 _ABOUT = frozenset(
     ("label", "labels", "id", "ids", "class", "classes", "category", "categories", "score", "scores", "confidence", "conf")
@@ -133,16 +138,32 @@ def place_columns(fields: Iterable[pa.Field], first: First | None = None, sizes:
 
 
 def why_unmoved(
-    moves: str, fields: Iterable[pa.Field], roles: Mapping[str, Role], first: First | None = None
+    moves: str, side: Sequence[pa.Field], others: Sequence[pa.Field], roles: Mapping[str, Role], first: First
 ) -> tuple[list[str], str]:
-    """Return the columns among `fields` that would be wrong beside moved pixels, and a sentence on them: ([], "") for none.
+    """Return the columns that would be wrong beside moved pixels, and a sentence on them: ([], "") for none.
 
-    `moves` names the step or the option that moves the pixels. `roles` are those that are known of columns.
+    `moves` names the step that moves the pixels. `side` are the columns of labels files with their `first` values. Of `others`,
+    of which some have `roles`, no value is known yet: those of text are left for when there are some.
     """
-    listed = list(fields)
-    said = said_places(listed, roles)
-    places = [*said, *place_columns((f for f in listed if f.name not in said), first)]
-    return why_places(moves, places, {f.name for f in listed})
+    said = said_places([*side, *others], roles)
+    listed = [f for f in [*side, *without_texts(others)] if f.name not in said]
+    return why_places(moves, [*said, *place_columns(listed, first)], {f.name for f in [*side, *others]})
+
+
+def without_texts(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    """Return columns without those of text, which are places by their values alone; so also the members of structs."""
+    listed = [f for f in fields if not _is_text(_leaf(f.type)[0])]
+    return [f.with_type(_without_texts(f.type)) for f in listed]
+
+
+def _without_texts(type_: pa.DataType) -> pa.DataType:
+    leaf, depth = _leaf(type_)
+    if not pa.types.is_struct(leaf) or _is_image(leaf):
+        return type_
+    bare: pa.DataType = pa.struct(without_texts(leaf))
+    for _ in range(depth):
+        bare = pa.list_(bare)
+    return bare
 
 
 def said_places(fields: Iterable[pa.Field], roles: Mapping[str, Role]) -> list[str]:
@@ -176,13 +197,7 @@ def values_matter(field: pa.Field) -> bool:
     leaf, depth = _leaf(field.type)
     if pa.types.is_struct(leaf):
         return any(map(values_matter, leaf))
-    if not _is_text(leaf):
-        return has_bytes(leaf) or depth > 1
-    words = _words(field.name)
-    told = _told(words)
-    pairs = {one + other for one, other in pairwise(told)}
-    known = PLACE_NAMES | MASK_WORDS | LABEL_WORDS | SECOND_WORDS | {"txt"}
-    return bool(known & {*told, *pairs, "".join(words)}) or any(word.startswith("bbox") for word in told)
+    return _is_text(leaf) or has_bytes(leaf) or depth > 1
 
 
 def why_images(step: str, columns: list[str]) -> str:
@@ -204,7 +219,7 @@ def is_named_mask(field: pa.Field) -> bool:
     words, type_ = _words(field.name), field.type
     if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or _is_image(type_)):
         return False
-    return bool(PLAIN_MASK_WORDS & set(words)) and (_is_place(words, type_) or words[-1] == "encoded")
+    return bool(PLAIN_MASK_WORDS & set(words)) and (_is_place(words, [], type_) or words[-1] == "encoded")
 
 
 def why_no_masks(step: str, columns: list[str]) -> str:
@@ -222,6 +237,14 @@ def why_not_as_said(columns: list[str]) -> str:
     )
 
 
+def has_arrays(type_: pa.DataType) -> bool:
+    """Return whether values are numbers in lists of lists, which may be one for each pixel, or have such members."""
+    leaf, depth = _leaf(type_)
+    if pa.types.is_struct(leaf):
+        return any(has_arrays(f.type) for f in leaf)
+    return depth > 1 and not _is_text(leaf) and not has_bytes(leaf)
+
+
 def has_bytes(type_: pa.DataType) -> bool:
     """Return whether values are bytes, or lists of them."""
     leaf, _ = _leaf(type_)
@@ -233,7 +256,8 @@ def _places(fields: Iterable[pa.Field], within: str, first: First, sizes: Sequen
     coordinates = _coordinates(listed, _words(within))
     for f in listed:
         values = first.get(f.name)
-        if f.name in coordinates or _is_place(_words(f.name), f.type, values) or _shows_place(f.type, values, sizes):
+        is_place = _is_place(_words(f.name), _words(within), f.type, values)
+        if f.name in coordinates or is_place or _shows_place(f.type, values, sizes):
             yield within + f.name
             continue
         type_, _ = _leaf(f.type)
@@ -275,13 +299,16 @@ def _of_group(same: Mapping[str, str]) -> list[str]:
     return [same[part] for part in same if part in parts]
 
 
-def _is_place(words: list[str], type_: pa.DataType, values: pa.Array | None = None) -> bool:
-    """Return whether the name and the type of a column say that it has places, masks or other images; of texts, the values."""
+def _is_place(words: list[str], within: list[str], type_: pa.DataType, values: pa.Array | None = None) -> bool:
+    """Return whether the name and the type of a column say that it has places, masks or other images; of texts, the values.
+
+    `words` are those of its name, `within` those of what it is in.
+    """
     leaf, depth = _leaf(type_)
     is_number = pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf)
     is_bytes = has_bytes(leaf)
     if _is_text(leaf):
-        return _is_text_of_place(words, values)
+        return _is_text_of_place(words, within, values)
     if "".join(words) in PLACE_NAMES:
         return depth > 0 or not is_number
     if is_bytes and words[-1:] == ["xml"]:  # VOC
@@ -298,6 +325,8 @@ def _is_place(words: list[str], type_: pa.DataType, values: pa.Array | None = No
         return False
     if told[0].startswith("bbox"):  # bbox_xywh, bbox_left
         return True
+    if depth == 1 and _is_elsewhere({*told, *pairs}, within):
+        return False
     if (PLACE_WORDS | RLE_WORDS) & {*told, *pairs}:
         return is_bytes or (depth > 0 and (is_number or pa.types.is_struct(leaf) or pa.types.is_null(leaf)))
     if is_bytes:
@@ -305,7 +334,13 @@ def _is_place(words: list[str], type_: pa.DataType, values: pa.Array | None = No
     return depth > 2 and is_number and bool((IMAGE_WORDS | SECOND_WORDS) & set(told))
 
 
-def _is_text_of_place(words: list[str], values: pa.Array | None) -> bool:
+def _is_elsewhere(words: Collection[str], within: Collection[str]) -> bool:
+    """Return whether a point is none in the image: gps_coordinates, and coordinates in a geometry."""
+    places = PLACE_WORDS & {*words}
+    return bool(places) and places <= _POINTS and bool(_NO_POINTS & {*words, *within})
+
+
+def _is_text_of_place(words: list[str], within: list[str], values: pa.Array | None) -> bool:
     """Return whether a column of text has coordinates, or paths of masks or of other images.
 
     Texts of any kind have such names, for instance a landmark. So the values decide where there are some that say something.
@@ -316,11 +351,14 @@ def _is_text_of_place(words: list[str], values: pa.Array | None) -> bool:
         return False
     if RLE_WORDS & set(told):
         return True
-    if "".join(words) in PLACE_NAMES or "".join(told) in PLACE_NAMES or told[0].startswith("bbox"):
+    if "".join(words) in PLACE_NAMES or "".join(told) in PLACE_NAMES or (told[0].startswith("bbox") and told[-1] not in _ABOUT):
         return values is None or tell_places(values) is not False
     pairs = {one + other for one, other in pairwise(told)}  # ground_truth
     if values is not None:
-        return bool((MASK_WORDS | LABEL_WORDS | SECOND_WORDS) & {*told, *pairs}) and name_images(values)
+        if (MASK_WORDS | LABEL_WORDS | SECOND_WORDS) & {*told, *pairs} and name_images(values):
+            return True
+        is_named = told[-1] not in _ABOUT and PLACE_WORDS & {*told, *pairs} and not _is_elsewhere({*told, *pairs}, within)
+        return bool(is_named) and tell_places(values) is True
     return bool(MASK_WORDS & {*told, *pairs}) and (is_path or set(told) <= {"mask", "masks"})
 
 

@@ -21,8 +21,11 @@ _BRACKETED = re.compile(r"\s*([A-Z]+\s*)?[\[({].*\d", re.DOTALL)
 _FILE = re.compile(r".*[^\s.]\.(json|xml|txt|csv|npy|npz|pts|mat|pkl)", re.IGNORECASE | re.DOTALL)
 _IMAGE_ENDINGS = tuple(SUFFIXES | OTHER_SUFFIXES)
 
-_YOLO = re.compile(r"\s*(\d+([ \t]+-?[01]?\.\d+){4,}[ \t]*\s*)+")
-"""Lines with the number of a class, and shares of the width and the height."""
+_YOLO = re.compile(rb"\s*(\d+(\s+-?[01]?\.\d+(?=\s|\Z)){4,}\s*)+")
+"""Lines with the number of a class, and shares of the width and the height.
+
+A number ends before a space, so that no digit can be of two numbers: else a long text that is none would take hours.
+"""
 
 
 def tell_places(values: pa.Array) -> bool | None:
@@ -53,13 +56,17 @@ def _is_image_path(text: str) -> bool:
 
 
 def show_annotations(values: pa.Array) -> bool:
-    """Return whether texts are the labels of YOLO, or annotations of VOC."""
-    return any(_YOLO.fullmatch(text) or ("<annotation" in text and "<bndbox" in text) for text in _texts(values))
+    """Return whether texts, or bytes, are the labels of YOLO, or annotations of VOC."""
+    return any(map(_is_annotation, _leaves(values)))
+
+
+def _is_annotation(data: bytes) -> bool:
+    return bool(_YOLO.fullmatch(data)) or (b"<annotation" in data and b"<bndbox" in data)
 
 
 def show_images(values: pa.Array) -> bool:
-    """Return whether bytes are images in a file format, or annotations of VOC."""
-    return any(_is_image(data) or (b"<annotation" in data and b"<bndbox" in data) for data in _leaves(values))
+    """Return whether bytes are images in a file format, or annotations as `show_annotations` finds them."""
+    return any(_is_image(data) or _is_annotation(data) for data in _leaves(values))
 
 
 def _is_image(data: bytes) -> bool:

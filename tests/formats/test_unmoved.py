@@ -134,6 +134,86 @@ def test_a_loader_that_moves_pixels_leaves_nothing_behind(case: str, option: dic
     assert batch["image"].shape == {"flip": (3, 6, 8, 3), "crop": (3, 4, 4, 3), "resize": (3, 5, 6, 3)}[name]
 
 
+YOLO, VOC = b"0 0.25 0.3 0.2 0.3\n1 0.6 0.6 0.1 0.1\n", b"<annotation><object><bndbox></bndbox></object></annotation>"
+
+
+def of_table(folder: Path, columns: Mapping[str, Any]) -> Path:
+    parquet.write_table(pa.table({"image": pa.array([PHOTO] * 3, pa.binary()), **columns}), folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+BY_VALUE: dict[str, list[Any]] = {
+    "txt": [YOLO.decode()] * 3,
+    "label_txt": [None, None, YOLO.decode()],
+    "target": [YOLO] * 3,
+    "annotation_path": ["m/0.png", "m/1.png", "m/2.png"],
+    "annotation_url": ["https://a.org/m/1.png"] * 3,
+    "right": ["right/0.jpg"] * 3,
+    "elevation": np.zeros((3, 6, 8)).tolist(),
+    "views": np.zeros((3, 2, 6, 8)).tolist(),
+    "boxes_json": ["n/a", "n/a", "[[1, 2, 3, 4]]"],
+    "roi": ["1 2 3 4"] * 3,
+    "notes": [[{"text": "dog", "shape": "none"}, {"text": YOLO.decode(), "shape": "none"}]] * 3,
+    "keypoints": [{"left": "1 2", "right": "3 4"}] * 3,
+    "landmarks": pa.nulls(3, pa.string()),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) -> None:
+    source = of_table(tmp_path, {name: BY_VALUE[name]})
+    with pytest.raises(UsageError, match=f"hflip moves what is in the images, but not {name}.* --unmoved {name}; or leave"):
+        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    assert not (tmp_path / "out").exists()
+    told = {**FLIP, "unmoved": [name]}
+    assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
+    assert shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0).samples == 3
+    assert stored(tmp_path / "told", name) == stored(tmp_path / "kept", name)
+    with pytest.raises(UsageError, match=f"flip moves what is in the images, but not {name}"):
+        shardctl.open(tmp_path / "kept").loader(3, flip=True)
+
+
+@pytest.mark.parametrize(("ending", "data"), [("txt", YOLO), ("ann", VOC)])
+def test_annotations_in_a_tar_are_not_left_behind(ending: str, data: bytes, tmp_path: Path) -> None:
+    source = write_tar(tmp_path, {ending: data})
+    with pytest.raises(UsageError, match=f"crop moves what is in the images, but not {ending}: .* --unmoved {ending}"):
+        shardctl.convert(
+            source,
+            tmp_path / "out",
+            recipe={"kind": "image", "store": "raw", "transform": [{"name": "crop", "size": "4x4"}]},
+            workers=0,
+        )
+
+
+def test_ordinary_values_of_records_are_taken(tmp_path: Path, cli: Any) -> None:
+    columns = {
+        "landmark": ["Eiffel (1889)"] * 3,
+        "box": ["20 x 30", "1,200 pieces", None],
+        "bbox_label": ["person"] * 3,
+        "txt": ["a photo of 2 dogs"] * 3,
+        "target": ["cat"] * 3,
+        "try": [1, 2, 3],
+        "table": np.zeros((3, 8, 6)).tolist(),
+        "info": [{"landmark": "Eiffel Tower", "tags": ["a", "b"]}] * 3,
+    }
+    source = of_table(tmp_path, columns)
+    assert shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0).samples == 3
+    again = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    assert again.status == "up-to-date"
+    assert not again.warnings
+    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True)
+    assert batch["landmark"][0] == "Eiffel (1889)"
+    arguments = ["--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"]
+    assert cli("preview", source, *arguments).code == 0
+
+
+def test_a_preview_refuses_texts_that_are_places(tmp_path: Path, cli: Any) -> None:
+    source = of_table(tmp_path, {"boxes_json": ["[[1, 2, 3, 4]]"] * 3})
+    refused = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
+    assert refused.code == 2
+    assert "hflip moves what is in the images, but not boxes_json" in refused.err
+
+
 def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli: Any) -> None:
     source = write_tar(tmp_path, {"depth.png": GREY})
     arguments = ["--kind", "image", "--step", "hflip p=1", "--workers", "0"]
@@ -169,6 +249,9 @@ def written(folder: Path, extra: Extra, roles: dict[str, Any] | None = None) -> 
         ("views", [[PHOTO, PHOTO]] * 3),
         ("parts", [{"a": GREY, "b": GREY}] * 3),
         ("voc", [b"<annotation><object><bndbox></bndbox></object></annotation>"] * 3),
+        ("ann", [b"0 0.5 0.5 0.2 0.2"] * 3),
+        ("yolo", ["0 0.5 0.5 0.2 0.2"] * 3),
+        ("corners", ["1,2,3,4"] * 3),
         ("target", PATHS),
         ("x1", [1, 2, 3]),
     ],
@@ -238,7 +321,8 @@ def of_labels_file(folder: Path, columns: str, values: str) -> Path:
 
 @pytest.mark.parametrize(
     ("columns", "values"),
-    [("x_1,y_1,width,height", "1,2,3,4"), ("ClassId,EncodedPixels", "1,1 3 10 5"), ("mask", "../masks/0.png"), ("xmin", "3")],
+    [("x_1,y_1,width,height", "1,2,3,4"), ("ClassId,EncodedPixels", "1,1 3 10 5"), ("mask", "../masks/0.png"), ("xmin", "3")]
+    + [("yolo", "0 0.5 0.5 0.2 0.2"), ("coords", "12 13 40 50")],
 )
 def test_a_labels_file_is_refused_for_its_names_and_values(columns: str, values: str, tmp_path: Path) -> None:
     source = of_labels_file(tmp_path, columns, values)
