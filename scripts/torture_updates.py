@@ -152,7 +152,7 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
         split = rng.choice((("--split", "none"), ("--split", "train=0.6,val=0.4")))
         named = [str(scratch / FLIPS) if option == FLIPS else option for option in kind.options]
         options = [*named, *split, "--samples-per-shard", str(rng.randint(3, 30))]
-        base = [*command, str(source)]
+        base = [*command, str(source), "--max-rejects", "100%"]  # an update goes on where most changed inputs are broken
         pruned, split_of = set[str](), dict[str, str]()
         for step in range(STEPS):
             if step:

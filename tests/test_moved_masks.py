@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from test_geometry import TURNING, picture_of
@@ -57,14 +57,17 @@ def resampled(values: Any, stages: Any) -> Any:
 
 
 def seen_points(outline: Any, size: tuple[int, int], stages: Any) -> tuple[float, Any]:
-    """Return which share of many points within an outline is still to be seen, and where these points are."""
+    """Return which share of many points within an outline is still to be seen, and where these are, and many of its edges."""
     tenths = inside([10 * outline.ravel()], (10 * size[1], 10 * size[0]))
-    points = np.argwhere(tenths)[:, ::-1] / 10 + 0.05
-    whole = len(points)
-    for leg in Motion.of(size, stages).legs:
-        points = apply(leg.matrix, points)
-        points = points[((points > leg.seen[:2]) & (points < leg.seen[2:])).all(axis=1)]
-    return len(points) / whole, points
+    within, ways = np.argwhere(tenths)[:, ::-1] / 10 + 0.05, np.roll(outline, -1, axis=0) - outline
+    edges = (outline + np.linspace(0, 1, 5000)[:, None, None] * ways).reshape(-1, 2)  # a corner may stick in by a hair
+    seen = []
+    for points in (within, edges):
+        for leg in Motion.of(size, stages).legs:
+            points = apply(leg.matrix, points)
+            points = points[((points > leg.seen[:2]) & (points < leg.seen[2:])).all(axis=1)]
+        seen.append(points)
+    return len(seen[0]) / len(within), np.concatenate(seen)
 
 
 @given(
@@ -73,6 +76,13 @@ def seen_points(outline: Any, size: tuple[int, int], stages: Any) -> tuple[float
     shape=st.sampled_from(sorted(SHAPES)),
     place=st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(4, 10), st.integers(4, 10)),
     keep=st.sampled_from([0.0, 0.1, 0.5]),
+)
+@example(
+    steps=[{"name": "random_affine", "degrees": 20, "scale": [0.6, 1.5], "shear": 20}],
+    seed=4,
+    shape="C",
+    place=(2, 0, 4, 4),
+    keep=0.0,
 )
 @examples(90)
 def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
