@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from shardctl.tables import (
     SHARDS,
     Reject,
     ShardTable,
+    count_reasons,
     failures,
     open_table,
     read_rejects,
@@ -89,31 +89,32 @@ def check_new(job: Job, inputs: NewInputs, listing: Listing) -> Checked:
         return Checked()
     failed = np.zeros(len(inputs.files), np.int64)
     for place, reject in _rejects(new, places):
-        failed[place] += reject.records * bool(failures({_reason(reject): 1}))
+        failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
     lost &= (failed > 0) | (rejected == 0)  # a filter may leave out all of a file; one that is empty now has no rejects
     barren &= failed > 0
-    of_lost, of_barren, of_all = _Reasons(listing), _Reasons(listing), _Reasons(listing)
-    for place, reject in _rejects(new, places):
-        for reasons, chosen in ((of_lost, lost[place]), (of_barren, barren[place]), (of_all, True)):
-            if chosen:
-                reasons.add(reject)
+    listed = f". {REJECTS} of the dataset lists all of them"
     said, loses = list[str](), ""
     if lost.any():
         before = counted(int(inputs.samples[lost].sum()), "sample")
         some_have, of_it = _subject(listing, inputs.files[lost], "has", "have")
-        why = f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){of_lost}"
-        said.append(f"{why}{of_lost.listed}")
+        why = ", since there are no records any more"
+        if rejected[lost].any():
+            why = f"{_why((reject for place, reject in _rejects(new, places) if lost[place]), listing)}{listed}"
+        said.append(f"{some_have} changed, and no sample comes of {of_it} any more ({before} before){why}")
     if barren.any():
         some_are, of_it = _subject(listing, inputs.files[barren], "is", "are")
-        said.append(f"{some_are} new, and no sample comes of {of_it}{of_barren}{of_barren.listed}")
+        why = _why((reject for place, reject in _rejects(new, places) if barren[place]), listing)
+        said.append(f"{some_are} new, and no sample comes of {of_it}{why}{listed}")
     new_or_changed = counted(int(records.sum()), "new or changed input")
     fewer = int(np.maximum(inputs.samples - made, 0)[failed > 0].sum())
     if failed.sum() > records.sum() * MANY_REJECTS and fewer:
         of_changed = f"{counted(fewer, 'sample')} of changed files would be lost"
+        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
         loses = f"{int(failed.sum()):,} of {new_or_changed} could not be converted, and {of_changed}{of_all}"
     if many and rejected[~(lost | barren)].any():
         were = "was" if rejected.sum() == 1 else "were"
-        said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{of_all.listed}")
+        of_all = _why((reject for _, reject in _rejects(new, places)), listing)
+        said.append(f"{int(rejected.sum()):,} of {new_or_changed} {were} rejected{of_all}{listed}")
     return Checked(tuple(said), loses)
 
 
@@ -148,43 +149,19 @@ def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
                 yield place, reject
 
 
-class _Reasons:
-    """Why records of some files were rejected: as text, the end of a sentence with the main reason and an example."""
-
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-        self._counts: Counter[str] = Counter()
-        self._examples: dict[str, Reject] = {}
-
-    def add(self, reject: Reject) -> None:
-        """Count a reject."""
-        self._counts[_reason(reject)] += reject.records
-        self._examples.setdefault(_reason(reject), reject)
-
-    def __str__(self) -> str:
-        counts = dict(self._counts.most_common())
-        if not counts:
-            return ", since there are no records any more"
-        reason = next(iter(failures(counts)), next(iter(counts)))
-        example = self._examples[reason]
-        message, encoding = example.message, ""
-        found = likely_encodings(example, self._listing) if may_be_encoding(example, self._listing) else []
-        if found:
-            message, known = message.partition(";")[0], " or ".join(guess.known for guess in found)
-            encoding = f". The file looks like {known}: write it as UTF-8"
-        return (
-            f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}"
-            f"{encoding}"
-        )
-
-    @property
-    def listed(self) -> str:
-        """Where all of them are listed, as the next sentence."""
-        return f". {REJECTS} of the dataset lists all of them" if self._counts else ""
-
-
-def _reason(reject: Reject) -> str:
-    return f"{reject.stage}: {reject.error}"
+def _why(rejects: Iterable[Reject], listing: Listing) -> str:
+    """Return why records were rejected, with the main reason and an example, as the end of a sentence."""
+    counts, examples = count_reasons(rejects)
+    reason = next(iter(failures(counts)), next(iter(counts)))
+    example = dict(zip(counts, examples, strict=True))[reason]
+    message, encoding = example.message, ""
+    found = likely_encodings(example, listing) if may_be_encoding(example, listing) else []
+    if found:
+        message, known = message.partition(";")[0], " or ".join(guess.known for guess in found)
+        encoding = f". The file looks like {known}: write it as UTF-8"
+    return (
+        f". Most frequent ({counts[reason]:,}): {reason}, for instance {printable(example.key)}: {printable(message)}{encoding}"
+    )
 
 
 def _subject(listing: Listing, files: Numbers, verb: str, of_several: str) -> tuple[str, str]:
