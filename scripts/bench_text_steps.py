@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from text_inputs import Vocabulary
 
-from shardctl.transforms import Records, parse_step
+from shardctl.transforms.records import Records
+from shardctl.transforms.table import parse_step
 from shardctl.transforms.text.base import Fault, TextStep
 from shardctl.transforms.text.patterns import PATTERNS
 from shardctl.transforms.text.unicode import CONTROLS

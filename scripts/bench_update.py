@@ -27,7 +27,8 @@ from pathlib import Path
 
 from processes import as_installed
 
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.names import SHARDS
+from shardctl.tables import ShardTable
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ["--store", "raw", "--resize", "32x32"]

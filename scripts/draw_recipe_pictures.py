@@ -14,7 +14,8 @@ from PIL import Image, ImageDraw
 from shardctl.codecs.image import open_image
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
-from shardctl.transforms import TRANSFORMS, ImageTransform
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.table import TRANSFORMS
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 

@@ -107,7 +107,7 @@ def fuzz_part(what: str, dataset: str, scratch: str, options: list[str]) -> None
         import shardctl.shard
         import shardctl.stored  # noqa: F401 - the readers use them
     from shardctl.errors import ShardctlError
-    from shardctl.tables import TABLES
+    from shardctl.names import TABLES
 
     name, read = PARTS[what]
     corpus, victim = Path(scratch) / "corpus", Path(scratch) / name

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.manifest import Manifest
+from shardctl.names import SHARDS, shard_name
 from shardctl.roles import Image, Label, Role, Roles
 from shardctl.shard import Compression
-from shardctl.tables import MADE_BY, SHARDS, ShardTable, shard_name
+from shardctl.tables import MADE_BY, ShardTable
 from shardctl.writing.finishing import finish
 from shardctl.writing.series import ShardSeries
 

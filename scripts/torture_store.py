@@ -40,8 +40,8 @@ from torture_updates import Kind, Source
 import shardctl
 from shardctl.dataset import Dataset
 from shardctl.errors import ShardctlError
+from shardctl.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
 from shardctl.stores import open_store
-from shardctl.tables import CHECKSUMS, MANIFEST, STAGING, UPDATE
 
 STEPS = 3
 """Steps of a history."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.schema import recipe_schema
-from shardctl.transforms import TRANSFORMS
 from shardctl.transforms.settings import default_of, first_line, settings_in
+from shardctl.transforms.table import TRANSFORMS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "recipes.md"

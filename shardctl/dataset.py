@@ -16,10 +16,14 @@ from shardctl.arguments import mapping, names, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
 from shardctl.history import Generation, root_of
-from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions, VariantStream, of_variant
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
+from shardctl.loader.loader import Loader
+from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.loader.stream import DatasetStream, Selection
+from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
+from shardctl.names import GENERATIONS, MANIFEST
 from shardctl.order import OrderOptions
 from shardctl.reader import (
     Batch,
@@ -37,7 +41,6 @@ from shardctl.reader import (
 from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.stores import is_url
-from shardctl.tables import GENERATIONS, MANIFEST
 from shardctl.token_columns import columns_of_blocks
 from shardctl.tokenizers.base import Tokenizer
 from shardctl.tokenizers.stored import stored_tokenizer

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
-from shardctl.storage import printable
-from shardctl.tables import GENERATIONS, MANIFEST, STAGING
+from shardctl.names import GENERATIONS, MANIFEST, STAGING
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

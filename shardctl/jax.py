@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from shardctl.dataset import Dataset
-from shardctl.loader import Loader
+from shardctl.loader.loader import Loader
 from shardctl.reader import without_views
 from shardctl.sample import Sample
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from shardctl.storage import counted
+from shardctl.texts import counted
 
 COUNTS = ("images", "progressive", "full_colour")
 """What is counted: JPEG images, and those of them whose decoding takes longer."""

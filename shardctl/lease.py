@@ -22,7 +22,8 @@ from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
 from shardctl.machine import boot
-from shardctl.storage import naming_the_path, printable, refuse_links
+from shardctl.storage import naming_the_path, refuse_links
+from shardctl.texts import printable
 
 try:
     import fcntl

@@ -18,31 +18,27 @@ from shardctl.errors import DatasetError
 from shardctl.history import Generation, generations_of
 from shardctl.jpegs import are_counts
 from shardctl.layout import Layout
-from shardctl.roles import Roles
-from shardctl.shard import FORMAT_VERSION, refuse_other_version
-from shardctl.step_counts import Counts
-from shardctl.step_counts import are_counts as are_step_counts
-from shardctl.storage import FileFacts, exists, is_file, printable, sha256_of
-from shardctl.stores import is_url
-from shardctl.tables import (
+from shardctl.mirrors.files import exists, is_file, sha256_of
+from shardctl.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
-    MADE_BY,
     MANIFEST,
-    REPAIR_ADVICE,
+    MANIFEST_LIMIT,
     REPLACED,
     STAGING,
     TABLES,
     are_file_names,
-    expect,
     is_duplicates_table,
     is_file_name,
-    is_written,
-    write_checksums,
 )
-
-MANIFEST_LIMIT = 256 << 20
-"""Bytes of the largest manifest that is read. The names of a million classes take 30 MB."""
+from shardctl.roles import Roles
+from shardctl.shard import FORMAT_VERSION, refuse_other_version
+from shardctl.step_counts import Counts
+from shardctl.step_counts import are_counts as are_step_counts
+from shardctl.storage import FileFacts
+from shardctl.stores import is_url
+from shardctl.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from typing import Any
 from shardctl.arguments import real_number, whole_number
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
-from shardctl.loader import DatasetStream, Loader, Mixture, check_mixture
+from shardctl.loader.loader import Loader
+from shardctl.loader.mixing import Mixture, check_mixture
+from shardctl.loader.stream import DatasetStream
 from shardctl.reader import Column
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:

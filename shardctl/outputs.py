@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.storage import PARTIAL, is_file, printable
+from shardctl.storage import PARTIAL
+from shardctl.texts import printable
 
 _LOOKED_AT = 1 << 20
 """Bytes of a file that tell whether it was written here."""
@@ -24,7 +25,7 @@ class Form:
 
     def check(self, path: Path) -> None:
         """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go."""
-        if not is_file(path):
+        if not _is_file(path):
             return
         try:
             with open(path, "rb") as file:
@@ -44,12 +45,19 @@ class Form:
         """
         self.check(path)
         try:
-            if path.exists() and not is_file(path):
+            if path.exists() and not _is_file(path):
                 path.write_bytes(content)  # a pipe, a terminal
             else:
                 _replace(path.resolve(), content)
         except OSError as error:
             raise StorageError(f"{printable(str(path))}: cannot be written ({error.strerror})") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the system does not tell
+        return False
 
 
 def _replace(path: Path, content: bytes) -> None:

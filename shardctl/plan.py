@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.listing import CHUNK_ROWS
+from shardctl.names import PLAN, SHARDS
 from shardctl.order import Permutation
+from shardctl.sequences import evenly_spaced
 from shardctl.splitting import Draw, Splitting
-from shardctl.spread import spread
 from shardctl.storage import replacing
-from shardctl.tables import PLAN, SHARDS, UNIT_FIELDS
+from shardctl.tables import UNIT_FIELDS
 from shardctl.units import Units
 
 
@@ -215,9 +216,9 @@ class Planner:
     def _spread_over_the_kept(self, count: int) -> list[int]:
         """Return the places, in the order of all splits, of some units that are no repeats of others."""
         if self._units.repeats is None:
-            return spread(sum(map(len, self.order.units)), count)
+            return evenly_spaced(sum(map(len, self.order.units)), count)
         kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
-        return [int(place) for place in kept[spread(len(kept), count)]]
+        return [int(place) for place in kept[evenly_spaced(len(kept), count)]]
 
     def _records_of(self, split: int, number: int, shards: int) -> int:
         first, end = _share(self.records[split], number, shards)

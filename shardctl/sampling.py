@@ -20,13 +20,15 @@ from shardctl.engines.pool import Limits
 from shardctl.engines.taking import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.mirrors.files import copy_file
 from shardctl.recipe import Recipe
+from shardctl.sequences import evenly_spaced
 from shardctl.sources import brought
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.spread import spread
-from shardctl.storage import copy_file, naming_the_path, printable
+from shardctl.storage import naming_the_path
+from shardctl.texts import printable
 from shardctl.units import Units
 
 PLACE = "__place__"
@@ -70,7 +72,7 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
         kept = {name: settings[name] for name in settings if name not in OF_TEXT}
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
-    rows = listing.table.take(pa.array(spread(len(listing), most))).to_pylist()
+    rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
     brought.bring_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
         if not row["error"]:
@@ -141,7 +143,7 @@ def _take_records(
         taken: Taken = []
         if schema is not None:
             share = -(-most // max(1, len(chosen)))
-            wanted = [units.first[unit] + np.array(spread(int(units.records[unit]), share), np.int64) for unit in chosen]
+            wanted = [units.first[unit] + np.array(evenly_spaced(int(units.records[unit]), share), np.int64) for unit in chosen]
             taken, fault = take(engine, stretches, recipe.reading, wanted, schema, folder)
     finally:
         engine.close()
@@ -183,5 +185,5 @@ def _some_units(units: Units, most: int) -> Numbers:
     """Return the numbers of units from all over the files: at least UNITS, and as many as have `most` records."""
     whole = units.readable()
     of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
-    chosen: Numbers = whole[spread(len(whole), max(UNITS, math.ceil(most / of_each)))]
+    chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
     return chosen

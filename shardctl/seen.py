@@ -17,9 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import UPDATE
 from shardctl.step_counts import Counts
-from shardctl.storage import FileFacts, HashingFile, printable, replacing, sha256_of
-from shardctl.tables import UPDATE
+from shardctl.storage import FileFacts, HashingFile, replacing
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.absent import bringing, opened
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.mapping import map_whole
-from shardctl.storage import HashingFile, check_ordinary, printable
+from shardctl.mirrors.files import bringing, opened
+from shardctl.storage import HashingFile, check_ordinary
+from shardctl.texts import printable
 from shardctl.version import __version__
 
 FORMAT_VERSION = 2

@@ -16,12 +16,12 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
 from shardctl.order import mix64
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.exported import Description, described
 from shardctl.sources.labels import SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word
-from shardctl.spread import spread
 from shardctl.stand_ins import source_of
-from shardctl.storage import counted
+from shardctl.texts import counted
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
@@ -470,7 +470,7 @@ def _sets_of_files(listing: Listing) -> dict[int, str]:
     if not listing.whole:
         return {}
     roles: dict[int, str] = {}
-    for path in filter(may_name_a_split, listing.paths_at(np.array(spread(len(listing), LOOKED_AT), np.int64))):
+    for path in filter(may_name_a_split, listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64))):
         word = split_word(path.rpartition("/")[2].partition(".")[0])
         if word is not None and word.alone:
             roles.setdefault(word.role, path)

@@ -11,17 +11,13 @@ import os
 import secrets
 import shutil
 import stat
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl import stand_ins
-from shardctl.absent import SCRATCH, SCRATCH_FILES, bringing, shown
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.machine import boot
+from shardctl.texts import format_bytes, printable
 
 if os.name == "posix":
     import fcntl
@@ -180,71 +176,6 @@ def naming_the_path(path: Path) -> Iterator[None]:
         raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
 
 
-SCRATCH_OWNER = "owner"
-"""A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process is gone."""
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a folder for files that need not outlive the block. Those of processes that were killed are removed first."""
-    with contextlib.ExitStack() as stack:
-        with naming_the_path(Path(os.environ.get("TMPDIR", "/tmp"))):
-            _remove_abandoned(Path(tempfile.gettempdir()))
-            folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
-            stack.callback(_remove_scratch, folder)
-            stack.callback(os.close, _own(folder))
-            (folder / SCRATCH_FILES).mkdir()
-        yield folder / SCRATCH_FILES
-
-
-def _own(folder: Path) -> int:
-    """Lock a new scratch folder, and return the descriptor that holds the lock.
-
-    The boot is written last: without it the folder is never removed by others, for instance where files cannot be locked.
-    """
-    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(descriptor, boot().encode())
-    return descriptor
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove the scratch folders whose owner is certainly gone: it was a process of this machine, and holds its lock no more.
-
-    Another machine's lock on a shared file system may not be seen here, so that its folders stay, as do those of other users.
-    """
-    names: list[str] = []
-    with contextlib.suppress(OSError):  # a folder may be one that can be written and not listed
-        names = os.listdir(parent)
-    for name in names:
-        if name.startswith(SCRATCH):
-            with contextlib.suppress(OSError):  # in use, no scratch folder of ours, or another process has just removed it
-                _remove_if_abandoned(parent / name)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return
-    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # to read a pipe may never end
-            return
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.read(descriptor, READ_CHUNK) == boot().encode():
-            _remove_scratch(folder)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_scratch(folder: Path) -> None:
-    """Remove a scratch folder. What tells who owns it goes last, so that another process can complete a removal."""
-    shutil.rmtree(folder / SCRATCH_FILES, ignore_errors=True)
-    if not exists(folder / SCRATCH_FILES):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def refuse_link(path: Path) -> None:
     """Raise StorageError if there is a link at `path`: shardctl writes and deletes nothing behind a link in a dataset."""
     if path.is_symlink():
@@ -373,22 +304,6 @@ def read_named(path: Path) -> bytes:
     return path.read_bytes() if str(path).startswith(("/dev/fd/", "/dev/stdin")) else read_bytes(path)
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy the bytes of a file, complete or absent, and on the disk when this returns."""
-    with bringing(source, _opened) as file, replacing(target) as sink:
-        while chunk := file.read(READ_CHUNK):
-            sink.write(chunk)
-
-
-def _opened(path: Path) -> io.FileIO:
-    return open(path, "rb", buffering=0, opener=ordinary)
-
-
-def move(source: Path, target: Path) -> None:
-    """Rename a file of a dataset; whatever has the new name is replaced."""
-    bringing(source, lambda path: path.rename(target))
-
-
 def sync_folder(folder: Path) -> None:
     """Make the renames inside `folder` durable."""
     with naming_the_path(folder):
@@ -397,15 +312,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hex, reading it piece by piece."""
-    digest = hashlib.sha256()
-    with bringing(path, _opened) as file:
-        while chunk := file.read(READ_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 class HashingReader(io.RawIOBase):
@@ -441,62 +347,3 @@ def free_bytes(path: Path) -> int:
             return shutil.disk_usage(path).free
         path = path.parent
     return shutil.disk_usage(path).free
-
-
-def exists(path: Path) -> bool:
-    """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the system does not tell."""
-    try:
-        size_of_file(path)
-    except OSError:
-        return False
-    return True
-
-
-def size_of_file(path: Path) -> int:
-    """Return the size of a file in bytes. Raises OSError."""
-    return bringing(path, Path.stat).st_size
-
-
-def is_file(path: Path) -> bool:
-    """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
-    try:
-        return stat.S_ISREG(bringing(path, Path.stat).st_mode)
-    except OSError:
-        return False
-
-
-def is_regular_file(path: Path) -> bool:
-    """Return whether `path` is an ordinary file: not a link, a folder, a pipe or a device."""
-    try:
-        return stat.S_ISREG(bringing(path, Path.lstat).st_mode)
-    except OSError:
-        return False
-
-
-def printable(text: str) -> str:
-    """Return `text` safe to show: control characters and undecodable bytes appear as escapes.
-
-    A path in a folder that stands for a dataset, or for sources, on a store appears as its URL.
-    """
-    decoded = shown(stand_ins.shown(text)).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
-
-
-def format_bytes(count: float) -> str:
-    """Return a number of bytes for display, in binary units: 77.5 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(count) < 1024 or unit == "TiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")
-
-
-def first_repeated(names: Sequence[str]) -> str | None:
-    """Return the first name that some names have more than once; None if there is none. Tables may have thousands."""
-    counts = Counter(names)
-    return next((name for name in names if counts[name] > 1), None)
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, for display: "1 shard", "2,000 shards". `plural` is needed where it is not noun + s."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

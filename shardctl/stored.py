@@ -18,20 +18,11 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import is_file
+from shardctl.names import FILES, PLAN, SHARDS
 from shardctl.shard import BlockFile, field_names, map_file
-from shardctl.storage import is_file, printable
-from shardctl.tables import (
-    FILE_FIELDS,
-    FILES,
-    PLAN,
-    PLAN_SCHEMA,
-    REPAIR_ADVICE,
-    SHARDS,
-    ShardEntry,
-    ShardTable,
-    open_checked_table,
-    open_table,
-)
+from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, REPAIR_ADVICE, ShardEntry, ShardTable, open_checked_table, open_table
+from shardctl.texts import printable
 from shardctl.token_columns import packed_column
 
 Numbers = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.tensorflow needs TensorFlow: pip install 'shardctl[tensorflow]'") from error
 
 from shardctl.errors import UsageError
-from shardctl.loader import Loader
+from shardctl.loader.loader import Loader
 from shardctl.reader import Spec, without_views
 
 

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from shardctl.benchmark.tokens import BYTES_PER_TOKEN
 from shardctl.inspection.blocks import all_blocks
+from shardctl.names import SHARDS
 from shardctl.packing import METHODS, Numbers
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, load_file
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.tables import ShardTable
 from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)

@@ -14,9 +14,11 @@ from shardctl.conversion import Listener, convert
 from shardctl.conversion.options import source_path
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
+from shardctl.names import MANIFEST
 from shardctl.recipe_files.reading import load_recipe
-from shardctl.storage import naming_the_path, printable, scratch_folder, write_atomically
-from shardctl.tables import MANIFEST
+from shardctl.scratch import scratch_folder
+from shardctl.storage import naming_the_path, write_atomically
+from shardctl.texts import printable
 from shardctl.tokenizers.table import open_tokenizer
 from shardctl.tokenizers.training import KINDS, SPECIAL, check_training, count_words
 from shardctl.transforms.table import TOKEN_STEPS

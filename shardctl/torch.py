@@ -27,7 +27,7 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
 from shardctl.codecs.object_masks import object_masks
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
-from shardctl.loader import Loader as BatchLoader
+from shardctl.loader.loader import Loader as BatchLoader
 from shardctl.mixed import Mix
 from shardctl.reader import Batch, without_views
 

@@ -21,8 +21,9 @@ from shardctl.errors import StorageError, UsageError
 from shardctl.remote import cache as caching
 from shardctl.remote import locks
 from shardctl.remote.cache import Cache, CacheWarning
-from shardctl.remote.opening import cache_of, size_of
+from shardctl.remote.opening import cache_of
 from shardctl.stores import open_store
+from shardctl.texts import size_of
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])

@@ -32,8 +32,8 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.fingerprint import fingerprint
-from shardctl.spread import spread
-from shardctl.storage import sha256_of
+from shardctl.mirrors.files import sha256_of
+from shardctl.sequences import evenly_spaced
 from shardctl.tables import open_table, read_checksums, read_rejects
 
 RANDOM = {
@@ -127,7 +127,7 @@ def noise(folder: Path, sides: list[int]) -> Path:
 
 def test_the_size_of_a_copy_is_estimated_from_the_sizes_of_all_inputs(tmp_path: Path) -> None:
     """32 inputs are tried. Here those are all of the large ones, as chance had it with the photos of `shardctl demo`."""
-    tried = set(spread(99, 32))
+    tried = set(evenly_spaced(99, 32))
     source = noise(tmp_path / "in", [40 if number in tried else 10 for number in range(99)])
     planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
     made = shardctl.convert(source, tmp_path / "out", workers=0)

@@ -18,7 +18,7 @@ import shardctl
 from shardctl.cli import cli
 from shardctl.errors import UsageError
 from shardctl.recipe import KEYS
-from shardctl.transforms import TRANSFORMS, parse_step
+from shardctl.transforms.table import TRANSFORMS, parse_step
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
     assert written == made, "run `make docs`"
     import shardctl
     from shardctl.dataset import Dataset
-    from shardctl.loader import Loader
+    from shardctl.loader.loader import Loader
     from shardctl.mixed import Mix
 
     for name in set(shardctl.__all__) - {"__version__"}:

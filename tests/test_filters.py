@@ -20,9 +20,9 @@ import shardctl
 from shardctl.codecs.image import Opened, open_image, upright
 from shardctl.codecs.measures import blur_score, phash, taken_at, uniformity
 from shardctl.errors import Rejection, UsageError
-from shardctl.transforms import parse_step
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import judge
+from shardctl.transforms.table import parse_step
 
 DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003, 0x0112
 

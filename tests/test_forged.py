@@ -12,9 +12,10 @@ import pytest
 from test_untrusted import signed
 
 import shardctl
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import CHECKSUMS, TABLES
 from shardctl.shard import CHECKSUM_KEY, block_checksum
-from shardctl.storage import sha256_of
-from shardctl.tables import CHECKSUMS, TABLES, write_checksums
+from shardctl.tables import write_checksums
 
 SHARD = "train-00002.arrow"
 

@@ -267,7 +267,7 @@ def test_annotations_are_left_out_only_where_there_are_pictures(marked: Path, cl
 
 
 def test_the_page_can_leave_annotations_out(marked: Path) -> None:
-    from shardctl.report import dataset_page
+    from shardctl.report.dataset import dataset_page
 
     pytest.importorskip("plotly")
     assert 'class="pictures marked"' in dataset_page(marked)

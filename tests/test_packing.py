@@ -21,7 +21,8 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Plain, Tokens
 from shardctl.tables import read_rejects
-from shardctl.transforms import Records, parse_step
+from shardctl.transforms.records import Records
+from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack
 

@@ -17,9 +17,10 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.conversion import publish
 from shardctl.errors import InputError, UsageError
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import CHECKSUMS, SHARDS
 from shardctl.rewriting import pruning
-from shardctl.storage import sha256_of
-from shardctl.tables import CHECKSUMS, SHARDS, ShardTable, read_checksums, read_rejects
+from shardctl.tables import ShardTable, read_checksums, read_rejects
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:

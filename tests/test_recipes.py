@@ -29,9 +29,9 @@ from shardctl.recipe_files.reading import load_recipe
 from shardctl.recipe_files.schema import recipe_schema
 from shardctl.recipe_files.showing import show_recipe
 from shardctl.recipe_files.writing import recipe_toml
-from shardctl.transforms import TRANSFORMS, blur
+from shardctl.transforms import blur
 from shardctl.transforms.settings import SettingError, settings_in
-from shardctl.transforms.table import CALLED_ELSEWHERE, parse_step
+from shardctl.transforms.table import CALLED_ELSEWHERE, TRANSFORMS, parse_step
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -20,10 +20,10 @@ import shardctl
 from shardctl.dataset import Dataset
 from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.manifest import Manifest
+from shardctl.names import MANIFEST
 from shardctl.remote import fetching
 from shardctl.storage import SCRATCH
 from shardctl.stores import open_store
-from shardctl.tables import MANIFEST
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])

@@ -70,7 +70,7 @@ class Seen:
 def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A page of everything that bench can show, and the record behind it."""
     from shardctl.benchmark import bench, sweeping
-    from shardctl.report import bench_page
+    from shardctl.report.bench import bench_page
 
     pytest.importorskip("plotly")
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +124,7 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
 @pytest.fixture(scope="module")
 def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A page of images and one of texts, rejects among them."""
-    from shardctl.report import dataset_page
+    from shardctl.report.dataset import dataset_page
 
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("browse")
@@ -174,7 +174,7 @@ def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tu
 @pytest.fixture(scope="module")
 def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of images with objects and masks."""
-    from shardctl.report import dataset_page
+    from shardctl.report.dataset import dataset_page
 
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("marked")

@@ -24,7 +24,8 @@ from test_conversion import images, sums
 import shardctl
 from shardctl.conversion import Listener, publish
 from shardctl.errors import DatasetError
-from shardctl.storage import scratch_folder, sha256_of
+from shardctl.mirrors.files import sha256_of
+from shardctl.scratch import scratch_folder
 
 HELD = """
 import glob, os, threading

@@ -26,8 +26,9 @@ import pytest
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
+from shardctl.names import SHARDS
 from shardctl.sources import rechecking
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.tables import ShardTable
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 

@@ -22,9 +22,10 @@ from shardctl.errors import InputError, UsageError
 from shardctl.inspection.records import record_of_key
 from shardctl.roles import Role
 from shardctl.tables import read_rejects
-from shardctl.transforms import TRANSFORMS, BatchTransform, Records, RejectRow, parse_step
-from shardctl.transforms.base import settings_of
+from shardctl.transforms.base import BatchTransform, settings_of
+from shardctl.transforms.records import Records, RejectRow
 from shardctl.transforms.settings import Whole, setting
+from shardctl.transforms.table import TRANSFORMS, parse_step
 
 FUNCTIONS = """
 def words(sample):

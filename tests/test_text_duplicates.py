@@ -34,7 +34,8 @@ from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.recipe import Recipe
 from shardctl.storage import naming_the_path
 from shardctl.tables import read_rejects
-from shardctl.transforms import TRANSFORMS, Records
+from shardctl.transforms.records import Records
+from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 from shardctl.transforms.text.deduplicate import Deduplicate
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
-from shardctl.transforms import Records, parse_step
-from shardctl.transforms.table import TRANSFORMS
+from shardctl.transforms.records import Records
+from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
 from shardctl.transforms.text.patterns import PATTERNS
 

@@ -102,7 +102,7 @@ def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
 
 def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    from shardctl.report import dataset_page
+    from shardctl.report.dataset import dataset_page
 
     page = dataset_page(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED))
     for says in (

@@ -32,10 +32,11 @@ from shardctl.engines.survey import Survey, do_survey
 from shardctl.engines.task import Progress
 from shardctl.listing import LabelRule, list_files
 from shardctl.manifest import Manifest
+from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
-from shardctl.tables import PLAN, REJECTS, SHARDS, open_table, read_rejects
+from shardctl.tables import open_table, read_rejects
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 

@@ -22,8 +22,9 @@ import shardctl
 from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.history import kept_generations
-from shardctl.storage import sha256_of
-from shardctl.tables import CHECKSUMS, SHARDS, UPDATE, ShardTable, read_checksums, read_rejects
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import CHECKSUMS, SHARDS, UPDATE
+from shardctl.tables import ShardTable, read_checksums, read_rejects
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 

@@ -23,7 +23,8 @@ from test_write import pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.names import SHARDS
+from shardctl.tables import ShardTable
 
 Sample = dict[str, Any]
 

@@ -16,7 +16,8 @@ from shardctl.errors import InputError
 from shardctl.sources.brought import holds, local_path
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.storage import counted, format_bytes, ordinary, printable
+from shardctl.storage import ordinary
+from shardctl.texts import counted, format_bytes, printable
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""

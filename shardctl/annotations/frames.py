@@ -18,9 +18,9 @@ from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.codecs.image import Opened, open_image
 from shardctl.errors import InputError, Rejection
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import BEGIN_BYTES, begin_of, begins_ahead, is_brought
-from shardctl.spread import spread
-from shardctl.storage import counted, printable
+from shardctl.texts import counted, printable
 
 LOOKED_AT = 4096
 """Images of a source whose first bytes `convert` looks at. All others follow what these say, or become rejects."""
@@ -97,7 +97,7 @@ def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], 
     if frame != "auto" or not {ANNOTATED, MASK_FILE}.intersection(found.columns.column_names):
         return found
     annotated = np.flatnonzero(found.rows >= 0)
-    looked_at = annotated[spread(len(annotated), LOOKED_AT)].tolist()
+    looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
     evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
     for row, place in begins_ahead(places, lambda each: each[1].opened if is_brought(each[1].opened) else None):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.labels import hash_names
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.labels import hash_names
 from shardctl.sources.splits import named_as_splits
-from shardctl.spread import spread
 
 SUFFIXES = tuple(
     suffix for each in (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff") for suffix in (each, each.upper())
@@ -96,7 +96,7 @@ class Images:
             first += len(groups)
         for of_folder in runs:
             ends = np.cumsum([length for _, length in of_folder]).tolist()
-            wanted = spread(ends[-1] if ends else 0, SOME)
+            wanted = evenly_spaced(ends[-1] if ends else 0, SOME)
             run = 0
             rows = []
             for place in wanted:

@@ -18,8 +18,8 @@ from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Mask
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import begin_of, exists, local_path, version_of
-from shardctl.spread import spread
 from shardctl.storage import read_bytes
 
 MASK = "mask"
@@ -59,7 +59,7 @@ class Masks:
         found = files_in(folder, (".png",), "masks")
         matched, lost = match_files(found, inputs, "masks")
         refuse_no_match(matched, found, inputs, folder, "masks")
-        bits = max((_bits(matched[place].path) for place in spread(len(matched), LOOKED_AT)), default=8)
+        bits = max((_bits(matched[place].path) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
         digest, places, stamps = Digest(), [], array("Q")
         resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
         roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()

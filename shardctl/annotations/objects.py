@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations.base import AnnotationRule
-from shardctl.storage import counted, naming_the_path
+from shardctl.storage import naming_the_path
+from shardctl.texts import counted
 
 OBJECTS = "objects"
 ANNOTATED = "shardctl.annotated"

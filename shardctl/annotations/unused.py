@@ -29,7 +29,7 @@ from shardctl.sources.brought import begin_of, stretch_of
 from shardctl.sources.labels import FILE_COLUMNS, LIKE_LABELS
 from shardctl.sources.walk import FoundFile
 from shardctl.stand_ins import source_of
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 TABLES = (".csv", ".tsv", ".jsonl")
 ONE_EACH = frozenset((".txt", ".xml"))

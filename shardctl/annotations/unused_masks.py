@@ -11,10 +11,10 @@ from typing import NamedTuple
 from shardctl.annotations.inputs import stem
 from shardctl.annotations.listed import MOST_FOLDERS, Images, Listed, joined
 from shardctl.errors import Rejection
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import begin_of
-from shardctl.spread import spread
 from shardctl.stand_ins import source_of
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 EACH = 4
 """Images of a folder that are looked at."""
@@ -111,7 +111,7 @@ class _Begins:
 
     def are_plain(self, images: Sequence[Listed]) -> bool:
         """Return whether a few images have one number for each pixel, so that they may be masks themselves."""
-        return all(self.pixels([images[place].opened]).plain for place in spread(len(images), EACH))
+        return all(self.pixels([images[place].opened]).plain for place in evenly_spaced(len(images), EACH))
 
     def _kind(self, path: Path) -> _Kind | None:
         if path not in self._kinds:
@@ -135,7 +135,7 @@ def _as_folder(images: Images, begins: _Begins, folder: str, some: Sequence[List
 
     Where only the name of the other says so, the folder may have any pictures, such as of depth or heat: its pixels decide.
     """
-    few = [one for one in (some[place] for place in spread(len(some), EACH)) if one.name.lower().endswith(".png")]
+    few = [one for one in (some[place] for place in evenly_spaced(len(some), EACH)) if one.name.lower().endswith(".png")]
     for beside in sorted(images.folders, key=lambda each: not _OF_IMAGES & _words_apart(each, folder)) if few else ():
         ours, theirs = _words_apart(folder, beside), _words_apart(beside, folder)
         is_likely, is_sure, has_images = _has(_LIKELY, ours), _has(_SURE, ours), bool(_OF_IMAGES & theirs)
@@ -175,7 +175,7 @@ def _as_neighbours(images: Images, begins: _Begins, folder: str, some: Sequence[
         found = {place // len(_ENDS_OF_IMAGES): names[place] for place, is_there in enumerate(there) if is_there}
         if not found or 2 * len(found) < len(of_images):
             continue
-        few = [list(found)[place] for place in spread(len(found), EACH)]
+        few = [list(found)[place] for place in evenly_spaced(len(found), EACH)]
         pixels = begins.pixels([of_images[place].opened.with_name(found[place]) for place in few])
         is_sure = _SURE.search(end) is not None
         if (pixels.are_colours and is_sure) or (pixels.are_plain and (is_sure or not begins.are_plain(of_images))):

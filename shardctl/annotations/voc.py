@@ -18,7 +18,7 @@ from shardctl.errors import Rejection
 from shardctl.roles import Objects
 from shardctl.sources.brought import bring_all, holds
 from shardctl.sources.walk import FoundFile
-from shardctl.storage import counted
+from shardctl.texts import counted
 
 ZERO_BASED = "zero-based"
 

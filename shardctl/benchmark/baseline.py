@@ -29,16 +29,18 @@ from shardctl.engines.records import choice_of, origin_of, read_unit
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
+from shardctl.names import SHARDS
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Origin, SamplePipeline
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import ordinary, printable
+from shardctl.storage import ordinary
 from shardctl.stored import StoredDataset
 from shardctl.stores import is_url
-from shardctl.tables import SHARDS, ShardTable, is_written
+from shardctl.tables import ShardTable, is_written
+from shardctl.texts import printable
 from shardctl.times import python_rows
 
 INPUTS = 2048

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 METRICS = (
     ("samples_per_s", True),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.mapping import resident_pages
-from shardctl.spread import spread
+from shardctl.names import SHARDS
+from shardctl.sequences import evenly_spaced
 from shardctl.storage import ordinary
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.tables import ShardTable
 
 LOOKED_AT = 256
 """The largest number of files whose pages are looked up, from all over them."""
@@ -28,7 +29,7 @@ def residency(root: Path) -> float | None:
 
 def residency_of(files: Sequence[Path]) -> float | None:
     """Return the share of the pages of files that are in memory (0 to 1); None if the system does not report it."""
-    found = [_pages_of(files[place]) for place in spread(len(files), LOOKED_AT)]
+    found = [_pages_of(files[place]) for place in evenly_spaced(len(files), LOOKED_AT)]
     pages = [counts for counts in found if counts is not None]
     total = sum(count for count, _ in pages)
     return round(sum(there for _, there in pages) / total, 4) if total else None

@@ -13,11 +13,11 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader import Loader
+from shardctl.loader.loader import Loader
 from shardctl.reader import Batch, zeros
 from shardctl.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.storage import printable
 from shardctl.stores import is_url
+from shardctl.texts import printable
 from shardctl.token_columns import columns_of_blocks
 
 IN_ORDER = "in-order"

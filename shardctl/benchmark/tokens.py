@@ -11,8 +11,8 @@ from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
 from shardctl.roles import Roles
-from shardctl.spread import spread
-from shardctl.storage import printable
+from shardctl.sequences import evenly_spaced
+from shardctl.texts import printable
 from shardctl.token_columns import DOCUMENT_LENGTHS, packed_column
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
@@ -71,7 +71,7 @@ def _lists_of_numbers(columns: list[Column]) -> list[Column]:
 
 def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
     """Return the mean number of tokens of some samples from all over the dataset; those of padding do not count."""
-    places = spread(len(dataset), _LOOKED_AT)
+    places = evenly_spaced(len(dataset), _LOOKED_AT)
     if columns[0].name == packed_column(dataset.roles) and DOCUMENT_LENGTHS in dataset.schema.names:
         lengths = dataset.take(places, columns=[DOCUMENT_LENGTHS])[DOCUMENT_LENGTHS]
         return sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None) / max(1, len(places))

@@ -13,7 +13,6 @@ import click
 from shardctl.cli.output import (
     Output,
     auto_or_number,
-    counted,
     output_options,
     print_json,
     print_table,
@@ -24,7 +23,7 @@ from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.importing import look_in_current_folder
 from shardctl.outputs import Form
 from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.advice import Advice, Choice, Today

@@ -16,7 +16,6 @@ import click
 from shardctl.cli.output import (
     Output,
     auto_or_number,
-    counted,
     metrics_option,
     output_options,
     print_json,
@@ -25,7 +24,7 @@ from shardctl.cli.output import (
 )
 from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
@@ -256,7 +255,7 @@ def _measure(
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None:
-        from shardctl.report import bench_page
+        from shardctl.report.bench import bench_page
         from shardctl.report.page import write_page
 
         write_page(Path(html), bench_page(result))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, counted, output_options, print_json, print_table
+from shardctl.cli.output import Output, output_options, print_json, print_table
 from shardctl.errors import UsageError
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.remote.cache import Cache, Entry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, if_running_option, output_options, print_json
-from shardctl.storage import format_bytes, printable
+from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
+from shardctl.texts import counted, format_bytes, printable
 
 
 @click.command()

@@ -13,7 +13,6 @@ import click
 from shardctl.cli.output import (
     Output,
     byte_size,
-    counted,
     if_running_option,
     metrics_option,
     output_options,
@@ -31,8 +30,8 @@ from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.step_counts import step_lines
-from shardctl.storage import format_bytes, printable
 from shardctl.stores import is_url
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, counted, output_options, print_json
-from shardctl.storage import printable
+from shardctl.cli.output import Output, output_options, print_json
+from shardctl.texts import counted, printable
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import bars, counted, print_reasons, print_table, shortened
+from shardctl.cli.output import bars, print_reasons, print_table, shortened
 from shardctl.jpegs import jpeg_costs
 from shardctl.step_counts import step_lines
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.differences import Differences

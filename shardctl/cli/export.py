@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import (
-    Output,
-    counted,
-    counting,
-    output_options,
-    print_json,
-    print_table,
-    shortened,
-    workers_option,
-)
+from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened, workers_option
 from shardctl.engines.server import forked_early
 from shardctl.exports.table import EXPORTS
-from shardctl.storage import format_bytes, free_bytes, printable
+from shardctl.storage import free_bytes
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.exports.exporting import ExportPlan, ExportResult

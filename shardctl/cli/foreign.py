@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import counted, print_table, shortened
-from shardctl.storage import format_bytes, printable
+from shardctl.cli.output import print_table, shortened
+from shardctl.texts import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.foreign.showing import ForeignOverview

@@ -12,23 +12,16 @@ import click
 
 from shardctl.cli.describe import print_differences, print_overview, print_shard
 from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
-from shardctl.cli.output import (
-    Output,
-    check_outputs,
-    counted,
-    counting,
-    output_options,
-    print_json,
-    print_table,
-    shortened,
-)
+from shardctl.cli.output import Output, check_outputs, counting, output_options, print_json, print_table, shortened
 from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
 from shardctl.history import kept_generations
 from shardctl.manifest import Manifest, refuse_part_of_dataset
-from shardctl.mirrors import BLOCKS, local_folder
+from shardctl.mirrors.files import is_file
+from shardctl.mirrors.mirror import BLOCKS
+from shardctl.mirrors.opening import local_folder
 from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.storage import is_file, printable
+from shardctl.texts import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
@@ -186,7 +179,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion makes of them."""
     from shardctl.sampling import convert_some
-    from shardctl.storage import scratch_folder
+    from shardctl.scratch import scratch_folder
 
     with scratch_folder() as scratch:
         some = convert_some(path, MOST_OF_OTHERS, scratch)
@@ -561,7 +554,7 @@ def _image_text(value: Any) -> Any:
 
 
 def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report import dataset_page
+    from shardctl.report.dataset import dataset_page
     from shardctl.report.page import write_page
 
     write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"], given.get("origin")))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import bars, counted, print_table
-from shardctl.storage import printable
+from shardctl.cli.output import bars, print_table
+from shardctl.texts import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.masks import MaskStatistics

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.storage import counted as counted  # the commands' files take it from here
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 if TYPE_CHECKING:
     from shardctl.tables import Reject

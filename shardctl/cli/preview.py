@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.convert import convert
-from shardctl.cli.output import Output, check_outputs, counted, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.recipes import recipe_of
 from shardctl.engines import WORKER
 from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
-from shardctl.storage import printable
+from shardctl.texts import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.preview import Preview, Tried

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, if_running_option, output_options, print_json
+from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
 from shardctl.errors import InputError
-from shardctl.storage import printable, read_named
+from shardctl.storage import read_named
+from shardctl.texts import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.rewriting.pruning import PruneResult

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json, waiting_line, workers_option
+from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line, workers_option
 from shardctl.importing import look_in_current_folder
-from shardctl.storage import printable
+from shardctl.texts import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.restoration import RepairResult

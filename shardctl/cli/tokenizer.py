@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from shardctl.cli.output import Output, byte_size, counted, output_options, print_json, printing_to_stderr, workers_option
+from shardctl.cli.output import Output, byte_size, output_options, print_json, printing_to_stderr, workers_option
 from shardctl.importing import look_in_current_folder
 from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import counted, format_bytes, printable
 
 
 @click.group()

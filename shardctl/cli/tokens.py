@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import bars, counted, print_table, shortened
-from shardctl.storage import printable
+from shardctl.cli.output import bars, print_table, shortened
+from shardctl.texts import counted, printable
 from shardctl.token_columns import DOCUMENT_COLUMNS
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.splitting import SplitRule
-from shardctl.storage import printable
 from shardctl.stores import is_url
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

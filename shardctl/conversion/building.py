@@ -21,7 +21,8 @@ from shardctl.engines.job import Job
 from shardctl.engines.task import Progress
 from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
 from shardctl.plan import NOT_KEPT
-from shardctl.storage import format_bytes, free_bytes, printable
+from shardctl.storage import free_bytes
+from shardctl.texts import format_bytes, printable
 
 Chosen = npt.NDArray[np.bool_]
 """Which shards of a job are meant: (shards,)."""

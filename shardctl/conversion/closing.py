@@ -22,8 +22,9 @@ from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.fingerprint import fingerprint
 from shardctl.manifest import Manifest
+from shardctl.names import PLANNED, SHARDS
 from shardctl.recipe import Recipe
-from shardctl.tables import PLANNED, SHARDS, ShardTable
+from shardctl.tables import ShardTable
 from shardctl.version import __version__
 
 

@@ -20,24 +20,15 @@ from shardctl.jpegs import JpegRecord, joined
 from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import Manifest, SplitFacts, sum_up
+from shardctl.mirrors.files import copy_file
+from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.pipeline.samples import Shape
 from shardctl.seen import Pruned, ShardCounts, writing_update
 from shardctl.shard import ShardFacts
 from shardctl.step_counts import Counts, add_counts
-from shardctl.storage import FileFacts, HashingFile, copy_file, printable, replacing, write_atomically
-from shardctl.tables import (
-    FILES,
-    MANIFEST,
-    PLAN,
-    PLAN_SCHEMA,
-    REJECTS,
-    SHARDS,
-    UNIT_FIELDS,
-    Making,
-    ShardEntry,
-    ShardSpool,
-    read_rejects,
-)
+from shardctl.storage import FileFacts, HashingFile, replacing, write_atomically
+from shardctl.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
+from shardctl.texts import printable
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""

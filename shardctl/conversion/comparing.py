@@ -24,11 +24,12 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.survey import Found
 from shardctl.labelling import Labelling, write_files
 from shardctl.listing import Listing
-from shardctl.on_demand import OnDemand
+from shardctl.names import FILES
 from shardctl.plan import Order, Planner
 from shardctl.recipe import Recipe
-from shardctl.storage import counted, format_bytes, naming_the_path, remove_tree
-from shardctl.tables import FILES
+from shardctl.sequences import LazySequence
+from shardctl.storage import naming_the_path, remove_tree
+from shardctl.texts import counted, format_bytes
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 from shardctl.units import Units
 
@@ -203,7 +204,7 @@ class _Search:
             self._looked_at += int(self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first])
             self._comparing(self._looked_at)
 
-        self._engine.survey(OnDemand(len(starts) - 1, task), on_found)
+        self._engine.survey(LazySequence(len(starts) - 1, task), on_found)
 
     def _locate(self, ranks: Numbers) -> tuple[Numbers, Numbers]:
         """Return the files of records, by their ranks, and their numbers."""

@@ -37,12 +37,7 @@ from shardctl.conversion.result import (
     result_of,
     warnings_of_rejects,
 )
-from shardctl.conversion.staging import (
-    begin,
-    go_on,
-    refuse_to_lose,
-    unfinished,
-)
+from shardctl.conversion.staging import begin, go_on, refuse_to_lose, unfinished
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import hide_pruned, moved_records, write_known
@@ -52,31 +47,19 @@ from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse
 from shardctl.engines import named
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
-from shardctl.errors import (
-    BusyError,
-    DatasetError,
-    InputError,
-    StorageError,
-    TooManyRejectsError,
-    TypesDifferError,
-)
-from shardctl.fingerprint import (
-    VERSIONS,
-    difference,
-    fingerprint,
-    fingerprint_parts,
-    only_versions_differ,
-    version_changes,
-)
+from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
+from shardctl.fingerprint import VERSIONS, difference, fingerprint, fingerprint_parts, only_versions_differ, version_changes
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.manifest import Manifest
+from shardctl.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.recipe import Recipe
+from shardctl.scratch import scratch_folder
 from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
 from shardctl.splitting import warn_of_mixed
-from shardctl.storage import format_bytes, printable, scratch_folder, write_atomically
-from shardctl.tables import CHECKSUMS, FILES, MANIFEST, STAGING
+from shardctl.storage import write_atomically
+from shardctl.texts import format_bytes, printable
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from shardctl.engines.job import Root
 from shardctl.engines.survey import Found
 from shardctl.errors import SourceGoneError
 from shardctl.listing import Listing
-from shardctl.on_demand import OnDemand
 from shardctl.recipe import Recipe
-from shardctl.storage import counted, printable
+from shardctl.sequences import LazySequence
+from shardctl.texts import counted, printable
 from shardctl.units import Units
 
 FILES, FILE_BYTES = 64, 32 << 20
@@ -122,7 +122,7 @@ class _Search:
             looked_at += len(found)
             self.comparing(looked_at)
 
-        self.surveyor.engine.survey(OnDemand(len(starts) - 1, hashing), on_found)
+        self.surveyor.engine.survey(LazySequence(len(starts) - 1, hashing), on_found)
         self._check_sources(files[sorted(silent)])
         return _Hashed(files[has_hash], hashes[has_hash])
 

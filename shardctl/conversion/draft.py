@@ -38,6 +38,8 @@ from shardctl.errors import Rejection, SourceGoneError
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import Listing
+from shardctl.mirrors.files import copy_file
+from shardctl.names import FILES
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.roles import Role
@@ -49,8 +51,8 @@ from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
-from shardctl.storage import copy_file, counted, format_bytes, printable
-from shardctl.tables import FILES, failures
+from shardctl.tables import failures
+from shardctl.texts import counted, format_bytes, printable
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20

@@ -16,9 +16,10 @@ from shardctl.errors import DatasetError
 from shardctl.fingerprint import VERSIONS, version_changes
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
+from shardctl.names import FILES, PLANNED
 from shardctl.recipe import user_functions
 from shardctl.seen import Seen
-from shardctl.tables import FILES, PLANNED, open_checked_table
+from shardctl.tables import open_checked_table
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""

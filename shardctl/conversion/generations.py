@@ -11,8 +11,10 @@ from shardctl.conversion.publish import files_of
 from shardctl.errors import DatasetError, StorageError
 from shardctl.history import folder_of
 from shardctl.manifest import Manifest
-from shardctl.storage import copy_file, is_file, is_folder, naming_the_path, printable, refuse_link, remove_tree, sync_folder
-from shardctl.tables import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
+from shardctl.mirrors.files import copy_file, is_file
+from shardctl.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
+from shardctl.storage import is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
+from shardctl.texts import printable
 
 HIDDEN = "."
 """What names of folders begin with that are being made, or deleted."""

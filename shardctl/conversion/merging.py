@@ -20,14 +20,14 @@ from shardctl.conversion.parts import Parted, before_of, parted_jobs, parts_of
 from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.result import ConvertResult, result_of
 from shardctl.conversion.staging import finished_shards
-from shardctl.engines.job import JOB, NEW_FOLDER, Job
+from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
+from shardctl.names import JOB, MANIFEST
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
-from shardctl.storage import counted, printable
-from shardctl.tables import MANIFEST
+from shardctl.texts import counted, printable
 
 NAMED_PARTS = 8
 """Parts with missing shards that are named."""

@@ -15,21 +15,10 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.listing import Listing
+from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.labels import some
-from shardctl.storage import counted, printable
-from shardctl.tables import (
-    PLAN,
-    PLAN_SCHEMA,
-    REJECTS,
-    SHARDS,
-    Reject,
-    ShardTable,
-    count_reasons,
-    failures,
-    open_table,
-    read_rejects,
-    taken,
-)
+from shardctl.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
+from shardctl.texts import counted, printable
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

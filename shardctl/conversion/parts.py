@@ -36,12 +36,15 @@ from shardctl.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import exists
+from shardctl.names import CHECKSUMS, STAGING
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import refuse_unnamed_functions, user_functions
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
-from shardctl.storage import exists, printable, write_atomically
-from shardctl.tables import CHECKSUMS, STAGING, Reject, count_reasons, read_rejects
+from shardctl.storage import write_atomically
+from shardctl.tables import Reject, count_reasons, read_rejects
+from shardctl.texts import printable
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

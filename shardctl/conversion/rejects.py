@@ -19,26 +19,17 @@ from shardctl.engines.probe import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import copy_file, sha256_of
+from shardctl.names import FILES, PLAN, REJECTS
 from shardctl.sources.brought import begin_of, local, local_path
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
 from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import (
-    PARTIAL,
-    READ_CHUNK,
-    copy_file,
-    counted,
-    make_folder,
-    naming_the_path,
-    ordinary,
-    printable,
-    refuse_link,
-    replacing,
-    sha256_of,
-)
-from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, Reject, failures, open_table, read_rejects
+from shardctl.storage import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
+from shardctl.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
+from shardctl.texts import counted, printable
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""

@@ -18,15 +18,16 @@ from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
+from shardctl.names import REJECTS
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
-from shardctl.storage import counted, printable
 from shardctl.stored import StoredDataset
-from shardctl.tables import REJECTS, Reject, count_reasons, failures, read_rejects
+from shardctl.tables import Reject, count_reasons, failures, read_rejects
+from shardctl.texts import counted, printable
 
 NO_KEYS = np.zeros(0, np.uint64)
 

@@ -17,7 +17,7 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Found, Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
-from shardctl.on_demand import OnDemand
+from shardctl.sequences import LazySequence, evenly_spaced
 from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
@@ -26,7 +26,6 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.labels import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
-from shardctl.spread import spread
 from shardctl.units import Units, UnitsInMaking
 
 STRETCHES = 256
@@ -207,7 +206,7 @@ class Surveyor:
         """
         numbers = units.readable()
         if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
-            chosen = np.union1d(numbers[spread(len(numbers), TYPED_UNITS)], self._first_of_folders(units, numbers))
+            chosen = np.union1d(numbers[evenly_spaced(len(numbers), TYPED_UNITS)], self._first_of_folders(units, numbers))
             types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
@@ -248,7 +247,7 @@ class Surveyor:
         from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
 
         found: dict[str, _Encoding] = {}
-        chosen = spread(len(self.listing), DETECTED_FILES)
+        chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
         for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
             with contextlib.suppress(OSError, Rejection):
                 found.setdefault(detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)).files += 1
@@ -390,7 +389,7 @@ class Surveyor:
         def on_found(number: int, found: Found) -> None:
             take(int(starts[number]), begun.pop(number), found)
 
-        self.engine.survey(OnDemand(len(starts) - 1, survey), on_found)
+        self.engine.survey(LazySequence(len(starts) - 1, survey), on_found)
 
     def _stretch(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> Stretch:
         path = self.listing.opened(file)

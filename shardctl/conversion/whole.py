@@ -7,8 +7,10 @@ from pathlib import Path
 
 from shardctl.errors import DatasetError
 from shardctl.manifest import Manifest
-from shardctl.storage import naming_the_path, printable
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.names import SHARDS
+from shardctl.storage import naming_the_path
+from shardctl.tables import ShardTable
+from shardctl.texts import printable
 
 
 def refuse_lost_files(root: Path, manifest: Manifest) -> None:

@@ -14,7 +14,8 @@ import pyarrow as pa
 from shardctl.duplicates.exact import DROPPED, PIECE_BITS
 from shardctl.duplicates.runs import PARTS, Rows, Runs
 from shardctl.errors import DatasetError
-from shardctl.storage import printable, replacing
+from shardctl.storage import replacing
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

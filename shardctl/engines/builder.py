@@ -34,11 +34,11 @@ from shardctl.shard_copying import objects_of
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.step_counts import Counts
-from shardctl.storage import HashingFile, printable
+from shardctl.storage import HashingFile
 from shardctl.tables import Reject
+from shardctl.texts import printable
 from shardctl.times import python_rows
-from shardctl.transforms import Records
-from shardctl.transforms.records import HeldMemoryError
+from shardctl.transforms.records import HeldMemoryError, Records
 
 
 @dataclass

@@ -11,9 +11,9 @@ from shardctl.engines.breadcrumb import KEYS, TOGETHER
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.on_demand import OnDemand
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE
-from shardctl.storage import printable
+from shardctl.sequences import LazySequence
+from shardctl.texts import printable
 
 Task = dict[str, Any]
 
@@ -71,7 +71,7 @@ class Casualties:
 
     def tasks(self, shards: Sequence[int]) -> Sequence[Task]:
         """Return the tasks of some shards, each made when it is asked for."""
-        return OnDemand(len(shards), lambda place: self.task(shards[place]))
+        return LazySequence(len(shards), lambda place: self.task(shards[place]))
 
     def judge(self, task: Task, death: Death) -> Task:
         """Return the task to do after a death: the same again, without the record where it has been fatal often enough.

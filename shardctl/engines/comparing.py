@@ -30,9 +30,10 @@ from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import naming_the_path
 from shardctl.text_bytes import bytes_of
-from shardctl.transforms import Records
+from shardctl.texts import printable
+from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
 HASHES = "hashes"

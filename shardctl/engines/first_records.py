@@ -25,7 +25,7 @@ from shardctl.sample import Sample
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.labels import some
-from shardctl.storage import counted, printable
+from shardctl.texts import counted, printable
 
 
 @dataclass

@@ -16,9 +16,9 @@ from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
 from shardctl.sources.brought import is_brought
 from shardctl.sources.formats import ranges
-from shardctl.transforms import Filter, parse_step
 from shardctl.transforms.base import settings_of
-from shardctl.transforms.filter import judge
+from shardctl.transforms.filter import Filter, judge
+from shardctl.transforms.table import parse_step
 
 DIGEST_BYTES = 16
 """Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""

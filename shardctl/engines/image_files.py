@@ -22,7 +22,7 @@ from shardctl.pipeline.samples import Origin
 from shardctl.roles import Mask
 from shardctl.sample import Sample
 from shardctl.sources.brought import is_brought
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 
 class TableImages:

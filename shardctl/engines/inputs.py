@@ -20,7 +20,7 @@ from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources import brought
 from shardctl.sources.formats import RECORD_BYTES, ranges
-from shardctl.storage import format_bytes, printable
+from shardctl.texts import format_bytes, printable
 
 NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
 """What the system says where a disk or a server does not answer. It says the same of a single bad sector."""

@@ -24,6 +24,7 @@ from shardctl.annotations.objects import OBJECTS
 from shardctl.engines.reused import REUSED, Reused
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.layout import Layout
+from shardctl.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
 from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
 from shardctl.roles import Objects
@@ -33,10 +34,10 @@ from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
 from shardctl.splitting import Draw
 from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import printable, replacing, write_atomically
-from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, is_file_name, open_table, shard_name
+from shardctl.storage import replacing, write_atomically
+from shardctl.tables import UNIT_FIELDS, open_table
+from shardctl.texts import printable
 
-JOB = "job.json"
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""
 

@@ -18,7 +18,7 @@ from shardctl.engines.survey import Look, do_survey
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import WorkerError
 from shardctl.machine import usable_cores
-from shardctl.on_demand import OnDemand
+from shardctl.sequences import LazySequence
 
 
 def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
@@ -111,7 +111,7 @@ class LocalPool:
             survey = surveys[number]
             return {"do": survey.task, "number": number, "survey": survey.to_json(), "lost": []}
 
-        self._pool.run(OnDemand(len(surveys), task), on_message, died)
+        self._pool.run(LazySequence(len(surveys), task), on_message, died)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""

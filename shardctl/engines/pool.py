@@ -28,8 +28,9 @@ from shardctl.engines.serve import OUT_OF_MEMORY
 from shardctl.engines.server import TAIL_BYTES, ForkServer, start_server, take_early
 from shardctl.errors import WorkerError
 from shardctl.machine import allow_open_files, open_files_left, usable_cores
-from shardctl.storage import counted, naming_the_path
+from shardctl.storage import naming_the_path
 from shardctl.stores.uploads import ENDING_SECONDS
+from shardctl.texts import counted
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]

@@ -29,8 +29,8 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.storage import counted
 from shardctl.tables import Reject, count_reasons
+from shardctl.texts import counted
 from shardctl.token_columns import packed_column
 from shardctl.transforms.values import (
     UnfitValue,

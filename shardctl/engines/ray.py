@@ -32,7 +32,7 @@ from shardctl.engines.survey import Look
 from shardctl.engines.task import Progress
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
 from shardctl.fingerprint import deciding_versions
-from shardctl.storage import counted, printable
+from shardctl.texts import counted, printable
 from shardctl.version import __version__
 
 FATAL_LOSSES = 4

@@ -20,9 +20,9 @@ from shardctl.errors import DatasetError
 from shardctl.pipeline.samples import Shape
 from shardctl.shard import exactly
 from shardctl.shard_copying import Run, RunReader
-from shardctl.storage import printable
 from shardctl.stored import StoredDataset
 from shardctl.tables import open_table
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

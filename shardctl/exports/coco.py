@@ -44,7 +44,8 @@ from shardctl.json_form import dumps
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, HashingFile, counted, naming_the_path, replacing
+from shardctl.storage import FileFacts, HashingFile, naming_the_path, replacing
+from shardctl.texts import counted
 
 FOLDER = "annotations"
 

@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from shardctl.errors import StorageError, UsageError
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.source import Source
+from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION, Description, loose_names
-from shardctl.storage import naming_the_path, printable
-from shardctl.tables import CHECKSUMS
+from shardctl.storage import naming_the_path
+from shardctl.texts import printable
 
 
 def check_destination(out: Path, source: Source, overwrite: bool) -> Path:

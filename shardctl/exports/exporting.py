@@ -23,11 +23,14 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
-from shardctl.mirrors import BLOCKS, local_folder
+from shardctl.mirrors.mirror import BLOCKS
+from shardctl.mirrors.opening import local_folder
+from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
-from shardctl.storage import FileFacts, printable, write_atomically
+from shardctl.storage import FileFacts, write_atomically
 from shardctl.stores import is_url
-from shardctl.tables import CHECKSUMS, write_checksums
+from shardctl.tables import write_checksums
+from shardctl.texts import printable
 from shardctl.version import __version__
 
 

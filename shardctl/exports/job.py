@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.absent import origin_of
 from shardctl.exports.base import Export, Part, Progress, Written
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.table import chosen_export
+from shardctl.mirrors.files import origin_of
 from shardctl.sources.exported import Field
 
 

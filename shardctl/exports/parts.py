@@ -12,9 +12,9 @@ from shardctl.errors import WorkerError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
-from shardctl.mirrors import bringing_ahead
-from shardctl.on_demand import OnDemand
-from shardctl.storage import printable
+from shardctl.mirrors.ahead import bringing_ahead
+from shardctl.sequences import LazySequence
+from shardctl.texts import printable
 
 SMALL = 128 << 20
 """Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two (docs/performance.md)."""
@@ -99,6 +99,8 @@ class Parts:
         workers = min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
         pool = Pool("shardctl.exports.worker", workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or ")
         try:
-            pool.run(OnDemand(len(missing), lambda place: {**start, "place": place, "part": missing[place]}), on_message, died)
+            pool.run(
+                LazySequence(len(missing), lambda place: {**start, "place": place, "part": missing[place]}), on_message, died
+            )
         finally:
             pool.close()

@@ -15,12 +15,12 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.mirrors import check_unchanged
+from shardctl.mirrors.opening import check_unchanged
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.storage import printable
 from shardctl.stored import StoredDataset
 from shardctl.tables import REPAIR_ADVICE, ShardEntry
+from shardctl.texts import printable
 from shardctl.where import Where, kept_rows, parse_where
 
 KEY = "key"

@@ -30,20 +30,20 @@ from shardctl.exports.destination import entries_below, not_of_export
 from shardctl.exports.loose_files import listed
 from shardctl.exports.name_set import NameSet
 from shardctl.lease import LEASE, Lease
+from shardctl.mirrors.files import is_file
+from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION
 from shardctl.storage import (
     PARTIAL,
     FileFacts,
-    is_file,
     is_folder,
     naming_the_path,
-    printable,
     refuse_links,
     remove_tree,
     sync_folder,
     write_atomically,
 )
-from shardctl.tables import CHECKSUMS
+from shardctl.texts import printable
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
 JOB, FILES, DONE, PIECES = "job.json", "files", "done", "pieces"

@@ -37,7 +37,8 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps, to_json
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, counted, naming_the_path
+from shardctl.storage import FileFacts, naming_the_path
+from shardctl.texts import counted
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"

@@ -14,9 +14,10 @@ from shardctl.engines.reading_through import ReadingThrough
 from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
+from shardctl.mirrors.files import sha256_of
 from shardctl.sources.describing import MISSING
 from shardctl.sources.exported import located
-from shardctl.storage import counted, sha256_of
+from shardctl.texts import counted
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error, warning
 

@@ -17,6 +17,9 @@ from shardctl.engines.base import Engine
 from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import LabelRule, Listing, first_file, list_files
+from shardctl.mirrors.files import is_file
+from shardctl.names import MANIFEST, SHARDS, STAGING
+from shardctl.scratch import scratch_folder
 from shardctl.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
@@ -24,8 +27,8 @@ from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import check_ordinary, is_file, printable, scratch_folder
-from shardctl.tables import MANIFEST, SHARDS, STAGING
+from shardctl.storage import check_ordinary
+from shardctl.texts import printable
 from shardctl.units import Units
 
 LIMITS = Limits(seconds=INPUT_TIMEOUT)

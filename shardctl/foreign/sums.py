@@ -7,10 +7,11 @@ from itertools import chain
 from pathlib import Path
 
 from shardctl.errors import UsageError
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import Description, loose_sums
 from shardctl.sources.formats.restored import RESTORED
-from shardctl.storage import printable, sha256_of
-from shardctl.tables import CHECKSUMS
+from shardctl.texts import printable
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 from shardctl.errors import UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
+from shardctl.names import SHARDS, is_shard_name
 from shardctl.reader import python_values
 from shardctl.roles import Roles
+from shardctl.sequences import evenly_spaced
 from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.spread import spread
-from shardctl.tables import SHARDS, ShardEntry, ShardTable, is_shard_name
+from shardctl.tables import ShardEntry, ShardTable
 
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
@@ -267,13 +268,13 @@ def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]
     """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError, DatasetError."""
     if _is_shard(target):
         lone = Shard(target, None)
-        yield from (Placed(lone, number) for number in spread(len(lone.reader), count))
+        yield from (Placed(lone, number) for number in evenly_spaced(len(lone.reader), count))
         return
     check_split(target, split)
     table = ShardTable(target / SHARDS)
     first, last = shards_of(target, split)
     ends = np.cumsum(table.block_counts[first:last])
-    chosen = spread(int(ends[-1]) if len(ends) else 0, count)
+    chosen = evenly_spaced(int(ends[-1]) if len(ends) else 0, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
     shard: Shard | None = None
     for place, number in zip(shards, chosen, strict=True):
@@ -298,7 +299,7 @@ def some_records(target: Path, split: str | None, count: int, blocks: int = 64) 
     placed = list(some_blocks(target, split, min(blocks, count)))
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)
-        yield from (block.record(place) for place in spread(block.data.num_rows, share))
+        yield from (block.record(place) for place in evenly_spaced(block.data.num_rows, share))
 
 
 def blocks_and_share(

@@ -14,16 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.absent import origin_of
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import origin_of
+from shardctl.names import CHECKSUMS, SHARDS
 from shardctl.order import mix64
 from shardctl.shard import BlockFile, map_file
 from shardctl.sources.labels import hash_names
-from shardctl.storage import printable
 from shardctl.stored import ShardUnits, StoredDataset, take
-from shardctl.tables import CHECKSUMS, SHARDS, ShardEntry
+from shardctl.tables import ShardEntry
+from shardctl.texts import printable
 
 EXAMPLES = 10
 _CHUNK = 256

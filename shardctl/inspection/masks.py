@@ -14,7 +14,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.objects import name_at
 from shardctl.roles import Mask
-from shardctl.spread import spread
+from shardctl.sequences import evenly_spaced
 
 _MOST_CLASS = 4095
 """The highest number of a class: masks with higher ones are not counted."""
@@ -73,7 +73,7 @@ def _count_pixels(block: Placed, share: int | None, tallies: dict[str, _MaskTall
     batch = checked_columns(block, list(roles))
     for name, role in roles.items():
         tally = tallies.setdefault(name, _MaskTally(role))
-        for place in spread(batch.num_rows, batch.num_rows if share is None else share):
+        for place in evenly_spaced(batch.num_rows, batch.num_rows if share is None else share):
             tally.add(batch.column(name).slice(place, 1))
 
 

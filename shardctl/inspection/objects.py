@@ -22,7 +22,7 @@ from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Objects
-from shardctl.spread import spread
+from shardctl.sequences import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2
 """COCO's limits of small and medium objects, in pixels of the image; here of the area of their boxes."""
@@ -299,7 +299,7 @@ def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally])
 def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.float64]:
     """Return width and height (n, 2) of up to `share` images, NaN of the others and of those that cannot be opened."""
     sizes = np.full((len(images), 2), np.nan)
-    for place in spread(len(images), len(images) if share is None else share):
+    for place in evenly_spaced(len(images), len(images) if share is None else share):
         data = images[place].as_buffer()
         if data is not None:
             sizes[place] = _encoded_size(data)

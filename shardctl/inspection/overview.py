@@ -15,8 +15,9 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import check_split, shards_of
 from shardctl.manifest import Manifest, SplitFacts
+from shardctl.names import REJECTS, SHARDS
 from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.tables import REJECTS, SHARDS, Reject, ShardTable, count_reasons, read_rejects
+from shardctl.tables import Reject, ShardTable, count_reasons, read_rejects
 
 NO_LABEL = "(no label)"
 

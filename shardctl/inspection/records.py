@@ -18,11 +18,13 @@ from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_ima
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import exists
+from shardctl.names import PLAN, REJECTS
 from shardctl.reader import Column, askable_headers, headers_of
 from shardctl.shard import ShardReader
-from shardctl.storage import exists, printable
 from shardctl.stored import Place, StoredDataset, possible_names
-from shardctl.tables import PLAN, REJECTS, Reject, ShardEntry, read_rejects
+from shardctl.tables import Reject, ShardEntry, read_rejects
+from shardctl.texts import printable
 from shardctl.token_columns import packed_column
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 

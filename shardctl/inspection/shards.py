@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import UsageError
+from shardctl.names import SHARDS
 from shardctl.shard import ShardReader
-from shardctl.storage import printable
-from shardctl.tables import SHARDS, ShardEntry, ShardTable
+from shardctl.tables import ShardEntry, ShardTable
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from shardctl.inspection.blocks import Placed, checked_columns, some_blocks
 from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.inspection.tokens import Decoder
 from shardctl.manifest import Manifest
+from shardctl.names import SHARDS
 from shardctl.roles import Tokens
-from shardctl.spread import spread
-from shardctl.tables import SHARDS, ShardTable
+from shardctl.sequences import evenly_spaced
+from shardctl.tables import ShardTable
 from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, Rows, documents_in, main_tokens, token_rows
 
 MOST_COMMON = 20
@@ -184,7 +185,7 @@ class _Tally:
         ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
         special = np.array([*tokenizer.special.values(), *ends], np.int64)
         together = min(_DECODED_TOGETHER, most)
-        parts = [ids[first : first + together] for first in spread(len(ids), most // together)]
+        parts = [ids[first : first + together] for first in evenly_spaced(len(ids), most // together)]
         for some in parts if len(ids) > most else [ids]:
             text = decoder.text(some[~np.isin(some, special)])
             if text is not None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.absent import origin_of
 from shardctl.dataset import open_dataset
+from shardctl.mirrors.files import origin_of
 from shardctl.sample import Sample
-from shardctl.spread import spread
+from shardctl.sequences import evenly_spaced
 
 INPUTS = 32
 """Inputs, from all over the dataset, whose variants are compared."""
@@ -46,7 +46,7 @@ def variant_statistics(root: Path, split: str | None = None) -> VariantStatistic
     image = dataset.roles.main_image
     content = [name for name in dataset.schema.names if name not in ("key", "variant", "label")]
     counts, alike, differences = [], 0, []
-    for place in spread(len(dataset), INPUTS):
+    for place in evenly_spaced(len(dataset), INPUTS):
         first = max(0, min(place - MOST // 2, len(dataset) - MOST))
         batch = dataset.take(range(first, min(first + MOST, len(dataset))), ["key", "variant", *content])
         rows = [{name: values[row] for name, values in batch.items()} for row in range(len(batch["key"]))]

@@ -19,17 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
-from shardctl.loader.channel import (
-    ALIGNED,
-    INLINE,
-    Ended,
-    Found,
-    Place,
-    Question,
-    receive_question,
-    send_answer,
-    send_question,
-)
+from shardctl.loader.channel import ALIGNED, INLINE, Ended, Found, Place, Question, receive_question, send_answer, send_question
 from shardctl.loader.segments import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
 from shardctl.mapping import mended

@@ -10,7 +10,8 @@ from typing import Any
 from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.metrics.base import Family
 from shardctl.outputs import Form
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import naming_the_path
+from shardctl.texts import printable
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from shardctl.arguments import real_number
 from shardctl.errors import UsageError
-from shardctl.loader import LoaderStats
+from shardctl.loader.loader import LoaderStats
 from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, check_target, sinks_at, tell
 from shardctl.transforms.values import describe
 

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardctl.absent import BLOCKS, WHOLE, find_mirror
 from shardctl.errors import ShardctlError
 from shardctl.machine import usable_cores
-
-AHEAD = 2
-"""Files that are brought ahead for each process that reads, however large they are."""
+from shardctl.mirrors.files import find_mirror
+from shardctl.mirrors.mirror import AHEAD, BLOCKS, WHOLE
 
 AHEAD_BYTES = 128 << 20
 """Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""

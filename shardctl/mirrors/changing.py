@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from shardctl.absent import WHOLE
 from shardctl.errors import BusyError
 from shardctl.manifest import Manifest
-from shardctl.mirrors import local_folder
-from shardctl.mirrors.mirror import Mirror, mirror_of
-from shardctl.storage import printable, write_atomically
+from shardctl.mirrors.mirror import WHOLE, Mirror, mirror_of
+from shardctl.mirrors.opening import local_folder
+from shardctl.names import MANIFEST
+from shardctl.storage import write_atomically
 from shardctl.stores import is_url, open_store
 from shardctl.stores import lease as store_lease
 from shardctl.stores.probing import probe
-from shardctl.tables import MANIFEST
+from shardctl.texts import printable
 
 LEASE = ".shardctl/lease.json"
 """The lease of a dataset on a store, below its URL."""

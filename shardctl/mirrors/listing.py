@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from shardctl.names import is_file_name
 from shardctl.stores.base import Store, Stored
-from shardctl.tables import is_file_name
 
 LISTING = "listing.arrow"
 

@@ -8,14 +8,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shardctl.absent import AT, ENDS, Mirrored
 from shardctl.errors import DatasetError, NoSuchKeyError
-from shardctl.manifest import MANIFEST_LIMIT
 from shardctl.mirrors.listing import write_listing
-from shardctl.mirrors.mirror import mirror_at
-from shardctl.storage import printable, write_atomically
+from shardctl.mirrors.mirror import ENDS, mirror_at
+from shardctl.names import (
+    BESIDE_SHARDS,
+    CHECKSUMS,
+    MANIFEST,
+    MANIFEST_LIMIT,
+    PLAN,
+    SHARDS,
+    STAGING,
+    is_file_name,
+    is_shard_name,
+)
+from shardctl.stand_ins import AT, Mirrored
+from shardctl.storage import write_atomically
 from shardctl.stores.base import Store
-from shardctl.tables import BESIDE_SHARDS, CHECKSUMS, MANIFEST, PLAN, SHARDS, STAGING, is_file_name, is_shard_name
+from shardctl.texts import printable
 
 MOST_LETTERS = 60
 """Letters of the name of the folder. What is longer may be too long for a file system."""

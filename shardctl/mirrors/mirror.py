@@ -13,16 +13,23 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl import stores
-from shardctl.absent import AT, BLOCKS, ENDS, WHOLE, read_mark
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, StoreError
 from shardctl.machine import usable_cores
-from shardctl.mirrors.ahead import AHEAD
 from shardctl.mirrors.listing import Listing
 from shardctl.mirrors.ranged import TAIL, OpenFile, RemoteFile, read_tail
+from shardctl.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
 from shardctl.remote.locks import locked
-from shardctl.storage import naming_the_path, printable
+from shardctl.stand_ins import AT, read_mark
+from shardctl.storage import naming_the_path
 from shardctl.stores.base import Store, Stored
-from shardctl.tables import BESIDE_SHARDS, CHECKSUMS, SHARDS
+from shardctl.texts import printable
+
+WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
+"""How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
+
+
+AHEAD = 2
+"""Files that are brought ahead for each process that reads, however large they are."""
 
 PIECE = 8 << 20
 """Bytes of a request."""

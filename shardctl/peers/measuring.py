@@ -28,7 +28,8 @@ from shardctl.machine import memory_bytes, usable_cores
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
 from shardctl.sampling import convert_some
-from shardctl.storage import printable, scratch_folder
+from shardctl.scratch import scratch_folder
+from shardctl.texts import printable
 
 MOST_COPIED = 2 << 30
 """The most bytes of files that are read where the reader copies them first."""

@@ -18,7 +18,8 @@ from shardctl.roles import Role
 from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit, Numbers
 from shardctl.text_bytes import bytes_of
-from shardctl.transforms import BatchRun, BatchTransform, Records
+from shardctl.transforms.base import BatchTransform
+from shardctl.transforms.records import BatchRun, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:

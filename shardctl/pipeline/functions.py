@@ -13,7 +13,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
-from shardctl.transforms import GroupTransform, SampleTransform
+from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.values import DEEPEST, describe
 
 Given = tuple[Sample, ...]

@@ -35,16 +35,18 @@ from shardctl.errors import InputError, TypesDifferError, UsageError
 from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.names import FILES
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
+from shardctl.scratch import scratch_folder
+from shardctl.sequences import evenly_spaced
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.splitting import SplitRule
-from shardctl.spread import spread
-from shardctl.storage import printable, scratch_folder
-from shardctl.tables import FILES, Reject, read_rejects
+from shardctl.tables import Reject, read_rejects
+from shardctl.texts import printable
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""
@@ -196,7 +198,7 @@ class _Trial:
         # Where the records of a unit are in several splits, each split has all units.
         counts = draft.planner.records
         total = counts[0] if draft.planner.order.draw is not None else sum(counts)
-        places = [self._place_of(key, draft) for key in dict.fromkeys(keys)] if keys else spread(total, inputs)
+        places = [self._place_of(key, draft) for key in dict.fromkeys(keys)] if keys else evenly_spaced(total, inputs)
         job = replace(draft.job(Path(), self._bases, self._recipe, {}, None), draw=None)
         made = self._build(job, draft, places, self._scratch / f"samples-{all_types}", range(len(places)))
         if self._variants > self._recipe.variants:

@@ -20,7 +20,7 @@ from shardctl.reader.gather import Indices, Located, gather_fixed
 from shardctl.reader.shards import VERIFY_ADVICE, OpenShard, Shards
 from shardctl.reader.stages import Stages
 from shardctl.shard import Opener, load_file
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""

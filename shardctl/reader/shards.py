@@ -26,11 +26,12 @@ from shardctl.history import Generation, beside, folder_of
 from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
+from shardctl.names import MANIFEST, SHARDS
 from shardctl.reader.stages import Stages
 from shardctl.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
-from shardctl.storage import printable
-from shardctl.tables import MANIFEST, SHARDS, ShardTable
+from shardctl.tables import ShardTable
+from shardctl.texts import printable
 
 if TYPE_CHECKING:
     from shardctl.remote.fetching import Ahead

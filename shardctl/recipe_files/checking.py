@@ -10,9 +10,8 @@ from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.geometry import Size
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
-from shardctl.storage import printable
-from shardctl.transforms import ImageTransform, SampleTransform, Transform
-from shardctl.transforms.base import EVERYTHING
+from shardctl.texts import printable
+from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.picture import resampling_by
 from shardctl.transforms.settings import SettingError, first_line
 from shardctl.transforms.table import checked_step

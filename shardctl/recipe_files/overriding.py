@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.recipe_files.places import end_of_value
-from shardctl.storage import printable
-from shardctl.transforms import TRANSFORMS
-from shardctl.transforms.table import TOKEN_STEPS, unknown_step
+from shardctl.texts import printable
+from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
     import tomllib

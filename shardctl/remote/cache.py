@@ -36,10 +36,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import StorageError
+from shardctl.names import MANIFEST
 from shardctl.remote import locks
 from shardctl.remote.locks import ByteLocks, Use, locked, open_own, unused
-from shardctl.storage import PARTIAL, is_folder, naming_the_path, printable, read_bytes, remove_tree, write_atomically
-from shardctl.tables import MANIFEST
+from shardctl.storage import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
+from shardctl.texts import printable
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"

@@ -23,9 +23,10 @@ from shardctl.remote.fetching import Ahead, Fetcher
 from shardctl.remote.footer import END_BYTES, Extents, extents_of, footer_bytes
 from shardctl.remote.virtual import HeldFile
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
-from shardctl.storage import ordinary, printable
+from shardctl.storage import ordinary
 from shardctl.stores.base import Store
 from shardctl.tables import ShardTable
+from shardctl.texts import printable
 
 Fields = tuple[int, ...] | None
 """The numbers of the columns that are read, None for all."""

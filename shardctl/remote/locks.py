@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 if os.name == "posix":
     import fcntl

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,17 +12,19 @@ from pathlib import Path
 
 from shardctl import stores
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError
-from shardctl.manifest import MANIFEST_LIMIT, Manifest
+from shardctl.manifest import Manifest
+from shardctl.names import MANIFEST, MANIFEST_LIMIT, SHARDS
 from shardctl.remote.cache import About, Cache, CachedDataset
 from shardctl.remote.dataset import RemoteDataset
-from shardctl.storage import FileFacts, printable, read_bytes, replacing, scratch_folder, write_atomically
+from shardctl.scratch import scratch_folder
+from shardctl.storage import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.stores.base import Store
-from shardctl.tables import MANIFEST, SHARDS, ShardTable
+from shardctl.tables import ShardTable
+from shardctl.texts import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?", re.IGNORECASE)
 
 _PIECE = 8 << 20
 """Bytes of a request for a table, which may be large; the requests are made at the same time."""
@@ -49,22 +50,6 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
             raise UsageError("cache= takes a folder, or False for no cache")
         return None
     return Cache(Path(folder), None if limit is None else size_of(limit, of))
-
-
-def size_of(limit: int | str, name: str) -> int:
-    """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError, which has the `name`."""
-    if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise UsageError(f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'")
-    if isinstance(limit, int):
-        size = limit
-    else:
-        match = _SIZE.fullmatch(limit.strip())
-        if not match:
-            raise UsageError(f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
-        size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(match[2].upper() or " "))
-    if size < 0:
-        raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
-    return size
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
 from shardctl.inspection.token_statistics import token_statistics
 from shardctl.inspection.tokens import Decoder
+from shardctl.names import REJECTS
 from shardctl.report import charts, marks
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.report.tokens import sections as token_sections
 from shardctl.step_counts import step_lines
-from shardctl.storage import counted, format_bytes, printable
-from shardctl.tables import REJECTS, read_rejects
+from shardctl.tables import read_rejects
+from shardctl.texts import counted, format_bytes, printable
 
 PICTURES = 60
 TEXTS = 24

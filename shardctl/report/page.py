@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.outputs import Form
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;

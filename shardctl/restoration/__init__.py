@@ -16,15 +16,18 @@ from shardctl.conversion import publish
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.errors import UsageError
-from shardctl.mirrors import BLOCKS, local_folder
 from shardctl.mirrors.changing import changed_folder
+from shardctl.mirrors.files import is_file
+from shardctl.mirrors.mirror import BLOCKS
+from shardctl.mirrors.opening import local_folder
+from shardctl.names import STAGING
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
-from shardctl.storage import is_file, naming_the_path, printable
+from shardctl.storage import naming_the_path
 from shardctl.stores import is_url
-from shardctl.tables import STAGING
+from shardctl.texts import printable
 from shardctl.verification.tables import check_manifest
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]

@@ -27,6 +27,7 @@ from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_l
 from shardctl.layout import Layout
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
+from shardctl.names import FILES, PLAN, PLANNED, SHARDS, shard_name
 from shardctl.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.shard import ShardReader
@@ -35,19 +36,9 @@ from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.splitting import SplitRule, Splitting, split_files
 from shardctl.stand_ins import path_of
-from shardctl.storage import naming_the_path, printable, replacing
-from shardctl.tables import (
-    FILES,
-    PLAN,
-    PLAN_SCHEMA,
-    PLANNED,
-    REPAIR_ADVICE,
-    SHARDS,
-    Reject,
-    ShardTable,
-    open_checked_table,
-    shard_name,
-)
+from shardctl.storage import naming_the_path, replacing
+from shardctl.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

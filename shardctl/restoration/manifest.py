@@ -13,32 +13,15 @@ from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.history import Generation, generations_of
 from shardctl.layout import Layout
-from shardctl.manifest import (
-    MANIFEST_LIMIT,
-    Manifest,
-    SplitFacts,
-    are_class_counts,
-    are_object_counts,
-    are_versions,
-    is_absolute_place,
-)
+from shardctl.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
+from shardctl.mirrors.files import is_file, is_regular_file, sha256_of
+from shardctl.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, REJECTS, SHARDS, TABLES, UPDATE, is_shard_name
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.step_counts import are_counts
-from shardctl.storage import FileFacts, is_file, is_regular_file, printable, sha256_of
-from shardctl.tables import (
-    CHECKSUMS,
-    MANIFEST,
-    REJECTS,
-    SHARDS,
-    TABLES,
-    UPDATE,
-    ShardEntry,
-    ShardTable,
-    is_shard_name,
-    read_checksums,
-    read_rejects,
-)
+from shardctl.storage import FileFacts
+from shardctl.tables import ShardEntry, ShardTable, read_checksums, read_rejects
+from shardctl.texts import printable
 from shardctl.transforms.parts import samples_per_record
 from shardctl.version import __version__
 

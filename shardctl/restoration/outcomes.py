@@ -18,11 +18,14 @@ from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.jpegs import JpegRecord
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.restoration.results import Lost
 from shardctl.seen import NO_COUNTS, Seen
 from shardctl.shard import ShardFacts, ShardReader
-from shardctl.storage import FileFacts, printable, sha256_of
-from shardctl.tables import PLAN, REJECTS, SHARDS, Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.storage import FileFacts
+from shardctl.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.texts import printable
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""

@@ -21,6 +21,8 @@ from shardctl.engines.pool import Limits
 from shardctl.engines.task import Progress, read_finished, read_marker
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import copy_file, is_regular_file, sha256_of
+from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import (
     damaged_files,
@@ -43,30 +45,9 @@ from shardctl.restoration.manifest import (
 )
 from shardctl.restoration.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.storage import (
-    FileFacts,
-    copy_file,
-    counted,
-    is_regular_file,
-    naming_the_path,
-    printable,
-    sha256_of,
-    sync_folder,
-    write_atomically,
-)
-from shardctl.tables import (
-    BRING_BACK,
-    FILES,
-    MANIFEST,
-    PLAN,
-    REJECTS,
-    ShardEntry,
-    is_duplicates_table,
-    is_written,
-    open_checked_table,
-    open_table,
-    read_rejects,
-)
+from shardctl.storage import FileFacts, naming_the_path, sync_folder, write_atomically
+from shardctl.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
+from shardctl.texts import counted, printable
 from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
 from shardctl.writing.finishing import making_of, write_tables

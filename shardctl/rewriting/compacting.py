@@ -21,14 +21,16 @@ from shardctl.engines.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError
 from shardctl.jpegs import COUNTS
 from shardctl.machine import usable_cores
-from shardctl.mirrors import refuse_url
+from shardctl.mirrors.opening import refuse_url
+from shardctl.names import shard_name
 from shardctl.order import Permutation
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
 from shardctl.seen import ShardCounts
 from shardctl.shard import ShardReader
 from shardctl.shard_copying import Copied, Run, copy_shard
-from shardctl.storage import format_bytes, free_bytes, printable
-from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry, shard_name
+from shardctl.storage import free_bytes
+from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry
+from shardctl.texts import format_bytes, printable
 
 Numbers = npt.NDArray[np.int64]
 

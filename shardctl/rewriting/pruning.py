@@ -20,17 +20,17 @@ from shardctl.errors import InputError, UsageError
 from shardctl.filtering import matching
 from shardctl.history import folder_of, kept_generations
 from shardctl.jpegs import COUNTS
-from shardctl.loader import Selection
+from shardctl.loader.stream import Selection
 from shardctl.machine import usable_cores
-from shardctl.mirrors import refuse_url
+from shardctl.mirrors.opening import refuse_url
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
 from shardctl.shard import ShardReader
 from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.sources.labels import some
-from shardctl.storage import printable
 from shardctl.stored import ShardUnits, possible_names
 from shardctl.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -29,29 +29,13 @@ from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.jpegs import COUNTS, JpegRecord, joined
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest, SplitFacts, sum_up
+from shardctl.names import FILES, GENERATIONS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, STAGING
 from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.shard import Compression
 from shardctl.step_counts import Counts
 from shardctl.storage import naming_the_path, refuse_link, replacing
 from shardctl.stored import StoredDataset
-from shardctl.tables import (
-    FILES,
-    GENERATIONS,
-    MANIFEST,
-    PLAN,
-    PLAN_SCHEMA,
-    PLANNED,
-    REJECTS,
-    SHARDS,
-    STAGING,
-    Reject,
-    ShardEntry,
-    ShardSpool,
-    is_written,
-    open_checked_table,
-    read_rejects,
-    taken,
-)
+from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry, ShardSpool, is_written, open_checked_table, read_rejects, taken
 from shardctl.writing.finishing import digest_of_shards
 
 Flags = npt.NDArray[np.bool_]

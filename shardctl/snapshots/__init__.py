@@ -23,8 +23,8 @@ from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.places import AtHome, Place, place_of
 from shardctl.snapshots.ranks import rank_of
 from shardctl.snapshots.telling import Teller
-from shardctl.storage import printable
 from shardctl.stores import is_url
+from shardctl.texts import printable
 
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""

@@ -18,16 +18,19 @@ import numpy as np
 
 from shardctl.arguments import truth, whole_number
 from shardctl.dataset import Dataset, open_dataset
-from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
+from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.engines.task import read_marker
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader import Loader, LoaderOptions, LoaderStats, Selection
+from shardctl.loader.loader import Loader, LoaderStats
+from shardctl.loader.options import LoaderOptions
+from shardctl.loader.stream import Selection
 from shardctl.manifest import Manifest, SplitFacts
+from shardctl.mirrors.files import is_file
+from shardctl.names import JOB, MANIFEST, STAGING, shard_name
 from shardctl.reader import Batch, Indices
 from shardctl.reader.shards import FinishedShards, OpenShard, Shards
 from shardctl.shard import Opener, ShardFacts, ShardReader
-from shardctl.storage import is_file, printable
-from shardctl.tables import MANIFEST, STAGING, shard_name
+from shardctl.texts import printable
 from shardctl.version import __version__
 
 T = TypeVar("T")

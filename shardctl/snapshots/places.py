@@ -16,8 +16,8 @@ from shardctl.conversion.staging import how_far
 from shardctl.errors import DatasetError
 from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
+from shardctl.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.stores import is_url
-from shardctl.tables import FILES, MANIFEST, STAGING, UPDATE
 
 if TYPE_CHECKING:
     from shardctl.conversion.destinations.store import OnStore

@@ -11,8 +11,8 @@ from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.task import Progress
-from shardctl.storage import counted, printable
-from shardctl.tables import REJECTS
+from shardctl.names import REJECTS
+from shardctl.texts import counted, printable
 
 MOST_SUFFIXES = 6
 """How many kinds of files that are not converted are named."""

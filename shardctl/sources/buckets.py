@@ -10,15 +10,8 @@ from functools import lru_cache
 
 import xxhash
 
-from shardctl.errors import (
-    NoSuchKeyError,
-    NotPermittedError,
-    ObjectChangedError,
-    Rejection,
-    SourceGoneError,
-    StoreError,
-)
-from shardctl.spread import spread
+from shardctl.errors import NoSuchKeyError, NotPermittedError, ObjectChangedError, Rejection, SourceGoneError, StoreError
+from shardctl.sequences import evenly_spaced
 from shardctl.stand_ins import Object
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
@@ -83,7 +76,7 @@ def _others_can_be_read(what: Object) -> bool:
     try:
         page = next(store.pages(folder + slash), [])
         others = [entry.key for entry in page if entry.key != what.key and entry.size]
-        for place in spread(len(others), OTHERS):
+        for place in evenly_spaced(len(others), OTHERS):
             with contextlib.suppress(NoSuchKeyError, NotPermittedError):
                 store.fetch(others[place], 1)
                 return True

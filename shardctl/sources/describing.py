@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.names import CHECKSUMS
 from shardctl.sources.brought import exists, is_brought, local, version_of
 from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.storage import counted, printable
-from shardctl.tables import CHECKSUMS
+from shardctl.texts import counted, printable
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""

@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.layout import Layout
+from shardctl.mirrors.files import is_file, sha256_of
+from shardctl.names import CHECKSUMS
 from shardctl.sources.brought import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.storage import FileFacts, is_file, ordinary, sha256_of
-from shardctl.tables import CHECKSUMS
+from shardctl.storage import FileFacts, ordinary
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"

@@ -27,9 +27,11 @@ from pathlib import Path
 import xxhash
 
 from shardctl.errors import DiskFullError, StorageError
+from shardctl.scratch import scratch_folder
 from shardctl.sources.buckets import asking, changed, number_of, store_of
 from shardctl.stand_ins import Object
-from shardctl.storage import format_bytes, naming_the_path, scratch_folder
+from shardctl.storage import naming_the_path
+from shardctl.texts import format_bytes
 
 if os.name == "posix":
     import fcntl

@@ -14,8 +14,8 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources import brought
 from shardctl.sources.buckets import number_of
 from shardctl.stand_ins import object_of, path_of, source_of
-from shardctl.storage import counted, printable
 from shardctl.stores.listing import Keys, under
+from shardctl.texts import counted, printable
 
 UNREACHABLE = "unreachable"
 """The error of rejects that are in a folder, but could not be examined."""

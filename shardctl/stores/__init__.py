@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.storage import printable
 from shardctl.stores.base import Store
 from shardctl.stores.client import package
+from shardctl.texts import printable
 
 SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """The module here that opens the URLs of a scheme, connect(bucket, prefix). The extra with its packages has the same name."""

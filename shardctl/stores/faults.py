@@ -18,9 +18,9 @@ from shardctl.errors import (
     UnansweredError,
     first_line,
 )
-from shardctl.storage import printable
 from shardctl.stores.client import RETRY, TIMEOUT
 from shardctl.stores.clouds import Action, Cloud
+from shardctl.texts import printable
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _ONE_TRY = re.compile(r"\bretries: 0,\s+max_retries: [1-9]")

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 
 from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, PerhapsBusyError, StoreError
 from shardctl.lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
-from shardctl.storage import printable
 from shardctl.stores.base import Store
+from shardctl.texts import printable
 
 ASK_SECONDS = 1.0
 """Seconds between the requests of a waiting process that ask for the lease."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from shardctl.spread import spread
+from shardctl.sequences import evenly_spaced
 from shardctl.storage import naming_the_path
 from shardctl.stores.base import Store, Stored
 
@@ -220,7 +220,7 @@ def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str
         alphabet = next((each for each in (_HEX, _LOWER, _UPPER) if here in each), "")
         following = [last[:place] + other for other in alphabet[bisect_left(alphabet, here) + 1 :]]
         bounds += [bound for bound in following if bound > last and (end is None or bound < end)]
-    return [bounds[place] for place in spread(len(bounds), MOST_STRETCHES)]
+    return [bounds[place] for place in evenly_spaced(len(bounds), MOST_STRETCHES)]
 
 
 def under(keys: Keys, prefix: str) -> tuple[int, int]:

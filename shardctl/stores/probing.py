@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 
 from shardctl.errors import StoreError
-from shardctl.storage import printable
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Lease
+from shardctl.texts import printable
 
 PROBES = ".shardctl/probe-"
 """How the keys begin of the objects that are written to find out, and deleted at once."""

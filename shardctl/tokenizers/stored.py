@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardctl.errors import DatasetError
+from shardctl.names import is_file_name
 from shardctl.roles import Roles
-from shardctl.storage import printable
-from shardctl.tables import is_file_name
+from shardctl.texts import printable
 from shardctl.token_columns import main_tokens
 from shardctl.tokenizers.base import Tokenizer
 

@@ -7,36 +7,3 @@ transform works on Arrow batches of records of text and tables.
 
 Names and settings are those of torchvision's transforms.v2, in lower case. What can be certain or random has a `p`.
 """
-
-from __future__ import annotations
-
-from shardctl.transforms.base import (
-    BatchTransform,
-    GroupTransform,
-    ImageTransform,
-    PixelTransform,
-    SampleTransform,
-    Transform,
-    ViewTransform,
-)
-from shardctl.transforms.custom import Custom
-from shardctl.transforms.filter import Filter
-from shardctl.transforms.records import BatchRun, Records, RejectRow
-from shardctl.transforms.table import TRANSFORMS, parse_step
-
-__all__ = [
-    "TRANSFORMS",
-    "BatchRun",
-    "BatchTransform",
-    "Custom",
-    "Filter",
-    "GroupTransform",
-    "ImageTransform",
-    "PixelTransform",
-    "Records",
-    "RejectRow",
-    "SampleTransform",
-    "Transform",
-    "ViewTransform",
-    "parse_step",
-]

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.absent import list_names
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import Manifest, refuse_part_of_dataset
-from shardctl.mirrors import ENDS, WHOLE, bringing_ahead, check_unchanged, local_folder
-from shardctl.on_demand import OnDemand
-from shardctl.storage import is_file, is_regular_file, printable, sha256_of, size_of_file
-from shardctl.tables import (
+from shardctl.mirrors.ahead import bringing_ahead
+from shardctl.mirrors.files import is_file, is_regular_file, list_names, sha256_of, size_of_file
+from shardctl.mirrors.mirror import ENDS, WHOLE
+from shardctl.mirrors.opening import check_unchanged, local_folder
+from shardctl.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
     FILES,
@@ -28,11 +28,12 @@ from shardctl.tables import (
     SHARDS,
     STAGING,
     UPDATE,
-    ShardTable,
     is_file_name,
     is_shard_name,
-    read_checksums,
 )
+from shardctl.sequences import LazySequence
+from shardctl.tables import ShardTable, read_checksums
+from shardctl.texts import printable
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest
@@ -135,7 +136,7 @@ class _Check:
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
         with bringing_ahead(self.root, table.names) as note:
-            self._check_all(OnDemand(len(table), of_shard), self.progress, note)
+            self._check_all(LazySequence(len(table), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
@@ -203,7 +204,7 @@ class _Check:
             return None
 
         start = {"root": str(self.root), "level": self.level, "fatal": []}
-        given = OnDemand(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
+        given = LazySequence(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
         self.pool.run(given, lambda task, message: on_message(task, message["done"]), died)
 
     def _crash(self, task: Task, death: Death) -> Finding:

@@ -16,10 +16,11 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import is_regular_file, sha256_of, size_of_file
+from shardctl.names import PLAN, shard_name
 from shardctl.roles import Image, Mask, Roles
 from shardctl.shard import ShardReader
-from shardctl.storage import is_regular_file, sha256_of, size_of_file
-from shardctl.tables import PLAN, ShardEntry, shard_name
+from shardctl.tables import ShardEntry
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
 from shardctl.verification.tokens import wrong_tokens

@@ -11,26 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.engines.job import JOB
 from shardctl.errors import DatasetError
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import exists, is_regular_file, sha256_of
+from shardctl.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.sources.labels import hash_names
-from shardctl.storage import exists, is_regular_file, printable, sha256_of
 from shardctl.stored import MOST, StoredDataset, open_files
-from shardctl.tables import (
-    BRING_BACK,
-    CHECKSUMS,
-    FILES,
-    MANIFEST,
-    PLAN,
-    REJECTS,
-    SHARDS,
-    STAGING,
-    ShardTable,
-    open_checked_table,
-    read_checksums,
-    read_rejects,
-)
+from shardctl.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.texts import printable
 from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"

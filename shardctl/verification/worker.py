@@ -9,8 +9,8 @@ from typing import Any
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import Tell
+from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
 from shardctl.stored import StoredDataset
-from shardctl.tables import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
 from shardctl.verification import tables
 from shardctl.verification.content import ShardContent
 from shardctl.verification.shards import ShardCheck, check_lone_shard

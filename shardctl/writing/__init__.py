@@ -22,14 +22,16 @@ from shardctl.conversion import publish
 from shardctl.conversion.generations import settle
 from shardctl.conversion.options import check_destination, check_if_running, check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
-from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
+from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
+from shardctl.names import JOB, MANIFEST, STAGING
 from shardctl.sample import Sample
-from shardctl.storage import naming_the_path, printable, remove_tree, write_atomically
+from shardctl.storage import naming_the_path, remove_tree, write_atomically
 from shardctl.stores import is_url
-from shardctl.tables import MADE_BY, MANIFEST, STAGING
+from shardctl.tables import MADE_BY
+from shardctl.texts import printable
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish

@@ -14,20 +14,10 @@ import pyarrow as pa
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest, SplitFacts, sum_up
+from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.shard import Compression
 from shardctl.storage import FileFacts, replacing, write_atomically
-from shardctl.tables import (
-    FILE_FIELDS,
-    FILES,
-    MANIFEST,
-    PLAN,
-    PLAN_SCHEMA,
-    REJECTS,
-    SHARDS,
-    Making,
-    ShardEntry,
-    ShardSpool,
-)
+from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.version import __version__
 
 

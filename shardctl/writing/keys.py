@@ -14,7 +14,7 @@ import xxhash
 
 from shardctl.errors import InputError
 from shardctl.shard import ShardReader
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 _FEW = 1000
 """Hashes of several samples whose keys are compared at a time."""

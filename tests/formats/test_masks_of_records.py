@@ -19,7 +19,8 @@ from test_unmoved import FLIP, GREY, PHOTO, PIXELS, png, stored
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.tables import CHECKSUMS, REJECTS, read_rejects
+from shardctl.names import CHECKSUMS, REJECTS
+from shardctl.tables import read_rejects
 
 NUMBERS = PIXELS[:, :, 0]
 

@@ -12,7 +12,7 @@ from shardctl.annotations.coco.file import CocoFile, Numbers
 from shardctl.errors import InputError
 from shardctl.roles import Objects
 from shardctl.sources.labels import some
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

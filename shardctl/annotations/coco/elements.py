@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardctl.codecs import rle
-from shardctl.storage import counted
+from shardctl.texts import counted
 
 
 class BadError(ValueError):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations.objects import ITEMS
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

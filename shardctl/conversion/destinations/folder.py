@@ -13,12 +13,13 @@ from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
-from shardctl.engines.job import JOB, NEW_FOLDER, Job
+from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError
 from shardctl.lease import Lease, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import free_bytes, naming_the_path, printable
-from shardctl.tables import STAGING
+from shardctl.names import JOB, STAGING
+from shardctl.storage import free_bytes, naming_the_path
+from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

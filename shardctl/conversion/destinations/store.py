@@ -24,17 +24,20 @@ from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.delivery import bring_file, done_folder, state_folder, trust_no_place, write_sign
-from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
+from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
+from shardctl.names import BESIDE_SHARDS, JOB, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
+from shardctl.scratch import scratch_folder
+from shardctl.storage import PARTIAL, write_atomically
 from shardctl.stored import is_path_below
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
 from shardctl.stores.probing import PROBES, probe, probe_with
-from shardctl.tables import BESIDE_SHARDS, MANIFEST, REJECTS, SHARDS, STAGING, ShardTable, is_shard_name
+from shardctl.tables import ShardTable
+from shardctl.texts import printable
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""

@@ -12,7 +12,7 @@ from shardctl.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.sources.kinds import Form
 from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
 from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import printable
+from shardctl.texts import printable
 
 Place = tuple[int, str]
 """Where a source lies in the sources of the dataset: the number of one of these, and the path below it, "" for all of it."""

@@ -20,23 +20,13 @@ from shardctl.errors import DatasetError
 from shardctl.jpegs import COUNTS, JpegRecord
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
+from shardctl.mirrors.files import sha256_of
+from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.seen import Seen
 from shardctl.shard import ShardFacts
-from shardctl.storage import naming_the_path, printable, sha256_of
-from shardctl.tables import (
-    CHECKSUMS,
-    FILES,
-    PLAN,
-    REJECTS,
-    SHARDS,
-    TABLES,
-    Reject,
-    ShardTable,
-    open_checked_table,
-    pruned_reject,
-    read_rejects,
-    taken,
-)
+from shardctl.storage import naming_the_path
+from shardctl.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
+from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -21,6 +21,7 @@ from shardctl.engines.builder import of_several
 from shardctl.engines.job import KNOWN, File, Job, Planned
 from shardctl.errors import Rejection
 from shardctl.listing import Listing
+from shardctl.names import FILES
 from shardctl.plan import NOT_KEPT
 from shardctl.seen import Pruned
 from shardctl.sources.brought import is_brought, local
@@ -29,8 +30,9 @@ from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.labels import some
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import counted, naming_the_path, printable, replacing
-from shardctl.tables import FILES, PRUNED, UNIT_FIELDS, Reject
+from shardctl.storage import naming_the_path, replacing
+from shardctl.tables import PRUNED, UNIT_FIELDS, Reject
+from shardctl.texts import counted, printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -13,9 +13,10 @@ from shardctl.conversion.updating.before import Before
 from shardctl.engines.job import Job
 from shardctl.engines.task import Done, read_marker
 from shardctl.errors import DatasetError
+from shardctl.names import MANIFEST
 from shardctl.plan import NOT_KEPT
-from shardctl.storage import naming_the_path, printable
-from shardctl.tables import MANIFEST
+from shardctl.storage import naming_the_path
+from shardctl.texts import printable
 from shardctl.verification import verify
 
 

@@ -34,6 +34,8 @@ from shardctl.errors import DatasetError
 from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import CHUNK_ROWS, Listing
+from shardctl.mirrors.files import copy_file
+from shardctl.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.recipe import Recipe
@@ -42,8 +44,8 @@ from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
-from shardctl.storage import copy_file, printable
-from shardctl.tables import FILES, PLAN, UNIT_FIELDS, number_of_shard, open_table, shard_name
+from shardctl.tables import UNIT_FIELDS, open_table
+from shardctl.texts import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 

@@ -11,18 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import (
-    DETECT,
-    RECORD_BYTES,
-    UNIT_BYTES,
-    Choose,
-    Cut,
-    Digest,
-    Head,
-    Parsed,
-    Reading,
-    Unit,
-)
+from shardctl.sources.formats.base import DETECT, RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Head, Parsed, Reading, Unit
 from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
 from shardctl.sources.formats.json_array import as_line, find_records, of_record, too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines

@@ -23,7 +23,8 @@ from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
-from shardctl.storage import ordinary, printable
+from shardctl.storage import ordinary
+from shardctl.texts import printable
 
 MAGIC = b"\xde\xc0\xef\xbe"
 MAGIC_AT = 16

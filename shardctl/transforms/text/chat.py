@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
-from shardctl.storage import printable, read_named
+from shardctl.storage import read_named
+from shardctl.texts import printable
 from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
 from shardctl.tokenizers.huggingface import TEMPLATE
