@@ -18,7 +18,7 @@ from shardctl.codecs import image
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
-from shardctl.startup import reuse_memory
+from shardctl.system.startup import reuse_memory
 
 
 @cache

@@ -23,7 +23,7 @@ from shardctl.layout import Layout
 from shardctl.names import shard_name
 from shardctl.roles import Roles, Tokens
 from shardctl.shard import Compression, ShardFacts, ShardWriter, shard_schema
-from shardctl.storage import StreamedFile
+from shardctl.system.files import StreamedFile
 from shardctl.tables import MADE_BY, ShardEntry
 from shardctl.writing.finishing import finish
 

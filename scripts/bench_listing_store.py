@@ -28,9 +28,9 @@ from shardctl.listing import LabelRule, list_files
 from shardctl.recipe import Recipe
 from shardctl.sources import brought, buckets
 from shardctl.sources.kinds import KINDS
-from shardctl.stand_ins import path_of
-from shardctl.stores import open_store
-from shardctl.stores.base import Stored
+from shardctl.system.remote_paths import path_of
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Stored
 
 NAMES = {
     "classes": lambda number: f"in/{number // 1000:05}/photo-{number:09}.jpg",

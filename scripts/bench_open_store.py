@@ -25,7 +25,7 @@ from handmade import repeat_shard, write_dataset
 from object_server import ObjectServer
 
 from shardctl.shard import COMPRESSED_BLOCK_BYTES
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 
 URL = "s3://bench/out"
 TABLES = ("manifest.json", "shards.arrow")

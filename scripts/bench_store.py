@@ -43,7 +43,7 @@ import shardctl
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.remote.fetching import AT_ONCE
 from shardctl.remote.footer import extents_of
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 
 HERE = Path(__file__).resolve().parent
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", HERE.parent / ".interop"))

@@ -28,7 +28,7 @@ import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
     from shardctl.codecs.image import Decoded
-    from shardctl.startup import reuse_memory
+    from shardctl.system.startup import reuse_memory
     from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
     from shardctl.transforms.table import parse_step
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from object_server import ObjectServer
 
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 
 RECIPE = ["--resize", "256", "--random-crop", "224", "--flip", "0.5", "--variants", "2", "--store", "jpeg:90"]
 RECIPE += ["--split", "train=0.9,val=0.1", "--shuffle", "1", "--seed", "7", "--samples-per-shard", "16", "--quiet"]

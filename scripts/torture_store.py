@@ -41,7 +41,7 @@ import shardctl
 from shardctl.dataset import Dataset
 from shardctl.errors import ShardctlError
 from shardctl.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 
 STEPS = 3
 """Steps of a history."""
@@ -55,7 +55,7 @@ RUN = """
 import faulthandler, signal
 faulthandler.register(signal.SIGUSR1)
 from shardctl.conversion.destinations import store
-from shardctl.stores.lease import Pace
+from shardctl.system.lease.store_lease import Pace
 store.PACE = Pace(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main
 main()

@@ -21,15 +21,15 @@ from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.foreign.shards import is_foreign
-from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
-from shardctl.scratch import scratch_folder
 from shardctl.shard import Compression
 from shardctl.sources.brought import is_brought
+from shardctl.system.machine import memory_bytes
+from shardctl.system.scratch import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.transforms.parts import samples_per_record
 

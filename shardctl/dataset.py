@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.arguments import mapping, names, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
 from shardctl.history import Generation, root_of
@@ -40,7 +39,8 @@ from shardctl.reader import (
 )
 from shardctl.roles import Roles
 from shardctl.sample import Sample
-from shardctl.stores import is_url
+from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.system.stores import is_url
 from shardctl.token_columns import columns_of_blocks
 from shardctl.tokenizers.base import Tokenizer
 from shardctl.tokenizers.stored import stored_tokenizer

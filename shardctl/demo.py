@@ -16,8 +16,8 @@ from shardctl.codecs import backend  # before PIL: where that is broken, it says
 from PIL import Image, ImageFilter
 
 from shardctl.errors import StorageError
-from shardctl.storage import naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import printable
 
 CLASSES = ("dunes", "forest", "harbour", "night", "sunset", "snow")
 _WORDS = [

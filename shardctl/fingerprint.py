@@ -17,7 +17,7 @@ from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
 from shardctl.sources.formats import DETECT
 from shardctl.sources.splits import named_as_splits
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.version import __version__
 
 VERSIONS = "versions"

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.names import GENERATIONS, MANIFEST, STAGING
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)

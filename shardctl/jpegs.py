@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 COUNTS = ("images", "progressive", "full_colour")
 """What is counted: JPEG images, and those of them whose decoding takes longer."""

@@ -19,9 +19,9 @@ from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
 from shardctl.splitting import SplitRule, export_of
-from shardctl.storage import replacing
+from shardctl.system.files import replacing
+from shardctl.system.text import counted, printable
 from shardctl.tables import FILE_FIELDS
-from shardctl.texts import counted, printable
 
 LABEL = "label"
 

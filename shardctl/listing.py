@@ -35,10 +35,10 @@ from shardctl.sources.kinds.image import is_unnamed
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
-from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.text import counted, first_repeated, printable
 from shardctl.tables import open_table
-from shardctl.texts import counted, first_repeated, printable
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""

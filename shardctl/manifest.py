@@ -35,10 +35,10 @@ from shardctl.roles import Roles
 from shardctl.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.step_counts import Counts
 from shardctl.step_counts import are_counts as are_step_counts
-from shardctl.storage import FileFacts
-from shardctl.stores import is_url
+from shardctl.system.files import FileFacts
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardctl.arguments import real_number, whole_number
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.loader.loader import Loader
 from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.stream import DatasetStream
 from shardctl.reader import Column
-from shardctl.texts import printable
+from shardctl.system.arguments import real_number, whole_number
+from shardctl.system.text import printable
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:

@@ -16,7 +16,7 @@ from shardctl.benchmark.result import KEEPS_UP, STARVES
 from shardctl.conversion.draft import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.remote.fetching import AHEAD_BYTES, AT_ONCE
-from shardctl.texts import size_of
+from shardctl.system.text import size_of
 
 SHARD_REQUESTS = 2
 """Requests that come before the first block of a shard: what it is now (HEAD), and its footer."""

@@ -16,9 +16,9 @@ import pyarrow as pa
 from shardctl.listing import CHUNK_ROWS
 from shardctl.names import PLAN, SHARDS
 from shardctl.order import Permutation
-from shardctl.sequences import evenly_spaced
 from shardctl.splitting import Draw, Splitting
-from shardctl.storage import replacing
+from shardctl.system.files import replacing
+from shardctl.system.sequences import evenly_spaced
 from shardctl.tables import UNIT_FIELDS
 from shardctl.units import Units
 

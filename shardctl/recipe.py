@@ -22,8 +22,8 @@ from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import read_named
-from shardctl.texts import printable
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.filter import Filter
 from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by

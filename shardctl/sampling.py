@@ -16,19 +16,19 @@ from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
-from shardctl.engines.pool import Limits
 from shardctl.engines.taking import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.mirrors.files import copy_file
 from shardctl.recipe import Recipe
-from shardctl.sequences import evenly_spaced
 from shardctl.sources import brought
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.storage import naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.processes.pool import Limits
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 from shardctl.units import Units
 
 PLACE = "__place__"

@@ -20,8 +20,8 @@ from shardctl.errors import DatasetError
 from shardctl.mirrors.files import sha256_of
 from shardctl.names import UPDATE
 from shardctl.step_counts import Counts
-from shardctl.storage import FileFacts, HashingFile, replacing
-from shardctl.texts import printable
+from shardctl.system.files import FileFacts, HashingFile, replacing
+from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -17,10 +17,10 @@ import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import ENCODED_IMAGE, Layout
-from shardctl.mapping import map_whole
 from shardctl.mirrors.files import bringing, opened
-from shardctl.storage import HashingFile, check_ordinary
-from shardctl.texts import printable
+from shardctl.system.files import HashingFile, check_ordinary
+from shardctl.system.mmap import map_whole
+from shardctl.system.text import printable
 from shardctl.version import __version__
 
 FORMAT_VERSION = 2

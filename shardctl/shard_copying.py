@@ -13,8 +13,8 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.layout import Layout
 from shardctl.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
-from shardctl.storage import StreamedFile, replacing
-from shardctl.texts import printable
+from shardctl.system.files import StreamedFile, replacing
+from shardctl.system.text import printable
 
 LEFT_ALONE = 0.5
 """A block that is copied whole leaves one before it that may be as small as this share of a full one."""

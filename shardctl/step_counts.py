@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 Counts = dict[str, Any]
 

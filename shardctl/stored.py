@@ -21,8 +21,8 @@ from shardctl.manifest import Manifest
 from shardctl.mirrors.files import is_file
 from shardctl.names import FILES, PLAN, SHARDS
 from shardctl.shard import BlockFile, field_names, map_file
+from shardctl.system.text import printable
 from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, REPAIR_ADVICE, ShardEntry, ShardTable, open_checked_table, open_table
-from shardctl.texts import printable
 from shardctl.token_columns import packed_column
 
 Numbers = npt.NDArray[np.int64]

@@ -22,8 +22,8 @@ from shardctl.jpegs import JpegRecord
 from shardctl.mirrors.files import bringing, exists, is_file
 from shardctl.names import PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.shard import ShardFacts, field_names
-from shardctl.storage import naming_the_path, replacing
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.text import printable
 
 BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
 """What to do about a lost file of a dataset that came from outside, for messages."""

@@ -16,9 +16,9 @@ from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.names import MANIFEST
 from shardctl.recipe_files.reading import load_recipe
-from shardctl.scratch import scratch_folder
-from shardctl.storage import naming_the_path, write_atomically
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
 from shardctl.tokenizers.table import open_tokenizer
 from shardctl.tokenizers.training import KINDS, SPECIAL, check_training, count_words
 from shardctl.transforms.table import TOKEN_STEPS

@@ -22,7 +22,7 @@ from object_stores import azurite, bucket, container, object_server, started_ser
 import shardctl
 from shardctl.cli import run
 from shardctl.demo import make_demo
-from shardctl.machine import usable_cores
+from shardctl.system.machine import usable_cores
 
 FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
 """How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same examples in every run."""

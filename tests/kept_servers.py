@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from shardctl.engines import pool
-from shardctl.engines.server import ForkServer, start_server
+from shardctl.system.processes import pool
+from shardctl.system.processes.forkserver_client import ForkServer, start_server
 
 MOST = 2
 """Processes that wait for the next pool, for instance one that converts and one that verifies."""

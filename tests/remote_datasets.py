@@ -17,7 +17,7 @@ from PIL import Image as Pictures
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.names import SHARDS
 from shardctl.remote.footer import extents_of
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 from shardctl.tables import ShardTable
 
 FIELDS = pa.schema(

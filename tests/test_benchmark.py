@@ -20,7 +20,7 @@ from shardctl.benchmark.baseline import compare
 from shardctl.benchmark.comparison import compare_records
 from shardctl.benchmark.meters import CpuUse, Latencies, RateSeries
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.machine import usable_cores
+from shardctl.system.machine import usable_cores
 
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
 

@@ -19,11 +19,11 @@ from remote_datasets import all_same, block_reads, blocks_of, make, upload
 import shardctl
 from shardctl.errors import StorageError, UsageError
 from shardctl.remote import cache as caching
-from shardctl.remote import locks
 from shardctl.remote.cache import Cache, CacheWarning
 from shardctl.remote.opening import cache_of
-from shardctl.stores import open_store
-from shardctl.texts import size_of
+from shardctl.system import file_locks
+from shardctl.system.stores import open_store
+from shardctl.system.text import size_of
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])
@@ -411,12 +411,12 @@ def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, fold
 def test_a_process_that_stands_still_holds_up_no_other(
     plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "PATIENCE", 0.02)
+    monkeypatch.setattr(file_locks, "PATIENCE", 0.02)
     url = upload(plain, f"{bucket}/out")
     opened = shardctl.open(url, cache=folder)
     (have,) = folder.glob(f"*/{caching.BLOCKS}")
     with open(have, "r+b") as file, contextlib.ExitStack() as stopped:
-        held = locks.ByteLocks(have, file.fileno())
+        held = file_locks.ByteLocks(have, file.fileno())
         assert all(stopped.enter_context(held.held(byte)) for byte in range(have.stat().st_size))
         assert all_same(list(opened.loader(8, shuffle="window", threads=2)), read(str(plain)))
     (entry,) = Cache(folder).entries()
@@ -426,7 +426,7 @@ def test_a_process_that_stands_still_holds_up_no_other(
 def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
     plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "OPENING_PATIENCE", 0.02)
+    monkeypatch.setattr(file_locks, "OPENING_PATIENCE", 0.02)
     url = upload(plain, f"{bucket}/out")
     cache = Cache(folder)
     with cache.looking_up(url):

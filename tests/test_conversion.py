@@ -33,7 +33,7 @@ from shardctl.errors import (
 )
 from shardctl.fingerprint import fingerprint
 from shardctl.mirrors.files import sha256_of
-from shardctl.sequences import evenly_spaced
+from shardctl.system.sequences import evenly_spaced
 from shardctl.tables import open_table, read_checksums, read_rejects
 
 RANDOM = {

@@ -37,10 +37,10 @@ from shardctl.errors import (
     UnfinishedError,
     UsageError,
 )
-from shardctl.stores import open_store
-from shardctl.stores.base import Store
-from shardctl.stores.lease import Pace
-from shardctl.stores.objects import Objects
+from shardctl.system.lease.store_lease import Pace
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store
+from shardctl.system.stores.objects import Objects
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
 

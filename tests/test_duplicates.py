@@ -22,10 +22,10 @@ import shardctl
 from shardctl.conversion import Listener
 from shardctl.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 from shardctl.engines import hashing, local
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.hashing import Hashing, Listed
 from shardctl.engines.survey import do_survey
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+from shardctl.system.processes.progress_slot import Breadcrumb
 
 
 def scene(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:

@@ -24,7 +24,7 @@ import shardctl
 from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError, UsageError
 from shardctl.exports import exporting
 from shardctl.exports.source import Source
-from shardctl.storage import free_bytes
+from shardctl.system.files import free_bytes
 
 EOS = 7
 ROLE = {"role": "tokens", "vocabulary": 500, "eos": EOS}

@@ -21,7 +21,7 @@ from test_docs import ROOT, snippets
 import shardctl
 from shardctl.layout import Layout
 from shardctl.shard import Compression, ShardWriter, shard_schema
-from shardctl.storage import replacing
+from shardctl.system.files import replacing
 
 
 @pytest.fixture

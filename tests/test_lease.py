@@ -17,15 +17,15 @@ import pytest
 from test_conversion import images
 
 import shardctl
-from shardctl import lease
 from shardctl.conversion import Listener, publish
 from shardctl.errors import BusyError, DiskFullError, StorageError
-from shardctl.lease import LEASE, STALE_SECONDS, Owner
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import LEASE, STALE_SECONDS, Owner
 
 
 def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png")
-    with lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
+    with file_lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
         shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
     assert not (tmp_path / "out").exists(), "a lease leaves nothing behind"
 
@@ -36,7 +36,7 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path: Path) -> None:
     free = threading.Event()
 
     def first() -> None:
-        with lease.hold(tmp_path / "out" / ".shardctl", None):
+        with file_lease.hold(tmp_path / "out" / ".shardctl", None):
             held.set()
             free.wait(20)
 
@@ -138,12 +138,12 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(request.param, os.strerror(request.param))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
 
 
 def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks: None) -> None:
     source, staging = images(tmp_path / "in", "1.png"), tmp_path / "out" / ".shardctl"
-    with lease.hold(staging, None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
+    with file_lease.hold(staging, None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
         shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
     assert shardctl.convert(source, tmp_path / "out", workers=0).status == "created"
     assert not staging.exists()
@@ -152,7 +152,7 @@ def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks
 def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path: Path, no_locks: None) -> None:
     """That of this machine too: nothing else tells whether it is there, seen from inside a container."""
     left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS / 2)
-    with pytest.raises(BusyError, match="process 4711 on node7"), lease.hold(tmp_path / "out" / ".shardctl", None):
+    with pytest.raises(BusyError, match="process 4711 on node7"), file_lease.hold(tmp_path / "out" / ".shardctl", None):
         pass
     left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS * 2)
     assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
@@ -165,9 +165,9 @@ def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     path = tmp_path / "out" / ".shardctl" / LEASE
     monkeypatch.setattr(
-        lease.time, "sleep", lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
+        file_lease.time, "sleep", lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
     )
-    with pytest.raises(BusyError, match="another one that has just taken it over"), lease.hold(path.parent, None):
+    with pytest.raises(BusyError, match="another one that has just taken it over"), file_lease.hold(path.parent, None):
         pass
     assert json.loads(path.read_text())["host"] == "node8"
 
@@ -175,7 +175,7 @@ def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
 def test_a_lock_that_hides_its_file_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As SMB has it: what is locked can be read by its owner's descriptor alone."""
     staging = tmp_path / "out" / ".shardctl"
-    with lease.hold(staging, None) as held:
+    with file_lease.hold(staging, None) as held:
         own = {descriptor for descriptor in range(256) if is_lease(descriptor, staging)}
         real = os.pread
 
@@ -190,7 +190,7 @@ def test_a_lock_that_hides_its_file_is_waited_for(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(os, "pread", hidden)
         monkeypatch.setattr("fcntl.flock", refuse)
         held.check()
-        with pytest.raises(BusyError, match="one that cannot be read"), lease.hold(staging, None):
+        with pytest.raises(BusyError, match="one that cannot be read"), file_lease.hold(staging, None):
             pass
 
 
@@ -203,14 +203,14 @@ def is_lease(descriptor: int, staging: Path) -> bool:
 
 def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path: Path) -> None:
     path = tmp_path / "out" / ".shardctl" / LEASE
-    with lease.hold(path.parent, None):
+    with file_lease.hold(path.parent, None):
         path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
     assert json.loads(path.read_text())["host"] == "node8"
 
 
 def test_a_lease_that_was_taken_over_and_ended_is_lost_too(tmp_path: Path) -> None:
     path = tmp_path / "out" / ".shardctl" / LEASE
-    with lease.hold(path.parent, None) as held:
+    with file_lease.hold(path.parent, None) as held:
         path.unlink()
         with pytest.raises(BusyError, match="another one took over"):
             held.check()
@@ -230,8 +230,8 @@ def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: 
 
 
 def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "ENDING_SECONDS", 0.0)
-    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(file_lease, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(file_lease, "LOOK_SECONDS", 0.001)
     real = os.open
 
     def open_nothing(path: Any, *given: Any, **more: Any) -> int:
@@ -242,7 +242,7 @@ def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path: Path, m
     monkeypatch.setattr(os, "open", open_nothing)
     with (
         pytest.raises(StorageError, match="could not be made for 0 seconds, and no other shardctl was seen"),
-        lease.hold(tmp_path / "out" / ".shardctl", lambda _: None),
+        file_lease.hold(tmp_path / "out" / ".shardctl", lambda _: None),
     ):
         pass
 
@@ -252,7 +252,7 @@ def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(DiskFullError), lease.hold(tmp_path / "out" / ".shardctl", None):
+    with pytest.raises(DiskFullError), file_lease.hold(tmp_path / "out" / ".shardctl", None):
         pass
     assert not (tmp_path / "out").exists()
 
@@ -268,12 +268,12 @@ def left_behind(out: Path, boot: str, age: float) -> None:
 
 def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path: Path) -> None:
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS / 2)
-    with pytest.raises(BusyError, match="process 4711 on node7"), lease.hold(tmp_path / "out" / ".shardctl", None):
+    with pytest.raises(BusyError, match="process 4711 on node7"), file_lease.hold(tmp_path / "out" / ".shardctl", None):
         pass
 
 
 def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(file_lease, "SETTLE_SECONDS", 0.05)
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
 
@@ -284,9 +284,9 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(tmp_p
 
 
 def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(file_lease, "HEARTBEAT_SECONDS", 0.01)
     staging = tmp_path / "out" / ".shardctl"
-    with lease.hold(staging, None) as held:
+    with file_lease.hold(staging, None) as held:
         path = staging / LEASE
         os.utime(path, (0, 0))
         while path.stat().st_mtime < STALE_SECONDS:
@@ -321,7 +321,7 @@ def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: P
     )
     ran = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out" / ".shardctl")], stdout=subprocess.PIPE, text=True)
     try:
-        with lease.hold(tmp_path / "out" / ".shardctl", None) as held:
+        with file_lease.hold(tmp_path / "out" / ".shardctl", None) as held:
             held.check()
     finally:
         os.kill(int(ran.stdout), signal.SIGKILL)

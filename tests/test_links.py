@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 from test_untrusted import signed
 
 import shardctl
-from shardctl import storage
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.overview import overview
 from shardctl.inspection.records import head
 from shardctl.inspection.saving import save
 from shardctl.remote.cache import About, Cache
+from shardctl.system import files
 
 FINGERPRINT = "0123456789abcdef" * 2
 
@@ -421,12 +421,12 @@ def test_a_tree_is_deleted_and_no_link_in_it_is_followed(tmp_path: Path) -> None
     (tree / "deep" / "file").write_text("")
     for name in ("link", "deep/link", "deep/deeper/link"):
         (tree / name).symlink_to(outside)
-    storage.remove_tree(tree, tmp_path)
+    files.remove_tree(tree, tmp_path)
     assert os.listdir(tmp_path / "ours") == []
     (tmp_path / "ours" / "link").symlink_to(outside)
     for path in (tmp_path / "ours" / "link", tmp_path / "ours" / "link" / "sub"):
         with pytest.raises(StorageError, match="ours/link: a link to"):
-            storage.remove_tree(path, tmp_path)
+            files.remove_tree(path, tmp_path)
     assert (outside / "sub" / "a").read_text() == "mine"
 
 

@@ -388,7 +388,7 @@ def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
         "import os, sys, threading\n"
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from shardctl.mapping import map_whole, mended\n"
+        "from shardctl.system.mmap import map_whole, mended\n"
         "for turn in range(30):\n"
         "    path = Path(sys.argv[1], str(turn))\n"
         "    path.write_bytes(b'x' * 400_000)\n"

@@ -27,7 +27,7 @@ from shardctl.errors import DatasetError, ShardctlError, WorkerError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.loader.loader import Loader
 from shardctl.loader.segments import Segment, file_in_memory
-from shardctl.mapping import SharedPages
+from shardctl.system.mmap import SharedPages
 
 SAMPLES, WIDE = 120, 20_000
 FIELDS = pa.schema(

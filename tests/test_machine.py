@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shardctl import machine
-from shardctl.machine import cpu_share, memory_limit
+from shardctl.system import machine
+from shardctl.system.machine import cpu_share, memory_limit
 
 GIB = 1 << 30
 NO_LIMIT = 9223372036854771712
@@ -89,8 +89,6 @@ def one_core() -> Iterator[Path]:
 
 
 def test_a_real_control_group_is_seen(one_core: Path) -> None:
-    code = (
-        "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); import shardctl.machine as m; print(m.usable_cores())"
-    )
+    code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); from shardctl.system.machine import usable_cores as n; print(n())"
     ran = subprocess.run([sys.executable, "-c", code, str(one_core / "cgroup.procs")], capture_output=True, text=True)
     assert ran.stdout == "1\n", ran.stderr

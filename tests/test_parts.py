@@ -351,9 +351,12 @@ def test_a_part_that_finds_other_types_says_what_to_do(tmp_path: Path, monkeypat
 
 
 def test_if_running_fail_does_not_wait_for_the_plan(photos: Path, tmp_path: Path) -> None:
-    from shardctl import lease
+    from shardctl.system.lease import file_lease
 
-    with lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(BusyError, match="another shardctl is writing it"):
+    with (
+        file_lease.hold(tmp_path / "out" / ".shardctl", None),
+        pytest.raises(BusyError, match="another shardctl is writing it"),
+    ):
         build(photos, tmp_path / "out", "1/2", if_running="fail")
 
 

@@ -23,7 +23,7 @@ from shardctl.errors import InputError, InstallError
 from shardctl.peers import remote
 from shardctl.peers.measuring import bench_shards
 from shardctl.sampling import convert_some
-from shardctl.scratch import scratch_folder
+from shardctl.system.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[1]
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))

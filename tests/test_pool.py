@@ -18,11 +18,11 @@ import pytest
 from kept_servers import KeptServers
 
 import shardctl
-from shardctl import lease
 from shardctl.conversion import Listener
-from shardctl.engines import pool, server
-from shardctl.engines.pool import Death, Limits, Pool, Task
 from shardctl.errors import WorkerError
+from shardctl.system.lease import file_lease
+from shardctl.system.processes import forkserver_client, pool
+from shardctl.system.processes.pool import Death, Limits, Pool, Task
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -151,10 +151,10 @@ def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
 FORKED = """
 import json, os, sys, threading
 from pathlib import Path
-from shardctl.startup import import_without_threads
+from shardctl.system.startup import import_without_threads
 import_without_threads()
-from shardctl.engines.pool import Limits, Pool
-from shardctl.engines.server import forked_early
+from shardctl.system.processes.pool import Limits, Pool
+from shardctl.system.processes.forkserver_client import forked_early
 
 answers = []
 def work(pool, do):
@@ -198,7 +198,7 @@ def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
 
 def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
     three.run({"do": "flood"})
-    assert [len(line) for line in three.said] == [len("worker 1: ") + server.TAIL_BYTES]
+    assert [len(line) for line in three.said] == [len("worker 1: ") + forkserver_client.TAIL_BYTES]
 
 
 @pytest.mark.parametrize(("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")])
@@ -241,7 +241,7 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
     tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    monkeypatch.setattr(server, "ForkServer", None)  # it could not be made
+    monkeypatch.setattr(forkserver_client, "ForkServer", None)  # it could not be made
     assert cli("convert", photos, tmp_path / "out").out.startswith(f"{tmp_path / 'out'} is up to date")
 
 
@@ -250,7 +250,7 @@ def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path: Path,
         assert children() == []
         raise KeyboardInterrupt
 
-    with lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(KeyboardInterrupt):
+    with file_lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(KeyboardInterrupt):
         shardctl.convert(photos, tmp_path / "out", workers=2, listener=Listener(waiting=give_up))
 
 

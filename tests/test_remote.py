@@ -22,8 +22,8 @@ from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.names import MANIFEST
 from shardctl.remote import fetching
-from shardctl.storage import SCRATCH
-from shardctl.stores import open_store
+from shardctl.system.files import SCRATCH
+from shardctl.system.stores import open_store
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])

@@ -16,7 +16,7 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.mirrors.files import sha256_of
 from shardctl.roles import Image
 from shardctl.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
-from shardctl.storage import HashingFile, StreamedFile, replacing
+from shardctl.system.files import HashingFile, StreamedFile, replacing
 
 COLUMNS = pa.schema(
     [

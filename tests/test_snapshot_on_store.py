@@ -26,8 +26,9 @@ import shardctl
 from shardctl.conversion.destinations import store as destination
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.snapshots.places import OnAStore
-from shardctl.stores import lease, open_store
-from shardctl.stores.lease import Pace
+from shardctl.system.lease import store_lease
+from shardctl.system.lease.store_lease import Pace
+from shardctl.system.stores import open_store
 
 RECIPE: dict[str, Any] = {"store": "raw", "transform": [{"name": "resize", "size": "24x24"}]}
 
@@ -192,7 +193,7 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     snapshot(source, f"{bucket}/elsewhere")
     here, elsewhere = open_store(url), open_store(f"{bucket}/elsewhere")
     found: list[int] = []
-    with lease.hold(here, destination.LEASE_KEY, None):
+    with store_lease.hold(here, destination.LEASE_KEY, None):
         object_server.clear()
         waiting = threading.Thread(target=lambda: found.append(len(snapshot(source, url))), daemon=True)
         waiting.start()

@@ -22,16 +22,16 @@ from test_verification import DAMAGE, SHARD, edit_manifest, flip, middle
 
 import shardctl
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
-from shardctl.machine import usable_cores
 from shardctl.mirrors.changing import LEASE
 from shardctl.mirrors.files import sha256_of
 from shardctl.mirrors.opening import local_folder
 from shardctl.mirrors.ranged import OpenFile, RemoteFile, read_tail
 from shardctl.remote.footer import footer_bytes
 from shardctl.restoration import Listener
-from shardctl.stand_ins import SCRATCH
-from shardctl.stores import open_store
-from shardctl.stores.lease import hold
+from shardctl.system.lease.store_lease import hold
+from shardctl.system.machine import usable_cores
+from shardctl.system.remote_paths import SCRATCH
+from shardctl.system.stores import open_store
 
 BASE = "0123456789ab/"
 

@@ -16,11 +16,11 @@ from object_server import ObjectServer
 from object_stores import memory_store
 
 from shardctl.errors import BusyError, PerhapsBusyError, StoreError
-from shardctl.lease import Owner
-from shardctl.stores import lease as leases
-from shardctl.stores import open_store
-from shardctl.stores.base import Store
-from shardctl.stores.lease import Lease, Pace, Watch, hold, hold_if_free
+from shardctl.system.lease import store_lease as leases
+from shardctl.system.lease.file_lease import Owner
+from shardctl.system.lease.store_lease import Lease, Pace, Watch, hold, hold_if_free
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store
 
 LEASE = ".shardctl/lease.json"
 
@@ -155,8 +155,8 @@ def test_a_lease_that_cannot_be_read_is_taken_over_too(store: Store) -> None:
 
 HOLDS = """
 import sys
-from shardctl.stores import open_store
-from shardctl.stores.lease import Pace, hold
+from shardctl.system.stores import open_store
+from shardctl.system.lease.store_lease import Pace, hold
 from shardctl.errors import BusyError
 with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=Pace(0.05)) as lease:
     print("held", flush=True)

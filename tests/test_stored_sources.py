@@ -34,10 +34,10 @@ from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageEr
 from shardctl.sources import brought, buckets, local_copies
 from shardctl.sources.local_copies import LocalCopies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
-from shardctl.stand_ins import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
-from shardctl.stores import open_store
-from shardctl.stores.base import Stored
-from shardctl.stores.listing import list_keys
+from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Stored
+from shardctl.system.stores.listing import list_keys
 
 OF_THE_RUN = {"manifest.json", "update.arrows"}
 """Files of a dataset that say where its sources are, and when they changed."""

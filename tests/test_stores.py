@@ -30,10 +30,10 @@ from shardctl.errors import (
     UnansweredError,
     UsageError,
 )
-from shardctl.stores import client, is_url, open_store
-from shardctl.stores.base import Store, Stored
-from shardctl.stores.objects import PART
-from shardctl.stores.probing import PROBES, probe
+from shardctl.system.lease.probing import PROBES, probe
+from shardctl.system.stores import client, is_url, open_store
+from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.objects import PART
 
 KEYS = ["a", "b c.txt", "d/e+f", "d/g%20h", "d/sub/#1?x=y&z", "z~!'()[]{}^|", "über/日本.jpg"]
 
@@ -437,7 +437,7 @@ def test_a_process_that_stood_still_asks_again(object_server: ObjectServer, buck
     open_store(bucket).put("k", b"1")
     object_server.clear()
     object_server.fault("slow", times=1, seconds=0.5)
-    program = f"import sys, shardctl.stores; shardctl.stores.open_store(sys.argv[1]).{call}"
+    program = f"import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).{call}"
     command = [sys.executable, "-c", program, bucket]
     environment = {**os.environ, "SHARDCTL_STORE_TIMEOUT": "1", "SHARDCTL_STORE_RETRY": "1"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -452,7 +452,7 @@ def test_a_process_that_stood_still_asks_again(object_server: ObjectServer, buck
 
 def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: str) -> None:
     object_server.fault("slow", key="hangs", seconds=300)
-    program = "import sys, shardctl.stores; shardctl.stores.open_store(sys.argv[1]).get('hangs')"
+    program = "import sys, shardctl.system.stores; shardctl.system.stores.open_store(sys.argv[1]).get('hangs')"
     environment = {**os.environ, client.TIMEOUT: "200"}
     command = [sys.executable, "-c", program, bucket]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -464,13 +464,13 @@ def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: s
 
 
 FORKS = """
-import os, sys, shardctl.stores
+import os, sys, shardctl.system.stores
 from shardctl.errors import StoreError
-store = shardctl.stores.open_store(sys.argv[1])
+store = shardctl.system.stores.open_store(sys.argv[1])
 {before}
 if not (child := os.fork()):
     try:
-        print(shardctl.stores.open_store(sys.argv[1]).stat("k"))
+        print(shardctl.system.stores.open_store(sys.argv[1]).stat("k"))
     except StoreError as error:
         print(error)
     sys.stdout.flush()

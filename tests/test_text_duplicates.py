@@ -32,7 +32,7 @@ from shardctl.duplicates.table import SCHEMA
 from shardctl.engines import comparing, local
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.recipe import Recipe
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
 from shardctl.tables import read_rejects
 from shardctl.transforms.records import Records
 from shardctl.transforms.table import TRANSFORMS

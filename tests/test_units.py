@@ -25,7 +25,6 @@ from shardctl import engines, tables
 from shardctl.conversion import Listener, commit, surveying
 from shardctl.engines import builder, task
 from shardctl.engines.base import OnFound
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.local import InProcess
 from shardctl.engines.records import read_unit
 from shardctl.engines.survey import Survey, do_survey
@@ -36,6 +35,7 @@ from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
+from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.tables import open_table, read_rejects
 
 GOOD, BAD, BLANK = "good", "bad", "blank"

@@ -17,8 +17,8 @@ from conftest import CROP, without_privileges
 from PIL import Image
 
 import shardctl
-from shardctl.engines.pool import FATAL_KILLS
 from shardctl.errors import DatasetError, UsageError, WorkerError
+from shardctl.system.processes.pool import FATAL_KILLS
 from shardctl.verification.tables import check_manifest
 
 SHARD = "train-00002.arrow"
@@ -360,7 +360,7 @@ s.sha256_of = fail
 def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    """Where the disk fails, a mapped file reads as zeros (shardctl/mapping.py), here a changed byte; other reads fail."""
+    """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed byte; other reads fail."""
     (tmp_path / "sitecustomize.py").write_text(UNREADABLE)
     monkeypatch.syspath_prepend(tmp_path)
     flip(dataset / SHARD, -5 if level == "quick" else middle(dataset, SHARD))

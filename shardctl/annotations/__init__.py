@@ -12,7 +12,7 @@ from shardctl.annotations.base import AnnotationFormat, AnnotationRule, Annotati
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import UsageError
 from shardctl.sources.brought import begin_of, exists
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
 """The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""

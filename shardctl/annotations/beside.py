@@ -16,8 +16,8 @@ from shardctl.errors import InputError
 from shardctl.sources.brought import holds, local_path
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.storage import ordinary
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import counted, format_bytes, printable
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""

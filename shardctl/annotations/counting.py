@@ -10,7 +10,7 @@ import pyarrow as pa
 from shardctl.annotations.base import Annotations
 from shardctl.annotations.objects import OBJECTS
 from shardctl.roles import Objects
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 COUNTED = (OBJECTS, "mask", "caption", "captions")
 """The columns of annotations that are counted. Numbers of images and classes come with others."""

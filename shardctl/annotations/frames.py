@@ -18,9 +18,9 @@ from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.codecs.image import Opened, open_image
 from shardctl.errors import InputError, Rejection
-from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import BEGIN_BYTES, begin_of, begins_ahead, is_brought
-from shardctl.texts import counted, printable
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import counted, printable
 
 LOOKED_AT = 4096
 """Images of a source whose first bytes `convert` looks at. All others follow what these say, or become rejects."""

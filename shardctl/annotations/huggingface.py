@@ -26,7 +26,7 @@ from shardctl.annotations.objects import (
 )
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Objects
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
 """Members that are taken over, as far as they are lists of what they should be."""

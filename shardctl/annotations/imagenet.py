@@ -18,8 +18,8 @@ from shardctl.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.brought import exists, holds, local_path
 from shardctl.sources.labels import some
-from shardctl.storage import read_bytes
-from shardctl.texts import counted, printable
+from shardctl.system.files import read_bytes
+from shardctl.system.text import counted, printable
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")
 """A line for each class: its number in WordNet, and words."""

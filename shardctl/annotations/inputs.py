@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.labels import hash_names
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""

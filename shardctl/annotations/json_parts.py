@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.brought import local_path
-from shardctl.storage import HashingReader, ordinary
-from shardctl.texts import printable
+from shardctl.system.files import HashingReader, ordinary
+from shardctl.system.text import printable
 
 BLOCK_BYTES = 1 << 20
 """What is read at a time."""

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.sequences import evenly_spaced
 from shardctl.sources.labels import hash_names
 from shardctl.sources.splits import named_as_splits
+from shardctl.system.sequences import evenly_spaced
 
 SUFFIXES = tuple(
     suffix for each in (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff") for suffix in (each, each.upper())

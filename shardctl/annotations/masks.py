@@ -18,9 +18,9 @@ from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Mask
-from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import begin_of, exists, local_path, version_of
-from shardctl.storage import read_bytes
+from shardctl.system.files import read_bytes
+from shardctl.system.sequences import evenly_spaced
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"

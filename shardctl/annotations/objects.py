@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations.base import AnnotationRule
-from shardctl.storage import naming_the_path
-from shardctl.texts import counted
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import counted
 
 OBJECTS = "objects"
 ANNOTATED = "shardctl.annotated"

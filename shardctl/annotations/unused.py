@@ -28,8 +28,8 @@ from shardctl.errors import Rejection
 from shardctl.sources.brought import begin_of, stretch_of
 from shardctl.sources.labels import FILE_COLUMNS, LIKE_LABELS
 from shardctl.sources.walk import FoundFile
-from shardctl.stand_ins import source_of
-from shardctl.texts import printable
+from shardctl.system.remote_paths import source_of
+from shardctl.system.text import printable
 
 TABLES = (".csv", ".tsv", ".jsonl")
 ONE_EACH = frozenset((".txt", ".xml"))

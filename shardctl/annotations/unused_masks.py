@@ -11,10 +11,10 @@ from typing import NamedTuple
 from shardctl.annotations.inputs import stem
 from shardctl.annotations.listed import MOST_FOLDERS, Images, Listed, joined
 from shardctl.errors import Rejection
-from shardctl.sequences import evenly_spaced
 from shardctl.sources.brought import begin_of
-from shardctl.stand_ins import source_of
-from shardctl.texts import printable
+from shardctl.system.remote_paths import source_of
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 
 EACH = 4
 """Images of a folder that are looked at."""

@@ -18,7 +18,7 @@ from shardctl.errors import Rejection
 from shardctl.roles import Objects
 from shardctl.sources.brought import bring_all, holds
 from shardctl.sources.walk import FoundFile
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 ZERO_BASED = "zero-based"
 

@@ -19,7 +19,7 @@ from shardctl.roles import Objects
 from shardctl.sources.brought import bring_all, exists, holds
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 NAMES = ("classes.txt", "obj.names")
 """Files in a folder of labels that have the names of the classes, one in a line."""

@@ -20,8 +20,8 @@ from shardctl.benchmark.throughput import measure
 from shardctl.benchmark.tokens import samples_per_s, tokens_per_sample
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
-from shardctl.stores import is_url
-from shardctl.texts import printable
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 
 __all__ = [
     "PRESETS",

@@ -21,7 +21,6 @@ from shardctl.benchmark.page_cache import drop
 from shardctl.benchmark.result import BaselineResult
 from shardctl.benchmark.throughput import Throughput
 from shardctl.codecs.image import Store
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, Root, records_read
@@ -36,11 +35,12 @@ from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import ordinary
 from shardctl.stored import StoredDataset
-from shardctl.stores import is_url
+from shardctl.system.files import ordinary
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable, is_written
-from shardctl.texts import printable
 from shardctl.times import python_rows
 
 INPUTS = 2048

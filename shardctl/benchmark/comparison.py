@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 METRICS = (
     ("samples_per_s", True),

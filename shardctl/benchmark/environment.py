@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.codecs import backend
-from shardctl.machine import memory_bytes, usable_cores
+from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.version import __version__
 
 PACKAGES = ("pyarrow", "numpy", "simplejpeg", "torch")

@@ -15,7 +15,7 @@ from shardctl.benchmark.result import ConsumerResult
 from shardctl.benchmark.subjects import Batches, Subject
 from shardctl.benchmark.throughput import ThreadTime, Throughput
 from shardctl.errors import InstallError, UsageError
-from shardctl.importing import find_function
+from shardctl.system.importing import find_function
 
 Report = Callable[[int], None]
 RateOf = Callable[[Preset], tuple[float, tuple[str, ...]]]

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.mapping import resident_pages
 from shardctl.names import SHARDS
-from shardctl.sequences import evenly_spaced
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
+from shardctl.system.mmap import resident_pages
+from shardctl.system.sequences import evenly_spaced
 from shardctl.tables import ShardTable
 
 LOOKED_AT = 256

@@ -16,8 +16,8 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.loader.loader import Loader
 from shardctl.reader import Batch, zeros
 from shardctl.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.stores import is_url
-from shardctl.texts import printable
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.token_columns import columns_of_blocks
 
 IN_ORDER = "in-order"

@@ -10,8 +10,8 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.result import SweepPoint, best_of
 from shardctl.benchmark.subjects import IN_ORDER, OwnDataset, open_loader
 from shardctl.benchmark.throughput import Throughput
-from shardctl.machine import usable_cores
 from shardctl.order import MODES
+from shardctl.system.machine import usable_cores
 
 SECONDS = 0.7
 """Seconds that each setting is read in a round; the faster of two rounds counts, because noise only slows down."""

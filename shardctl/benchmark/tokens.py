@@ -11,8 +11,8 @@ from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
 from shardctl.roles import Roles
-from shardctl.sequences import evenly_spaced
-from shardctl.texts import printable
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 from shardctl.token_columns import DOCUMENT_LENGTHS, packed_column
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")

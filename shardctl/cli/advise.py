@@ -20,10 +20,10 @@ from shardctl.cli.output import (
     workers_option,
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
-from shardctl.importing import look_in_current_folder
-from shardctl.outputs import Form
-from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.output_files import Form
+from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.advice import Advice, Choice, Today

@@ -23,8 +23,8 @@ from shardctl.cli.output import (
     printing_to_stderr,
 )
 from shardctl.errors import UsageError
-from shardctl.importing import look_in_current_folder
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
@@ -271,7 +271,7 @@ def _measure(
 def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
     """Return what measures DST. Raises UsageError for options of shards of other tools where it is a dataset of shardctl."""
     from shardctl.foreign.shards import is_foreign
-    from shardctl.stores import is_url
+    from shardctl.system.stores import is_url
 
     if not is_url(dataset) and is_foreign(Path(dataset)):
         from shardctl.peers.measuring import bench_shards

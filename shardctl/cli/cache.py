@@ -12,7 +12,7 @@ import click
 
 from shardctl.cli.output import Output, output_options, print_json, print_table
 from shardctl.errors import UsageError
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.remote.cache import Cache, Entry
@@ -62,7 +62,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
 @output_options
 def clear(places: tuple[str, ...], output: Output) -> int:
     """Remove the datasets in DIR, or the one of URL. Those that a process uses stay, and are named."""
-    from shardctl.stores import is_url
+    from shardctl.system.stores import is_url
 
     urls = [place.rstrip("/") for place in places if is_url(place)]
     folders = [place for place in places if not is_url(place)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.text import counted, format_bytes, printable
 
 
 @click.command()

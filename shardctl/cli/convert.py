@@ -25,13 +25,13 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
-from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
-from shardctl.importing import look_in_current_folder
-from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.step_counts import step_lines
-from shardctl.stores import is_url
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.processes.forkserver_client import forked_early
+from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
+from shardctl.system.stores import is_url
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm

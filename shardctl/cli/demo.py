@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from shardctl.cli.output import Output, output_options, print_json
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 from shardctl.cli.output import bars, print_reasons, print_table, shortened
 from shardctl.jpegs import jpeg_costs
 from shardctl.step_counts import step_lines
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.differences import Differences

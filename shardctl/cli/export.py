@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened, workers_option
-from shardctl.engines.server import forked_early
 from shardctl.exports.table import EXPORTS
-from shardctl.storage import free_bytes
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.files import free_bytes
+from shardctl.system.processes.forkserver_client import forked_early
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.exports.exporting import ExportPlan, ExportResult

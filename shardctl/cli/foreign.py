@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import print_table, shortened
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.foreign.showing import ForeignOverview

@@ -20,8 +20,8 @@ from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.mirrors.files import is_file
 from shardctl.mirrors.mirror import BLOCKS
 from shardctl.mirrors.opening import local_folder
-from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.texts import counted, printable
+from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
@@ -179,7 +179,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion makes of them."""
     from shardctl.sampling import convert_some
-    from shardctl.scratch import scratch_folder
+    from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:
         some = convert_some(path, MOST_OF_OTHERS, scratch)

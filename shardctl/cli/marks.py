@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_table
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.masks import MaskStatistics

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from shardctl.tables import Reject
@@ -78,8 +78,8 @@ def if_running_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def waiting_line(owner: str, dst: str) -> str:
     """Return what a command says that waits for another writer of a dataset."""
-    from shardctl.lease import STALE_SECONDS
-    from shardctl.stores import is_url
+    from shardctl.system.lease.file_lease import STALE_SECONDS
+    from shardctl.system.stores import is_url
 
     # In a folder of this machine its lock tells: one that was killed has ended, one that was stopped has not.
     lost = f", or gives no sign of life for {STALE_SECONDS:.0f} seconds" if is_url(dst) else ""

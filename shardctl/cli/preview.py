@@ -13,11 +13,11 @@ from shardctl.cli.convert import convert
 from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.recipes import recipe_of
 from shardctl.engines import WORKER
-from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
-from shardctl.importing import look_in_current_folder
-from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
-from shardctl.texts import counted, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.processes.forkserver_client import forked_early
+from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.preview import Preview, Tried

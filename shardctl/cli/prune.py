@@ -9,8 +9,8 @@ import click
 
 from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
 from shardctl.errors import InputError
-from shardctl.storage import read_named
-from shardctl.texts import counted, printable
+from shardctl.system.files import read_named
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.rewriting.pruning import PruneResult

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import Output, output_options, print_json
-from shardctl.importing import look_in_current_folder
-from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.texts import counted, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.recipe import Recipe

@@ -10,7 +10,7 @@ import click
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 Command = Callable[..., Any]
 

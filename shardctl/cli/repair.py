@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line, workers_option
-from shardctl.importing import look_in_current_folder
-from shardctl.texts import counted, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.restoration import RepairResult

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from shardctl.cli.output import Output, byte_size, output_options, print_json, printing_to_stderr, workers_option
-from shardctl.importing import look_in_current_folder
-from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.texts import counted, format_bytes, printable
+from shardctl.system.importing import look_in_current_folder
+from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.text import counted, format_bytes, printable
 
 
 @click.group()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_table, shortened
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 from shardctl.token_columns import DOCUMENT_COLUMNS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.output import Output, counting, output_options, print_json
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.verification import Finding

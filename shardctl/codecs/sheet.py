@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
 from shardctl.geometry import Size, View
-from shardctl.outputs import Form
+from shardctl.system.output_files import Form
 
 SHEET = Form("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])
 """A contact sheet, as a file."""

@@ -12,7 +12,7 @@ from shardctl.conversion.asked import Asked
 from shardctl.conversion.destinations import destination
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
-from shardctl.importing import refuse_while_importing
+from shardctl.system.importing import refuse_while_importing
 
 __all__ = ["ConvertResult", "Listener", "convert"]
 

@@ -16,8 +16,8 @@ from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.splitting import SplitRule
-from shardctl.stores import is_url
-from shardctl.texts import printable
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from shardctl.engines.job import Job
 from shardctl.engines.task import Progress
 from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
 from shardctl.plan import NOT_KEPT
-from shardctl.storage import free_bytes
-from shardctl.texts import format_bytes, printable
+from shardctl.system.files import free_bytes
+from shardctl.system.text import format_bytes, printable
 
 Chosen = npt.NDArray[np.bool_]
 """Which shards of a job are meant: (shards,)."""

@@ -46,7 +46,7 @@ from shardctl.sources.image_columns import (
 )
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.base import ImageTransform
 
 

@@ -26,9 +26,9 @@ from shardctl.pipeline.samples import Shape
 from shardctl.seen import Pruned, ShardCounts, writing_update
 from shardctl.shard import ShardFacts
 from shardctl.step_counts import Counts, add_counts
-from shardctl.storage import FileFacts, HashingFile, replacing, write_atomically
+from shardctl.system.files import FileFacts, HashingFile, replacing, write_atomically
+from shardctl.system.text import printable
 from shardctl.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
-from shardctl.texts import printable
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""

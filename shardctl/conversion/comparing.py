@@ -27,9 +27,9 @@ from shardctl.listing import Listing
 from shardctl.names import FILES
 from shardctl.plan import Order, Planner
 from shardctl.recipe import Recipe
-from shardctl.sequences import LazySequence
-from shardctl.storage import naming_the_path, remove_tree
-from shardctl.texts import counted, format_bytes
+from shardctl.system.files import naming_the_path, remove_tree
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 from shardctl.units import Units
 

@@ -53,13 +53,13 @@ from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.manifest import Manifest
 from shardctl.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.recipe import Recipe
-from shardctl.scratch import scratch_folder
 from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import recorded
 from shardctl.splitting import warn_of_mixed
-from shardctl.storage import write_atomically
-from shardctl.texts import format_bytes, printable
+from shardctl.system.files import write_atomically
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import format_bytes, printable
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from shardctl.engines.survey import Found
 from shardctl.errors import SourceGoneError
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.sequences import LazySequence
-from shardctl.texts import counted, printable
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import counted, printable
 from shardctl.units import Units
 
 FILES, FILE_BYTES = 64, 32 << 20

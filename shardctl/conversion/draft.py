@@ -51,8 +51,8 @@ from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.tables import failures
-from shardctl.texts import counted, format_bytes, printable
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20

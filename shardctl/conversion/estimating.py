@@ -10,7 +10,7 @@ from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
 from shardctl.listing import Listing
 from shardctl.plan import SplitPlan
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""

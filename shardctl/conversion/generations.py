@@ -13,8 +13,8 @@ from shardctl.history import folder_of
 from shardctl.manifest import Manifest
 from shardctl.mirrors.files import copy_file, is_file
 from shardctl.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
-from shardctl.storage import is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
-from shardctl.texts import printable
+from shardctl.system.files import is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
+from shardctl.system.text import printable
 
 HIDDEN = "."
 """What names of folders begin with that are being made, or deleted."""

@@ -18,7 +18,7 @@ from shardctl.sources.formats.restored import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *PACKAGED, *NUMBERED, *CONTAINERS))
 """Endings of tables whose columns may be images as bytes. In others bytes are text."""

@@ -22,12 +22,12 @@ from shardctl.conversion.result import ConvertResult, result_of
 from shardctl.conversion.staging import finished_shards
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError
-from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
 from shardctl.names import JOB, MANIFEST
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
-from shardctl.texts import counted, printable
+from shardctl.system.lease.file_lease import Waiting
+from shardctl.system.text import counted, printable
 
 NAMED_PARTS = 8
 """Parts with missing shards that are named."""

@@ -17,8 +17,8 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.listing import Listing
 from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.labels import some
+from shardctl.system.text import counted, printable
 from shardctl.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
-from shardctl.texts import counted, printable
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

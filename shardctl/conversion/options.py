@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.arguments import whole_number
 from shardctl.engines import named
-from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
 from shardctl.metrics import check_target
 from shardctl.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
-from shardctl.stand_ins import path_of
-from shardctl.storage import naming_the_path, refuse_links
-from shardctl.stores import SCHEMES, is_url, parts_of
-from shardctl.texts import format_bytes, printable
+from shardctl.system.arguments import whole_number
+from shardctl.system.files import naming_the_path, refuse_links
+from shardctl.system.processes.pool import Limits, most_workers
+from shardctl.system.remote_paths import path_of
+from shardctl.system.stores import SCHEMES, is_url, parts_of
+from shardctl.system.text import format_bytes, printable
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0

@@ -33,7 +33,6 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.fingerprint import difference, fingerprint, parts_without_sources
-from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.mirrors.files import exists
@@ -42,9 +41,10 @@ from shardctl.plan import NOT_KEPT
 from shardctl.recipe import refuse_unnamed_functions, user_functions
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
-from shardctl.storage import write_atomically
+from shardctl.system.files import write_atomically
+from shardctl.system.lease.file_lease import LOOK_SECONDS
+from shardctl.system.text import printable
 from shardctl.tables import Reject, count_reasons, read_rejects
-from shardctl.texts import printable
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -27,9 +27,9 @@ from shardctl.sources.formats.streams import compression_of, decompressed
 from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
+from shardctl.system.files import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
+from shardctl.system.text import counted, printable
 from shardctl.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
-from shardctl.texts import counted, printable
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""

@@ -26,8 +26,8 @@ from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.labels import hash_names, some
 from shardctl.step_counts import Counts
 from shardctl.stored import StoredDataset
+from shardctl.system.text import counted, printable
 from shardctl.tables import Reject, count_reasons, failures, read_rejects
-from shardctl.texts import counted, printable
 
 NO_KEYS = np.zeros(0, np.uint64)
 

@@ -19,12 +19,12 @@ from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
-from shardctl.lease import LEASE
 from shardctl.mirrors.files import is_file
 from shardctl.names import JOB, REPLACED
 from shardctl.recipe import Recipe
-from shardctl.storage import PARTIAL, is_folder, naming_the_path, refuse_link, remove_tree
-from shardctl.texts import printable
+from shardctl.system.files import PARTIAL, is_folder, naming_the_path, refuse_link, remove_tree
+from shardctl.system.lease.file_lease import LEASE
+from shardctl.system.text import printable
 
 REPAIR_PREFIX = "repair-"
 """Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has

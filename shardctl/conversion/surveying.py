@@ -17,7 +17,6 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Found, Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
-from shardctl.sequences import LazySequence, evenly_spaced
 from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
@@ -26,6 +25,7 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.labels import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.sequences import LazySequence, evenly_spaced
 from shardctl.units import Units, UnitsInMaking
 
 STRETCHES = 256

@@ -8,9 +8,9 @@ from pathlib import Path
 from shardctl.errors import DatasetError
 from shardctl.manifest import Manifest
 from shardctl.names import SHARDS
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable
-from shardctl.texts import printable
 
 
 def refuse_lost_files(root: Path, manifest: Manifest) -> None:

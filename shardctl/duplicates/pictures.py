@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardctl.duplicates.rule import DuplicateRule
 from shardctl.errors import Rejection
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]

@@ -14,8 +14,8 @@ import pyarrow as pa
 from shardctl.duplicates.exact import DROPPED, PIECE_BITS
 from shardctl.duplicates.runs import PARTS, Rows, Runs
 from shardctl.errors import DatasetError
-from shardctl.storage import replacing
-from shardctl.texts import printable
+from shardctl.system.files import replacing
+from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
 

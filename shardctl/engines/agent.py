@@ -19,12 +19,12 @@ from typing import Any
 from shardctl.engines.delivery import SIGN, bring_job
 from shardctl.engines.job import Job
 from shardctl.engines.local import LocalPool
-from shardctl.engines.pool import Limits
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.fingerprint import deciding_versions, version_changes
 from shardctl.names import JOB, STAGING
-from shardctl.scratch import scratch_folder
-from shardctl.texts import printable
+from shardctl.system.processes.pool import Limits
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
 
 Message = dict[str, Any]
 """{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed": [class, message]} for a fault

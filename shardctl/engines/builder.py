@@ -13,7 +13,6 @@ import xxhash
 
 from shardctl.annotations.masks import MASK
 from shardctl.codecs.jpeg import JpegFacts
-from shardctl.engines.breadcrumb import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
@@ -34,9 +33,10 @@ from shardctl.shard_copying import objects_of
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.step_counts import Counts
-from shardctl.storage import HashingFile
+from shardctl.system.files import HashingFile
+from shardctl.system.processes.progress_slot import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
+from shardctl.system.text import printable
 from shardctl.tables import Reject
-from shardctl.texts import printable
 from shardctl.times import python_rows
 from shardctl.transforms.records import HeldMemoryError, Records
 

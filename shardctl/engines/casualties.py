@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardctl.engines.breadcrumb import KEYS, TOGETHER
 from shardctl.engines.job import Job
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits
 from shardctl.errors import SourceGoneError, WorkerError
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE
-from shardctl.sequences import LazySequence
-from shardctl.texts import printable
+from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits
+from shardctl.system.processes.progress_slot import KEYS, TOGETHER
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import printable
 
 Task = dict[str, Any]
 

@@ -20,7 +20,6 @@ from shardctl.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
 from shardctl.duplicates.pieces import Numbers, pieces_of
 from shardctl.engines.ahead import wanted_of
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
@@ -30,9 +29,10 @@ from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import printable
 from shardctl.text_bytes import bytes_of
-from shardctl.texts import printable
 from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 

@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
-from shardctl.lease import PARTS
 from shardctl.names import JOB, STAGING
-from shardctl.storage import PARTIAL, replacing, write_atomically
-from shardctl.stores import open_store
-from shardctl.stores.base import Store, Stored
-from shardctl.stores.lease import Sign
+from shardctl.system.files import PARTIAL, replacing, write_atomically
+from shardctl.system.lease.file_lease import PARTS
+from shardctl.system.lease.store_lease import Sign
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store, Stored
 
 PIECE = 8 << 20
 """Bytes of a table that are requested at a time."""

@@ -13,7 +13,6 @@ from shardctl.annotations.base import AnnotationRule
 from shardctl.annotations.frames import Evidence
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
 from shardctl.codecs.image import Opened, decode_mask, open_image
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.image_files import TableImages, is_nothing
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
@@ -25,7 +24,8 @@ from shardctl.sample import Sample
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.labels import some
-from shardctl.texts import counted, printable
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import counted, printable
 
 
 @dataclass

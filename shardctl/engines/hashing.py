@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from shardctl.codecs.image import Opened, check, open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted, take
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
 from shardctl.sources.brought import is_brought
 from shardctl.sources.formats import ranges
+from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.table import parse_step

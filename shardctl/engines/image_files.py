@@ -13,7 +13,6 @@ import xxhash
 
 from shardctl.codecs import image
 from shardctl.engines import fetching
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import beside, digest_of, read_beside
 from shardctl.engines.job import Job, Planned
@@ -22,7 +21,8 @@ from shardctl.pipeline.samples import Origin
 from shardctl.roles import Mask
 from shardctl.sample import Sample
 from shardctl.sources.brought import is_brought
-from shardctl.texts import printable
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import printable
 
 
 class TableImages:

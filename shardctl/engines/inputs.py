@@ -14,13 +14,13 @@ import numpy.typing as npt
 import xxhash
 
 from shardctl.engines import fetching
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources import brought
 from shardctl.sources.formats import RECORD_BYTES, ranges
-from shardctl.texts import format_bytes, printable
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import format_bytes, printable
 
 NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
 """What the system says where a disk or a server does not answer. It says the same of a single bad sector."""

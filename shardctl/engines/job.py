@@ -33,10 +33,10 @@ from shardctl.sources.brought import check_on_store, is_brought
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
 from shardctl.splitting import Draw
-from shardctl.stand_ins import path_of, source_of
-from shardctl.storage import replacing, write_atomically
+from shardctl.system.files import replacing, write_atomically
+from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.text import printable
 from shardctl.tables import UNIT_FIELDS, open_table
-from shardctl.texts import printable
 
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""

@@ -8,17 +8,17 @@ from typing import Any
 
 from shardctl.engines import WORKER
 from shardctl.engines.base import Engine, OnFound, Report
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.casualties import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task, most_workers
 from shardctl.engines.probe import Probe, probe_records
 from shardctl.engines.survey import Look, do_survey
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import WorkerError
-from shardctl.machine import usable_cores
-from shardctl.sequences import LazySequence
+from shardctl.system.machine import usable_cores
+from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task, most_workers
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.sequences import LazySequence
 
 
 def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from shardctl.engines import local, ray
 from shardctl.engines.base import Engine
-from shardctl.engines.pool import Limits, OnLine
 from shardctl.errors import UsageError
+from shardctl.system.processes.pool import Limits, OnLine
 
 LOCAL = "local"
 """The engine on this machine: only it sees the same devices as this process."""

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.engines.ahead import ahead
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.first_records import look_at_first
 from shardctl.engines.image_files import TableImages
@@ -29,8 +28,9 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import counted
 from shardctl.tables import Reject, count_reasons
-from shardctl.texts import counted
 from shardctl.token_columns import packed_column
 from shardctl.transforms.values import (
     UnfitValue,

@@ -26,13 +26,13 @@ from shardctl.engines.base import OnFound, Report
 from shardctl.engines.delivery import SIGN
 from shardctl.engines.job import Job
 from shardctl.engines.local import LocalPool
-from shardctl.engines.pool import Limits, OnLine, most_workers, raise_faults
 from shardctl.engines.probe import Probe
 from shardctl.engines.survey import Look
 from shardctl.engines.task import Progress
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
 from shardctl.fingerprint import deciding_versions
-from shardctl.texts import counted, printable
+from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
+from shardctl.system.text import counted, printable
 from shardctl.version import __version__
 
 FATAL_LOSSES = 4

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import xxhash
 
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, stretches_from
 from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
+from shardctl.system.processes.progress_slot import Breadcrumb
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""

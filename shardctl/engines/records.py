@@ -12,7 +12,6 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.annotations.masks import MASK
-from shardctl.engines.breadcrumb import KEYS, WHOLE, Breadcrumb
 from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import KEY, Job, Planned
@@ -24,6 +23,7 @@ from shardctl.sample import Sample
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
+from shardctl.system.processes.progress_slot import KEYS, WHOLE, Breadcrumb
 from shardctl.times import python_rows
 
 FITTED_RECORDS = 1024

@@ -21,8 +21,8 @@ from shardctl.pipeline.samples import Shape
 from shardctl.shard import exactly
 from shardctl.shard_copying import Run, RunReader
 from shardctl.stored import StoredDataset
+from shardctl.system.text import printable
 from shardctl.tables import open_table
-from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.jpeg import JpegFacts
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Made
 from shardctl.shard import ShardWriter
+from shardctl.system.processes.progress_slot import Breadcrumb
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted, along
 from shardctl.errors import Rejection
 from shardctl.sources.brought import is_brought, local
 from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
+from shardctl.system.processes.progress_slot import Breadcrumb
 
 
 class Look(Protocol):

@@ -13,13 +13,13 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.engines.base import Engine
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, reading_from, stretches_from
 from shardctl.errors import Rejection
 from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.processes.progress_slot import Breadcrumb
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 """Batches of records: the place of their unit among those given, their numbers (n,) int64, and their columns."""

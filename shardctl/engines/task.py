@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.ahead import ahead
-from shardctl.engines.breadcrumb import NOWHERE, Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.delivery import deliver
 from shardctl.engines.instructions import Instructions, Place
@@ -26,7 +25,8 @@ from shardctl.jpegs import JpegRecord
 from shardctl.pipeline.samples import Shape
 from shardctl.shard import ShardFacts
 from shardctl.step_counts import Counts
-from shardctl.storage import HashingFile, StreamedFile, naming_the_path, replacing
+from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
+from shardctl.system.processes.progress_slot import NOWHERE, Breadcrumb
 from shardctl.tables import Reject
 
 REPORT_SECONDS = 0.5

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.codecs.image import open_image
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.image_files import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
@@ -20,6 +19,7 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import Size
 from shardctl.sample import Sample
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
+from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.values import UnfitValue, plain_value
 
 LOOKED_AT = 32

@@ -11,7 +11,6 @@ from typing import Any
 import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow would import it
 from PIL import Image
 
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.comparing import Comparing
 from shardctl.engines.hashing import Hashing
 from shardctl.engines.inputs import compare_reads
@@ -19,11 +18,12 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_records
 from shardctl.engines.reading_through import ReadingThrough
-from shardctl.engines.serve import Tell
 from shardctl.engines.survey import Look, Survey, do_survey
 from shardctl.engines.taking import Taking
 from shardctl.engines.task import Progress, run_shard, try_units
 from shardctl.errors import Rejection
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.worker_loop import Tell
 
 LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {
     Survey.task: Survey.from_json,

@@ -19,8 +19,8 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.mirrors.files import sha256_of
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import FileFacts, naming_the_path
+from shardctl.system.text import printable
 
 OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}
 """What each compression is to the package."""

@@ -19,8 +19,8 @@ from shardctl.json_form import check_type
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Role
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts
 from shardctl.stored import is_path_below
+from shardctl.system.files import FileFacts
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""

@@ -44,8 +44,8 @@ from shardctl.json_form import dumps
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, HashingFile, naming_the_path, replacing
-from shardctl.texts import counted
+from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
+from shardctl.system.text import counted
 
 FOLDER = "annotations"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.storage import HashingFile
+from shardctl.system.files import HashingFile
 
 SUFFIXES = {"none": "", "gzip": ".gz"}
 """The compressions, and what they put behind the name of a file."""

@@ -13,8 +13,8 @@ from shardctl.exports.name_set import NameSet
 from shardctl.exports.source import Source
 from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION, Description, loose_names
-from shardctl.storage import naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import printable
 
 
 def check_destination(out: Path, source: Source, overwrite: bool) -> Path:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl import arguments
 from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
 from shardctl.exports.base import Loose, Part, Written
 from shardctl.exports.destination import check_destination
@@ -27,10 +26,11 @@ from shardctl.mirrors.mirror import BLOCKS
 from shardctl.mirrors.opening import local_folder
 from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
-from shardctl.storage import FileFacts, write_atomically
-from shardctl.stores import is_url
+from shardctl.system import arguments
+from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.tables import write_checksums
-from shardctl.texts import printable
 from shardctl.version import __version__
 
 

@@ -26,8 +26,8 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps, to_json
 from shardctl.member_keys import extension_part
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, naming_the_path, replacing
-from shardctl.texts import counted
+from shardctl.system.files import FileFacts, naming_the_path, replacing
+from shardctl.system.text import counted
 
 FILE_NAME = "file_name"
 METADATA = "metadata.jsonl"

@@ -15,7 +15,7 @@ from pathlib import Path
 from shardctl.exports.base import Loose, Part
 from shardctl.exports.file_names import MARK, folded
 from shardctl.exports.name_set import NameSet
-from shardctl.storage import FileFacts, HashingFile, naming_the_path, replacing
+from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 
 AT_ONCE = 64 << 10
 """Bytes of a list that are written together."""

@@ -10,7 +10,7 @@ from shardctl.exports.images import Recoding
 from shardctl.exports.source import Source
 from shardctl.json_form import check_type
 from shardctl.sources.exported import Field
-from shardctl.texts import first_repeated
+from shardctl.system.text import first_repeated
 
 SHORT = 60
 """A type with more letters than this is not written out in a sentence."""

@@ -24,7 +24,7 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import to_json
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
 

@@ -26,7 +26,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.json_form import json_text
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 MOST_BYTES = 2**32 - 1
 """Places in a shard are 32 bits."""

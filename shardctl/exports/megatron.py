@@ -23,7 +23,7 @@ from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenExport
 from shardctl.roles import Tokens
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -21,7 +21,7 @@ from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.roles import Roles
 from shardctl.shard import HUGGINGFACE_KEY
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 FOLDER = "data"
 GROUP_BYTES = 100_000_000

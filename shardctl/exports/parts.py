@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import WorkerError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
 from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.sequences import LazySequence
-from shardctl.texts import printable
+from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import printable
 
 SMALL = 128 << 20
 """Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two (docs/performance.md)."""

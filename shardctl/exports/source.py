@@ -19,8 +19,8 @@ from shardctl.mirrors.opening import check_unchanged
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.stored import StoredDataset
+from shardctl.system.text import printable
 from shardctl.tables import REPAIR_ADVICE, ShardEntry
-from shardctl.texts import printable
 from shardctl.where import Where, kept_rows, parse_where
 
 KEY = "key"

@@ -23,17 +23,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shardctl import lease
 from shardctl.errors import BusyError, StorageError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.destination import entries_below, not_of_export
 from shardctl.exports.loose_files import listed
 from shardctl.exports.name_set import NameSet
-from shardctl.lease import LEASE, Lease
 from shardctl.mirrors.files import is_file
 from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION
-from shardctl.storage import (
+from shardctl.system.files import (
     PARTIAL,
     FileFacts,
     is_folder,
@@ -43,7 +41,9 @@ from shardctl.storage import (
     sync_folder,
     write_atomically,
 )
-from shardctl.texts import printable
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import LEASE, Lease
+from shardctl.system.text import printable
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
 JOB, FILES, DONE, PIECES = "job.json", "files", "done", "pieces"
@@ -209,7 +209,7 @@ def only_writer(target: Path) -> Iterator[Writer]:
     beside = target.with_name(f"{target.name}{PARTIAL}")
     _refuse_if_not_ours(beside)
     try:
-        with lease.hold(beside / LEASE_FOLDER, None) as held:
+        with file_lease.hold(beside / LEASE_FOLDER, None) as held:
             writer = Writer(beside, held)
             writer.settle(target)
             try:

@@ -25,7 +25,7 @@ from shardctl.exports.source import Source
 from shardctl.exports.tfrecord import TfRecord, write_records
 from shardctl.roles import Label, Mask, Objects, Role
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, write_atomically
+from shardctl.system.files import FileFacts, write_atomically
 
 DATASET = "shardctl"
 """The name of the dataset, which the names of its files begin with."""

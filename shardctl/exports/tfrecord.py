@@ -16,7 +16,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.sources.exported import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
-from shardctl.storage import FileFacts, StreamedFile, replacing
+from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 
 @dataclass(frozen=True)

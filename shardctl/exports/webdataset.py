@@ -29,7 +29,7 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps, to_json
 from shardctl.member_keys import DistinctNames, extension_part, member_key
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, StreamedFile, replacing
+from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 IN_JSON = "json/"
 """What the written name of a column begins with that is in KEY.json."""

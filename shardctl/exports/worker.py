@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.serve import Tell
 from shardctl.errors import DatasetError
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.worker_loop import Tell
 
 
 def handle(task: dict[str, Any], tell: Tell, _crumb: Breadcrumb) -> Any:

@@ -37,8 +37,8 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps, to_json
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
-from shardctl.storage import FileFacts, naming_the_path
-from shardctl.texts import counted
+from shardctl.system.files import FileFacts, naming_the_path
+from shardctl.system.text import counted
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"

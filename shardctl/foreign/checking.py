@@ -17,7 +17,7 @@ from shardctl.foreign.shards import Shards, open_shards
 from shardctl.mirrors.files import sha256_of
 from shardctl.sources.describing import MISSING
 from shardctl.sources.exported import located
-from shardctl.texts import counted
+from shardctl.system.text import counted
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error, warning
 

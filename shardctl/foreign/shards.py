@@ -14,12 +14,10 @@ from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.base import Engine
-from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import LabelRule, Listing, first_file, list_files
 from shardctl.mirrors.files import is_file
 from shardctl.names import MANIFEST, SHARDS, STAGING
-from shardctl.scratch import scratch_folder
 from shardctl.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
@@ -27,8 +25,10 @@ from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import check_ordinary
-from shardctl.texts import printable
+from shardctl.system.files import check_ordinary
+from shardctl.system.processes.pool import Limits
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
 from shardctl.units import Units
 
 LIMITS = Limits(seconds=INPUT_TIMEOUT)

@@ -11,9 +11,9 @@ import numpy as np
 from shardctl.engines.base import Engine
 from shardctl.engines.taking import take
 from shardctl.foreign.shards import Shards, open_shards
-from shardctl.scratch import scratch_folder
 from shardctl.sources.formats import Reading
 from shardctl.sources.types import Types
+from shardctl.system.scratch import scratch_folder
 from shardctl.times import python_rows
 
 

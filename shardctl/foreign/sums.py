@@ -11,7 +11,7 @@ from shardctl.mirrors.files import sha256_of
 from shardctl.names import CHECKSUMS
 from shardctl.sources.exported import Description, loose_sums
 from shardctl.sources.formats.restored import RESTORED
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error
 

@@ -17,8 +17,8 @@ from shardctl.manifest import Manifest
 from shardctl.names import SHARDS, is_shard_name
 from shardctl.reader import python_values
 from shardctl.roles import Roles
-from shardctl.sequences import evenly_spaced
 from shardctl.shard import BlockFile, ShardReader, map_file
+from shardctl.system.sequences import evenly_spaced
 from shardctl.tables import ShardEntry, ShardTable
 
 MOST_LISTED = 1 << 20

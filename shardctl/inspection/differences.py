@@ -23,8 +23,8 @@ from shardctl.order import mix64
 from shardctl.shard import BlockFile, map_file
 from shardctl.sources.labels import hash_names
 from shardctl.stored import ShardUnits, StoredDataset, take
+from shardctl.system.text import printable
 from shardctl.tables import ShardEntry
-from shardctl.texts import printable
 
 EXAMPLES = 10
 _CHUNK = 256

@@ -14,7 +14,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.objects import name_at
 from shardctl.roles import Mask
-from shardctl.sequences import evenly_spaced
+from shardctl.system.sequences import evenly_spaced
 
 _MOST_CLASS = 4095
 """The highest number of a class: masks with higher ones are not counted."""

@@ -22,7 +22,7 @@ from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Objects
-from shardctl.sequences import evenly_spaced
+from shardctl.system.sequences import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2
 """COCO's limits of small and medium objects, in pixels of the image; here of the area of their boxes."""

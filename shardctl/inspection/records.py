@@ -23,8 +23,8 @@ from shardctl.names import PLAN, REJECTS
 from shardctl.reader import Column, askable_headers, headers_of
 from shardctl.shard import ShardReader
 from shardctl.stored import Place, StoredDataset, possible_names
+from shardctl.system.text import printable
 from shardctl.tables import Reject, ShardEntry, read_rejects
-from shardctl.texts import printable
 from shardctl.token_columns import packed_column
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 

@@ -14,8 +14,8 @@ from shardctl.codecs.image import Store
 from shardctl.errors import StorageError
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import is_encoded_image, is_objects, plain_objects
-from shardctl.storage import make_folder, naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import make_folder, naming_the_path
+from shardctl.system.text import printable
 
 SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.names import SHARDS
 from shardctl.shard import ShardReader
+from shardctl.system.text import printable
 from shardctl.tables import ShardEntry, ShardTable
-from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

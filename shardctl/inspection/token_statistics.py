@@ -23,7 +23,7 @@ from shardctl.inspection.tokens import Decoder
 from shardctl.manifest import Manifest
 from shardctl.names import SHARDS
 from shardctl.roles import Tokens
-from shardctl.sequences import evenly_spaced
+from shardctl.system.sequences import evenly_spaced
 from shardctl.tables import ShardTable
 from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, Rows, documents_in, main_tokens, token_rows
 

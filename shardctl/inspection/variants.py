@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.dataset import open_dataset
 from shardctl.mirrors.files import origin_of
 from shardctl.sample import Sample
-from shardctl.sequences import evenly_spaced
+from shardctl.system.sequences import evenly_spaced
 
 INPUTS = 32
 """Inputs, from all over the dataset, whose variants are compared."""

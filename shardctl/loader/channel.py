@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.machine import allow_open_files
 from shardctl.reader import Indices
+from shardctl.system.machine import allow_open_files
 
 QUESTION = struct.Struct("<Q")
 ANSWER = struct.Struct("<QQQ")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
@@ -22,9 +21,10 @@ from shardctl.loader.options import LoaderOptions
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes import Processes, Tally
 from shardctl.loader.stream import Stream
-from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder, neighbours
 from shardctl.reader import Batch, BatchMemory, Indices
+from shardctl.system.arguments import whole_number
+from shardctl.system.machine import usable_cores
 
 PLANNED_SAMPLES = 16384
 """Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130 microseconds."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.order import OrderOptions
 from shardctl.reader import GatherOptions, Transforms
+from shardctl.system.arguments import whole_number
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_THREADS = 1024

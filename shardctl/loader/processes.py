@@ -41,10 +41,10 @@ from shardctl.loader.channel import (
 )
 from shardctl.loader.segments import no_shared_memory
 from shardctl.loader.stream import Stream
-from shardctl.machine import allow_open_files
-from shardctl.mapping import SharedPages
 from shardctl.reader import Batch, Indices
-from shardctl.startup import NO_THREADS
+from shardctl.system.machine import allow_open_files
+from shardctl.system.mmap import SharedPages
+from shardctl.system.startup import NO_THREADS
 
 COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.loader.worker import main; main({}, {})"
 """Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""

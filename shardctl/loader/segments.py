@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.channel import MORE_FILES, NO_DESCRIPTORS
-from shardctl.mapping import SharedPages
 from shardctl.reader import BatchMemory
+from shardctl.system.mmap import SharedPages
 
 SMALL = 64 << 10
 """Bytes below which memory is not shared: to send so few takes 10 microseconds, and a segment a system call or two."""

@@ -22,9 +22,9 @@ from shardctl.errors import DatasetError, ShardctlError
 from shardctl.loader.channel import ALIGNED, INLINE, Ended, Found, Place, Question, receive_question, send_answer, send_question
 from shardctl.loader.segments import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
-from shardctl.mapping import mended
 from shardctl.reader import Batch
-from shardctl.startup import keep_pandas_out_of_arrow, reuse_memory
+from shardctl.system.mmap import mended
+from shardctl.system.startup import keep_pandas_out_of_arrow, reuse_memory
 
 _IN_PICKLE = 2 << 10
 """Bytes of the largest array that is copied into the pickle of its batch."""

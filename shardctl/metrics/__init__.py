@@ -13,7 +13,7 @@ from shardctl.metrics.base import CONVERSION, LOADER, Family, Metric, Sink
 from shardctl.metrics.json_lines import JsonLines
 from shardctl.metrics.prometheus import PrometheusEndpoint, PrometheusFile
 from shardctl.metrics.tensorboard import TensorBoard
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.values import describe
 
 __all__ = ["CONVERSION", "EVERY_SECONDS", "LOADER", "Family", "Metric", "Sink", "check_target", "open_sink", "sinks_at", "tell"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardctl.metrics.base import Family
-from shardctl.outputs import Form
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.output_files import Form
 
 
 def _begins_with_figures(begin: bytes) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.metrics.base import Family
-from shardctl.outputs import Form
-from shardctl.storage import naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.output_files import Form
+from shardctl.system.text import printable
 
 LOOPBACK = "127.0.0.1"
 

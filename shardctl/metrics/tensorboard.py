@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardctl.errors import InstallError
 from shardctl.metrics.base import Family
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
 
 
 class TensorBoard:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from shardctl.arguments import real_number
 from shardctl.errors import UsageError
 from shardctl.loader.loader import LoaderStats
 from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, check_target, sinks_at, tell
+from shardctl.system.arguments import real_number
 from shardctl.transforms.values import describe
 
 Item = TypeVar("Item")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardctl.errors import ShardctlError
-from shardctl.machine import usable_cores
 from shardctl.mirrors.files import find_mirror
 from shardctl.mirrors.mirror import AHEAD, BLOCKS, WHOLE
+from shardctl.system.machine import usable_cores
 
 AHEAD_BYTES = 128 << 20
 """Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""

@@ -13,11 +13,11 @@ from shardctl.manifest import Manifest
 from shardctl.mirrors.mirror import WHOLE, Mirror, mirror_of
 from shardctl.mirrors.opening import local_folder
 from shardctl.names import MANIFEST
-from shardctl.storage import write_atomically
-from shardctl.stores import is_url, open_store
-from shardctl.stores import lease as store_lease
-from shardctl.stores.probing import probe
-from shardctl.texts import printable
+from shardctl.system.files import write_atomically
+from shardctl.system.lease import store_lease as store_lease
+from shardctl.system.lease.probing import probe
+from shardctl.system.stores import is_url, open_store
+from shardctl.system.text import printable
 
 LEASE = ".shardctl/lease.json"
 """The lease of a dataset on a store, below its URL."""

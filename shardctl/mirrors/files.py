@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from shardctl.mirrors.mirror import Mirror, mirror_at
 from shardctl.mirrors.ranged import OpenFile
-from shardctl.stand_ins import AT, SCRATCH, SCRATCH_FILES, read_mark
-from shardctl.storage import READ_CHUNK, ordinary, replacing
+from shardctl.system.files import READ_CHUNK, ordinary, replacing
+from shardctl.system.remote_paths import AT, SCRATCH, SCRATCH_FILES, read_mark
 
 TRIES = 8
 """How often a file is brought that has been deleted again, to make room for others, before it could be opened."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.names import is_file_name
-from shardctl.stores.base import Store, Stored
+from shardctl.system.stores.base import Store, Stored
 
 LISTING = "listing.arrow"
 

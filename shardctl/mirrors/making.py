@@ -22,10 +22,10 @@ from shardctl.names import (
     is_file_name,
     is_shard_name,
 )
-from shardctl.stand_ins import AT, Mirrored
-from shardctl.storage import write_atomically
-from shardctl.stores.base import Store
-from shardctl.texts import printable
+from shardctl.system.files import write_atomically
+from shardctl.system.remote_paths import AT, Mirrored
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable
 
 MOST_LETTERS = 60
 """Letters of the name of the folder. What is longer may be too long for a file system."""

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl import stores
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, StoreError
-from shardctl.machine import usable_cores
 from shardctl.mirrors.listing import Listing
 from shardctl.mirrors.ranged import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
-from shardctl.remote.locks import locked
-from shardctl.stand_ins import AT, read_mark
-from shardctl.storage import naming_the_path
-from shardctl.stores.base import Store, Stored
-from shardctl.texts import printable
+from shardctl.system import stores
+from shardctl.system.file_locks import locked
+from shardctl.system.files import naming_the_path
+from shardctl.system.machine import usable_cores
+from shardctl.system.remote_paths import AT, read_mark
+from shardctl.system.stores.base import Store, Stored
+from shardctl.system.text import printable
 
 WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
 """How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""

@@ -12,11 +12,11 @@ from shardctl.mirrors.ahead import bringing_ahead
 from shardctl.mirrors.files import bring, find_mirror
 from shardctl.mirrors.mirror import BLOCKS, ENDS, WHOLE
 from shardctl.names import BESIDE_SHARDS
-from shardctl.scratch import scratch_folder
-from shardctl.stand_ins import shown
-from shardctl.storage import naming_the_path
-from shardctl.stores import is_url, open_store
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.remote_paths import shown
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores import is_url, open_store
+from shardctl.system.text import printable
 
 __all__ = [
     "BLOCKS",
@@ -47,7 +47,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         return
     from shardctl.mirrors.making import make_mirror  # takes a moment that local datasets need not wait for
     from shardctl.mirrors.mirror import mirror_at
-    from shardctl.texts import size_of
+    from shardctl.system.text import size_of
 
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")

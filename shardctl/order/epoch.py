@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.order.permutation import Orders, key_of, mix64, permute
+from shardctl.system.arguments import whole_number
 
 Indices = npt.NDArray[np.int64]
 

@@ -24,12 +24,12 @@ from shardctl.benchmark.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.throughput import measure
 from shardctl.errors import InputError, UsageError
 from shardctl.foreign.shards import open_shards
-from shardctl.machine import memory_bytes, usable_cores
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
 from shardctl.sampling import convert_some
-from shardctl.scratch import scratch_folder
-from shardctl.texts import printable
+from shardctl.system.machine import memory_bytes, usable_cores
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
 
 MOST_COPIED = 2 << 30
 """The most bytes of files that are read where the reader copies them first."""

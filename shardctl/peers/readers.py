@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardctl.errors import UsageError
 from shardctl.sources.formats.tfds import FEATURES
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)

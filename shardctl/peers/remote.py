@@ -17,7 +17,7 @@ from typing import Any
 from shardctl.errors import InputError, InstallError
 from shardctl.peers.readers import PeerReader
 from shardctl.reader import Batch
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"
 

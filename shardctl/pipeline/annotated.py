@@ -31,7 +31,7 @@ from shardctl.motion import KeepRule, Motion, MovedMasks, Seen, columns_seen, mo
 from shardctl.pipeline.sizes import value_size
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.values import describe
 
 WAITING_BYTES = 16 << 10

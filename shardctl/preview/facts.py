@@ -13,7 +13,7 @@ from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects
 from shardctl.motion import CENTRE
 from shardctl.preview.making import Preview, Tried
-from shardctl.texts import counted, format_bytes
+from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
 

@@ -38,15 +38,15 @@ from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.names import FILES
 from shardctl.recipe import Recipe
 from shardctl.roles import Mask, Objects
-from shardctl.scratch import scratch_folder
-from shardctl.sequences import evenly_spaced
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.splitting import SplitRule
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 from shardctl.tables import Reject, read_rejects
-from shardctl.texts import printable
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""

@@ -25,7 +25,7 @@ from shardctl.preview.facts import (
 from shardctl.preview.making import Preview, Tried
 from shardctl.report.page import Html, page, paragraph, section, table, text, tiles
 from shardctl.report.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
-from shardctl.texts import counted, format_bytes
+from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
 """The longer side of a picture in pixels. A stored image that is no larger is on the page with its own bytes."""

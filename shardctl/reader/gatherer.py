@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.mapping import mended
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
 from shardctl.reader.derived import Deriver
@@ -28,6 +27,7 @@ from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_blocks
 from shardctl.roles import Mask
+from shardctl.system.mmap import mended
 from shardctl.times import python_values
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.mapping import was_mended
+from shardctl.system.mmap import was_mended
 
 Batch = dict[str, Any]
 """Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""

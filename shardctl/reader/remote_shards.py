@@ -19,8 +19,8 @@ from shardctl.remote.dataset import RemoteDataset
 from shardctl.remote.fetching import Ahead
 from shardctl.remote.opening import Place, bring_file, open_again, open_remote, place_of
 from shardctl.shard import BlockFile, Opener, map_file
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable
-from shardctl.texts import printable
 
 
 class InMemoryShard(OpenShard):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.arguments import real_number
 from shardctl.errors import UsageError
 from shardctl.geometry import View
 from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
+from shardctl.system.arguments import real_number
 
 if TYPE_CHECKING:
     from shardctl.transforms.resize import Resize

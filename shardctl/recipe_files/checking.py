@@ -10,7 +10,7 @@ from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.geometry import Size
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.picture import resampling_by
 from shardctl.transforms.settings import SettingError, first_line

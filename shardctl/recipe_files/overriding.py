@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.recipe_files.places import end_of_value
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):

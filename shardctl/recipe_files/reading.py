@@ -13,8 +13,8 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.places import Key, Place, nearest_place, places
-from shardctl.storage import read_named
-from shardctl.texts import printable
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):

@@ -11,7 +11,7 @@ from shardctl.errors import DatasetError
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.writing import recipe_toml
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.settings import SettingError
 
 

@@ -37,10 +37,10 @@ import pyarrow as pa
 
 from shardctl.errors import StorageError
 from shardctl.names import MANIFEST
-from shardctl.remote import locks
-from shardctl.remote.locks import ByteLocks, Use, locked, open_own, unused
-from shardctl.storage import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
-from shardctl.texts import printable
+from shardctl.system import file_locks
+from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
+from shardctl.system.files import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
+from shardctl.system.text import printable
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
 TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
@@ -114,7 +114,7 @@ class Cache:
 
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
-        with locked(self.folder / f"{_hash_of(url)}.lock", locks.OPENING_PATIENCE) as mine:
+        with locked(self.folder / f"{_hash_of(url)}.lock", file_locks.OPENING_PATIENCE) as mine:
             yield mine
 
     def find(self, url: str, version: str) -> CachedDataset | None:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl import stores
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.remote.cache import About, CachedDataset
 from shardctl.remote.counts import Counts
@@ -23,10 +22,11 @@ from shardctl.remote.fetching import Ahead, Fetcher
 from shardctl.remote.footer import END_BYTES, Extents, extents_of, footer_bytes
 from shardctl.remote.virtual import HeldFile
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
-from shardctl.storage import ordinary
-from shardctl.stores.base import Store
+from shardctl.system import stores
+from shardctl.system.files import ordinary
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable
-from shardctl.texts import printable
 
 Fields = tuple[int, ...] | None
 """The numbers of the columns that are read, None for all."""

@@ -10,17 +10,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl import stores
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.names import MANIFEST, MANIFEST_LIMIT, SHARDS
 from shardctl.remote.cache import About, Cache, CachedDataset
 from shardctl.remote.dataset import RemoteDataset
-from shardctl.scratch import scratch_folder
-from shardctl.storage import FileFacts, read_bytes, replacing, write_atomically
-from shardctl.stores.base import Store
+from shardctl.system import stores
+from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable, size_of
 from shardctl.tables import ShardTable
-from shardctl.texts import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""

@@ -8,7 +8,7 @@ from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, Swee
 from shardctl.benchmark.consumers import ENOUGH
 from shardctl.report import charts
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, tiles
-from shardctl.texts import format_bytes
+from shardctl.system.text import format_bytes
 
 STAGE_NAMES = {
     "disk": "waiting for the disk",

@@ -23,8 +23,8 @@ from shardctl.report.page import Html, data, figures, page, paragraph, section, 
 from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.report.tokens import sections as token_sections
 from shardctl.step_counts import step_lines
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.tables import read_rejects
-from shardctl.texts import counted, format_bytes, printable
 
 PICTURES = 60
 TEXTS = 24

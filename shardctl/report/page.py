@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardctl.outputs import Form
-from shardctl.texts import printable
+from shardctl.system.output_files import Form
+from shardctl.system.text import printable
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
@@ -25,9 +24,10 @@ from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
-from shardctl.storage import naming_the_path
-from shardctl.stores import is_url
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.lease import file_lease
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.verification.tables import check_manifest
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
@@ -88,7 +88,7 @@ def _check_that_it_is_one(path: Path) -> None:
 def _repair_in(
     root: Path, given: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, told: Listener
 ) -> RepairResult:
-    with lease.hold(root / STAGING, told.waiting) as held:
+    with file_lease.hold(root / STAGING, told.waiting) as held:
         completed = publish.recover(root)
         folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         with naming_the_path(folder):

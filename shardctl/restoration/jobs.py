@@ -35,10 +35,10 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.splitting import SplitRule, Splitting, split_files
-from shardctl.stand_ins import path_of
-from shardctl.storage import naming_the_path, replacing
+from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.remote_paths import path_of
+from shardctl.system.text import printable
 from shardctl.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
-from shardctl.texts import printable
 
 
 @dataclass(frozen=True)

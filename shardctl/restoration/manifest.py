@@ -19,9 +19,9 @@ from shardctl.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, REJECTS, SHARDS,
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.step_counts import are_counts
-from shardctl.storage import FileFacts
+from shardctl.system.files import FileFacts
+from shardctl.system.text import printable
 from shardctl.tables import ShardEntry, ShardTable, read_checksums, read_rejects
-from shardctl.texts import printable
 from shardctl.transforms.parts import samples_per_record
 from shardctl.version import __version__
 

@@ -23,9 +23,9 @@ from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.restoration.results import Lost
 from shardctl.seen import NO_COUNTS, Seen
 from shardctl.shard import ShardFacts, ShardReader
-from shardctl.storage import FileFacts
+from shardctl.system.files import FileFacts
+from shardctl.system.text import printable
 from shardctl.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
-from shardctl.texts import printable
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed, write_final_files
 from shardctl.conversion.options import INPUT_TIMEOUT, check_sources
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job
-from shardctl.engines.pool import Limits
 from shardctl.engines.task import Progress, read_finished, read_marker
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.manifest import Manifest
@@ -45,9 +43,11 @@ from shardctl.restoration.manifest import (
 )
 from shardctl.restoration.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.storage import FileFacts, naming_the_path, sync_folder, write_atomically
+from shardctl.system.files import FileFacts, naming_the_path, sync_folder, write_atomically
+from shardctl.system.lease import file_lease
+from shardctl.system.processes.pool import Limits
+from shardctl.system.text import counted, printable
 from shardctl.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
-from shardctl.texts import counted, printable
 from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
 from shardctl.writing.finishing import making_of, write_tables
@@ -68,7 +68,7 @@ class Repair:
         drop_lost: bool,
         workers: int | str,
         listener: Listener,
-        held: lease.Lease,
+        held: file_lease.Lease,
     ) -> None:
         self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
         self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held

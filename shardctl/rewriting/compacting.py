@@ -20,7 +20,6 @@ from shardctl.conversion.whole import refuse_lost_files
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError
 from shardctl.jpegs import COUNTS
-from shardctl.machine import usable_cores
 from shardctl.mirrors.opening import refuse_url
 from shardctl.names import shard_name
 from shardctl.order import Permutation
@@ -28,9 +27,10 @@ from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewritin
 from shardctl.seen import ShardCounts
 from shardctl.shard import ShardReader
 from shardctl.shard_copying import Copied, Run, copy_shard
-from shardctl.storage import free_bytes
+from shardctl.system.files import free_bytes
+from shardctl.system.machine import usable_cores
+from shardctl.system.text import format_bytes, printable
 from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry
-from shardctl.texts import format_bytes, printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -21,7 +21,6 @@ from shardctl.filtering import matching
 from shardctl.history import folder_of, kept_generations
 from shardctl.jpegs import COUNTS
 from shardctl.loader.stream import Selection
-from shardctl.machine import usable_cores
 from shardctl.mirrors.opening import refuse_url
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
@@ -29,8 +28,9 @@ from shardctl.shard import ShardReader
 from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.sources.labels import some
 from shardctl.stored import ShardUnits, possible_names
+from shardctl.system.machine import usable_cores
+from shardctl.system.text import printable
 from shardctl.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
-from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

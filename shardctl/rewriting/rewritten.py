@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.generations import keep, link_or_copy, settle
 from shardctl.conversion.options import check_writable, refuse_generation
@@ -33,8 +32,9 @@ from shardctl.names import FILES, GENERATIONS, MANIFEST, PLAN, PLANNED, REJECTS,
 from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.shard import Compression
 from shardctl.step_counts import Counts
-from shardctl.storage import naming_the_path, refuse_link, replacing
 from shardctl.stored import StoredDataset
+from shardctl.system.files import naming_the_path, refuse_link, replacing
+from shardctl.system.lease import file_lease
 from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry, ShardSpool, is_written, open_checked_table, read_rejects, taken
 from shardctl.writing.finishing import digest_of_shards
 
@@ -115,7 +115,7 @@ class Totals:
 
 
 @contextmanager
-def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Old, Path, lease.Lease]]:
+def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Old, Path, file_lease.Lease]]:
     """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that in the end is deleted."""
     with naming_the_path(Path(dst)):
         root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
@@ -123,7 +123,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
         Manifest.load(root)  # says what this is instead, before anything is written into it
     refuse_generation(root)
     check_writable(root)
-    with lease.hold(root / STAGING, waiting) as held:
+    with file_lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
         folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         try:
@@ -139,7 +139,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
 def commit(
     old: Old,
     new: Path,
-    held: lease.Lease,
+    held: file_lease.Lease,
     shards: Sequence[NewShard],
     files: pa.Table,
     totals: Totals,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from shardctl.arguments import truth
 from shardctl.conversion import ConvertResult, Listener, converting
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.destinations.base import Held
@@ -16,15 +15,16 @@ from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
-from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.remote.opening import cache_of
 from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.places import AtHome, Place, place_of
 from shardctl.snapshots.ranks import rank_of
 from shardctl.snapshots.telling import Teller
-from shardctl.stores import is_url
-from shardctl.texts import printable
+from shardctl.system.arguments import truth
+from shardctl.system.importing import refuse_while_importing
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""

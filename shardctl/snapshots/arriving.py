@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardctl.arguments import truth, whole_number
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.engines.task import read_marker
@@ -30,7 +29,8 @@ from shardctl.names import JOB, MANIFEST, STAGING, shard_name
 from shardctl.reader import Batch, Indices
 from shardctl.reader.shards import FinishedShards, OpenShard, Shards
 from shardctl.shard import Opener, ShardFacts, ShardReader
-from shardctl.texts import printable
+from shardctl.system.arguments import truth, whole_number
+from shardctl.system.text import printable
 from shardctl.version import __version__
 
 T = TypeVar("T")

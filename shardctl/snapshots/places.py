@@ -8,16 +8,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.destinations.folder import Folder
 from shardctl.conversion.staging import how_far
 from shardctl.errors import DatasetError
-from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
 from shardctl.names import FILES, MANIFEST, STAGING, UPDATE
-from shardctl.stores import is_url
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import Waiting
+from shardctl.system.stores import is_url
 
 if TYPE_CHECKING:
     from shardctl.conversion.destinations.store import OnStore
@@ -100,11 +100,11 @@ class AtHome:
 
     def is_sought(self) -> bool:
         """Look for the lease."""
-        return lease.is_sought(self._target / STAGING)
+        return file_lease.is_sought(self._target / STAGING)
 
     def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[Held]:
         """Hold the lease."""
-        return lease.hold(self._target / STAGING, waiting, looking)
+        return file_lease.hold(self._target / STAGING, waiting, looking)
 
     def is_replaced(self) -> bool:
         """Return no: who waits gets the lease a moment after it is free."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
+from shardctl.system.arguments import whole_number
 
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate, deepspeed: https://docs.pytorch.org/docs/stable/elastic/run.html

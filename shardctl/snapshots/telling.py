@@ -12,7 +12,7 @@ from shardctl.conversion.result import ConvertResult
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.task import Progress
 from shardctl.names import REJECTS
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 MOST_SUFFIXES = 6
 """How many kinds of files that are not converted are named."""

@@ -22,10 +22,10 @@ from typing import TypeVar
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
 from shardctl.sources.buckets import asking, changed, close_stores, number_of, store_of
 from shardctl.sources.local_copies import PART, LocalCopies
-from shardctl.stand_ins import Object, folder_of_all, object_of
-from shardctl.storage import ordinary
-from shardctl.stores.base import Stored
-from shardctl.stores.listing import Keys, list_keys, under
+from shardctl.system.files import ordinary
+from shardctl.system.remote_paths import Object, folder_of_all, object_of
+from shardctl.system.stores.base import Stored
+from shardctl.system.stores.listing import Keys, list_keys, under
 
 REQUESTS = 32
 """Objects that are fetched at the same time: with 30 ms for each, 1,000 in a second."""

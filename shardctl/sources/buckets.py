@@ -11,10 +11,10 @@ from functools import lru_cache
 import xxhash
 
 from shardctl.errors import NoSuchKeyError, NotPermittedError, ObjectChangedError, Rejection, SourceGoneError, StoreError
-from shardctl.sequences import evenly_spaced
-from shardctl.stand_ins import Object
-from shardctl.stores import open_store
-from shardctl.stores.base import Store
+from shardctl.system.remote_paths import Object
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store
 
 OTHERS = 3
 """How many other objects are tried before all of them count as not permitted."""

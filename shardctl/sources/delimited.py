@@ -14,8 +14,8 @@ from shardctl.sources.brought import local_path
 from shardctl.sources.jsonl import null_notice
 from shardctl.sources.types import UNNAMED
 from shardctl.sources.written import Written, filled
-from shardctl.storage import READ_CHUNK, HashingReader, ordinary
-from shardctl.texts import printable
+from shardctl.system.files import READ_CHUNK, HashingReader, ordinary
+from shardctl.system.text import printable
 
 
 def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str]:

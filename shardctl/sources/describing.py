@@ -18,7 +18,7 @@ from shardctl.sources.brought import exists, is_brought, local, version_of
 from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""

@@ -21,7 +21,7 @@ from shardctl.names import CHECKSUMS
 from shardctl.sources.brought import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.storage import FileFacts, ordinary
+from shardctl.system.files import FileFacts, ordinary
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 from shardctl.sources.formats.encodings import doubtful_lines, marked_encoding
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 LEAST = 0.5
 """A guess needs this share of the common characters that ordinary text has."""

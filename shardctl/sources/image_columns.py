@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 ROLE = b"shardctl.image"
 """In the metadata of a field that holds images: MAIN for those that the recipe works on, KEPT for others, kept as they are."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 DEEPEST = 60
 """Levels of lists and objects in a column. Arrow writes and reads files with up to 64."""

@@ -23,8 +23,8 @@ from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.types import UNNAMED, Types
-from shardctl.storage import READ_CHUNK, HashingReader, ordinary
-from shardctl.texts import counted, printable
+from shardctl.system.files import READ_CHUNK, HashingReader, ordinary
+from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""

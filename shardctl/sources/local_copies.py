@@ -27,11 +27,11 @@ from pathlib import Path
 import xxhash
 
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.scratch import scratch_folder
 from shardctl.sources.buckets import asking, changed, number_of, store_of
-from shardctl.stand_ins import Object
-from shardctl.storage import naming_the_path
-from shardctl.texts import format_bytes
+from shardctl.system.files import naming_the_path
+from shardctl.system.remote_paths import Object
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import format_bytes
 
 if os.name == "posix":
     import fcntl

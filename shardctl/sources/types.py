@@ -38,7 +38,7 @@ from shardctl.sources.values import (
     kinds_of_values,
     ordered,
 )
-from shardctl.texts import first_repeated, printable
+from shardctl.system.text import first_repeated, printable
 
 WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from shardctl.errors import InputError, Rejection
 from shardctl.sources import brought
 from shardctl.sources.buckets import number_of
-from shardctl.stand_ins import object_of, path_of, source_of
-from shardctl.stores.listing import Keys, under
-from shardctl.texts import counted, printable
+from shardctl.system.remote_paths import object_of, path_of, source_of
+from shardctl.system.stores.listing import Keys, under
+from shardctl.system.text import counted, printable
 
 UNREACHABLE = "unreachable"
 """The error of rejects that are in a folder, but could not be examined."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.tokenizers.base import MOST, Encoded, Form, Ids, Rows, joined, longer_than
 
 FILE = "tokenizer.model"

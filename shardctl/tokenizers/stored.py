@@ -7,7 +7,7 @@ from pathlib import Path
 from shardctl.errors import DatasetError
 from shardctl.names import is_file_name
 from shardctl.roles import Roles
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.token_columns import main_tokens
 from shardctl.tokenizers.base import Tokenizer
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardctl.errors import InputError, UsageError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.tokenizers import byte, huggingface, sentencepiece, tiktoken, words
 from shardctl.tokenizers.base import Form, Tokenizer
 from shardctl.tokenizers.huggingface import AUTO

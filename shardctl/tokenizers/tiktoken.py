@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
-from shardctl.storage import read_named
-from shardctl.texts import printable
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
 from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Form, Ids, Offsets, Placed, joined, none_too_long, of_names
 
 FILE = "tokenizer.tiktoken"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
-from shardctl.scratch import scratch_folder
+from shardctl.system.scratch import scratch_folder
 from shardctl.tokenizers.base import UNKNOWN_NAMES
 
 Texts = Iterable[Sequence[str]]

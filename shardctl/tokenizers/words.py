@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.storage import read_named
-from shardctl.texts import printable
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
 from shardctl.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,

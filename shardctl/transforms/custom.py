@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.importing import find_function
 from shardctl.sample import Sample
+from shardctl.system.importing import find_function
 from shardctl.transforms.base import SampleTransform, Transform
 from shardctl.transforms.model import Model, is_model
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from shardctl.errors import UsageError
-from shardctl.storage import read_bytes
+from shardctl.system.files import read_bytes
 
 Code = TypeVar("Code", bound=Callable[..., Any])
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.importing import find_function
 from shardctl.sample import Sample
+from shardctl.system.importing import find_function
 from shardctl.transforms.base import GroupTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Table, Text, Whole, setting

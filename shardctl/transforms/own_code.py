@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.sample import Sample
-from shardctl.storage import read_named
+from shardctl.system.files import read_named
 from shardctl.transforms.declared import declared
 from shardctl.transforms.values import describe
 

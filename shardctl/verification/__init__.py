@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.mirrors.ahead import bringing_ahead
@@ -31,9 +30,10 @@ from shardctl.names import (
     is_file_name,
     is_shard_name,
 )
-from shardctl.sequences import LazySequence
+from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.sequences import LazySequence
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable, read_checksums
-from shardctl.texts import printable
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest

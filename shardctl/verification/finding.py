@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 MISSING = "missing-file"
 """The kind of the finding that a file beside the shards is missing, or that something else has its name: a link, a pipe."""

@@ -18,7 +18,7 @@ from shardctl.codecs import rle
 from shardctl.reader.column import Column
 from shardctl.reader.marked import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
 from shardctl.roles import Objects, Roles
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 Numbers = npt.NDArray[np.int64]
 Fault = tuple[int, str]

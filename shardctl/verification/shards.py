@@ -12,7 +12,6 @@ import pyarrow as pa
 from shardctl.annotations.base import BAD
 from shardctl.codecs import image
 from shardctl.codecs.jpeg import jpeg_facts
-from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
@@ -20,6 +19,7 @@ from shardctl.mirrors.files import is_regular_file, sha256_of, size_of_file
 from shardctl.names import PLAN, shard_name
 from shardctl.roles import Image, Mask, Roles
 from shardctl.shard import ShardReader
+from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.tables import ShardEntry
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.serve import Tell
 from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
 from shardctl.stored import StoredDataset
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.worker_loop import Tell
 from shardctl.verification import tables
 from shardctl.verification.content import ShardContent
 from shardctl.verification.shards import ShardCheck, check_lone_shard

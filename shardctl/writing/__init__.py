@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl import lease
-from shardctl.arguments import names as names_of
-from shardctl.arguments import whole_number
 from shardctl.conversion import publish
 from shardctl.conversion.generations import settle
 from shardctl.conversion.options import check_destination, check_if_running, check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.names import JOB, MANIFEST, STAGING
 from shardctl.sample import Sample
-from shardctl.storage import naming_the_path, remove_tree, write_atomically
-from shardctl.stores import is_url
+from shardctl.system.arguments import names as names_of
+from shardctl.system.arguments import whole_number
+from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.importing import refuse_while_importing
+from shardctl.system.lease import file_lease
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
 from shardctl.tables import MADE_BY
-from shardctl.texts import printable
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
@@ -130,7 +130,7 @@ def write(
     check_writable(target)
     _refuse_existing(target, overwrite)
     waiting: Callable[[str], None] | None = (lambda owner: None) if if_running == "wait" else None
-    with lease.hold(target / STAGING, waiting) as held:
+    with file_lease.hold(target / STAGING, waiting) as held:
         publish.recover(target)
         _refuse_existing(target, overwrite)
         if isinstance(calls, _Parts):
@@ -198,7 +198,9 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
         raise DatasetError(f"{printable(str(target))}: holds a dataset; overwrite=True replaces it")
 
 
-def _write_at_once(target: Path, streams: Streams, names: Names, given: Given, limits: Limits, held: lease.Lease) -> Manifest:
+def _write_at_once(
+    target: Path, streams: Streams, names: Names, given: Given, limits: Limits, held: file_lease.Lease
+) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that fails."""
     folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
     new = folder / NEW_FOLDER
@@ -259,7 +261,7 @@ def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
 
 
 def _write_parts(
-    target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: lease.Lease
+    target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: file_lease.Lease
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
     identity = identity_of(calls.make, calls.parts, (names, given, limits))

@@ -18,7 +18,7 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.roles import Image, Mask, Objects, Role
 from shardctl.sample import Sample
 from shardctl.shard import Compression
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.token_columns import is_list_of_whole_numbers
 from shardctl.transforms.values import (
     UnfitValue,

@@ -16,7 +16,7 @@ from shardctl.layout import Layout
 from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.shard import Compression
-from shardctl.storage import FileFacts, replacing, write_atomically
+from shardctl.system.files import FileFacts, replacing, write_atomically
 from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.version import __version__
 

@@ -14,7 +14,7 @@ import xxhash
 
 from shardctl.errors import InputError
 from shardctl.shard import ShardReader
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 _FEW = 1000
 """Hashes of several samples whose keys are compared at a time."""

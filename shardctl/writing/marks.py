@@ -20,7 +20,7 @@ from shardctl.pipeline.annotated import NOT_FINITE, are_finite, check_runs, obje
 from shardctl.reader.column import Column
 from shardctl.reader.marked import member_types
 from shardctl.roles import Mask, Objects, Role, Roles
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value, python_value
 
 Size = tuple[int, int]

@@ -34,9 +34,9 @@ from shardctl.layout import Layout
 from shardctl.names import is_file_name, shard_name
 from shardctl.shard import Compression
 from shardctl.shard_copying import Copied, Run, copy_shard
-from shardctl.storage import naming_the_path, remove_tree, write_atomically
+from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.text import counted, printable
 from shardctl.tables import ShardEntry
-from shardctl.texts import counted, printable
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.samples import Names, named, part_of

@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.codecs.image import to_rgb
 from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.sample import Sample
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe
 
 AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)

@@ -9,7 +9,7 @@ from typing import Any
 from shardctl.layout import Layout
 from shardctl.names import shard_name
 from shardctl.shard import Compression, ShardFacts, ShardWriter, shard_schema
-from shardctl.storage import StreamedFile, naming_the_path
+from shardctl.system.files import StreamedFile, naming_the_path
 from shardctl.tables import ShardEntry
 
 

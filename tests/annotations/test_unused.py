@@ -15,7 +15,7 @@ from object_server import ObjectServer
 from PIL import Image
 
 import shardctl
-from shardctl.stores import open_store
+from shardctl.system.stores import open_store
 
 NAMES = ("a", "b", "c")
 COCO = {

@@ -22,7 +22,7 @@ from shardctl.exports.job import ExportJob
 from shardctl.exports.parts import Parts
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.staging import Staging
-from shardctl.lease import Lease
+from shardctl.system.lease.file_lease import Lease
 
 MINE = "my only copy"
 

@@ -25,11 +25,11 @@ from pyarrow import parquet
 from restoring import READERS, restored
 
 import shardctl
-from shardctl import lease
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
 from shardctl.exports.webdataset import member_header
 from shardctl.manifest import Manifest
 from shardctl.sources.exported import DESCRIPTION, Description, loose_names
+from shardctl.system.lease import file_lease
 
 FORMS = tuple(READERS)
 
@@ -210,7 +210,7 @@ def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
 def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) -> None:
     dataset, out = made.write_texts(tmp_path / "in"), tmp_path / "out"
     beside = tmp_path / "out.partial"
-    with lease.hold(beside / ".shardctl", None), pytest.raises(BusyError, match="another shardctl is writing it"):
+    with file_lease.hold(beside / ".shardctl", None), pytest.raises(BusyError, match="another shardctl is writing it"):
         shardctl.export(dataset, out, "parquet")
     (beside / "0123456789abcdef" / "files").mkdir(parents=True)
     shardctl.export(dataset, out, "parquet")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardctl.errors import InputError
 from shardctl.sources import jsonl
 from shardctl.sources.types import MOST_LABELS, Types
-from shardctl.texts import first_repeated
+from shardctl.system.text import first_repeated
 
 NUMBERS = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0])
 SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "2020-01-01"])

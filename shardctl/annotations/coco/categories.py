@@ -12,7 +12,7 @@ from shardctl.annotations.coco.file import CocoFile, Numbers
 from shardctl.errors import InputError
 from shardctl.roles import Objects
 from shardctl.sources.labels import some
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardctl.codecs import rle
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 
 class BadError(ValueError):

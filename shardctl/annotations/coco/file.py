@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations.objects import ITEMS
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
 

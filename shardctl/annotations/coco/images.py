@@ -11,7 +11,7 @@ from shardctl.annotations.coco.file import CocoFile
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError
 from shardctl.sources.labels import some
-from shardctl.texts import counted, printable
+from shardctl.system.text import counted, printable
 
 
 def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:

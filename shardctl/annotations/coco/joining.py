@@ -30,7 +30,7 @@ from shardctl.annotations.objects import (
 from shardctl.errors import Rejection
 from shardctl.roles import Role
 from shardctl.sources.labels import some
-from shardctl.texts import counted
+from shardctl.system.text import counted
 
 IMAGES_AT_ONCE = 4096
 """Images whose annotations are put together at a time."""

@@ -9,7 +9,7 @@ from shardctl.conversion.destinations.base import Destination
 from shardctl.conversion.destinations.folder import Folder
 from shardctl.conversion.options import check_destination
 from shardctl.errors import UsageError
-from shardctl.stores import is_url
+from shardctl.system.stores import is_url
 
 
 def destination(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Destination]:

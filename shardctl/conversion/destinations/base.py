@@ -10,8 +10,8 @@ from shardctl.conversion.building import Chosen
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.job import Job
-from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
+from shardctl.system.lease.file_lease import Waiting
 
 
 class Held(Protocol):

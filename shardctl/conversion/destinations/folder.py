@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl import lease
 from shardctl.conversion import generations, publish, staging, whole
 from shardctl.conversion.building import Chosen
 from shardctl.conversion.destinations.base import Held
@@ -15,11 +14,12 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError
-from shardctl.lease import Lease, Waiting
 from shardctl.manifest import Manifest
 from shardctl.names import JOB, STAGING
-from shardctl.storage import free_bytes, naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import free_bytes, naming_the_path
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import Lease, Waiting
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -47,24 +47,24 @@ class Folder:
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease, once no part is being built."""
         self.check_writable()
-        return lease.hold(self._staging, waiting)
+        return file_lease.hold(self._staging, waiting)
 
     def planning(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease."""
         self.check_writable()
-        return lease.hold_beside_parts(self._staging, waiting)
+        return file_lease.hold_beside_parts(self._staging, waiting)
 
     def building(self, job: Path, part: str) -> AbstractContextManager[Lease]:
         """Hold the lease of a part."""
-        return lease.hold_part(job, part)
+        return file_lease.hold_part(job, part)
 
     def parts_being_built(self) -> dict[str, str]:
         """Return who builds which part."""
-        return lease.parts_being_built(self._staging)
+        return file_lease.parts_being_built(self._staging)
 
     def await_parts(self, waiting: Waiting | None) -> None:
         """Wait until no part is being built."""
-        lease.await_parts(self._staging, waiting)
+        file_lease.await_parts(self._staging, waiting)
 
     def prepared(self, job: Job) -> Job:
         """Return the job: workers write beside the plan."""

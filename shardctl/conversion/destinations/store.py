@@ -26,23 +26,24 @@ from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.delivery import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
-from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
 from shardctl.names import BESIDE_SHARDS, JOB, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
-from shardctl.scratch import scratch_folder
-from shardctl.storage import PARTIAL, write_atomically
 from shardctl.stored import is_path_below
-from shardctl.stores import lease, open_store
-from shardctl.stores.base import Store, Stored
-from shardctl.stores.lease import Lease
-from shardctl.stores.probing import PROBES, probe, probe_with
+from shardctl.system.files import PARTIAL, write_atomically
+from shardctl.system.lease import store_lease
+from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
+from shardctl.system.lease.probing import PROBES, probe, probe_with
+from shardctl.system.lease.store_lease import Lease
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store, Stored
+from shardctl.system.text import printable
 from shardctl.tables import ShardTable
-from shardctl.texts import printable
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
 
-PACE = lease.Pace()
+PACE = store_lease.Pace()
 
 LEASE_KEY = f"{STAGING}/{LEASE}.json"
 
@@ -97,7 +98,7 @@ class OnStore:
         self._version: str | None = None
         self._jobs: set[str] = set()
         self._loose: set[str] = set()
-        self._parts = lease.Watch(PACE)
+        self._parts = store_lease.Watch(PACE)
         self._held: Lease | None = None
         self._is_probed = self._has_tables = False
         self.look_at_dataset()
@@ -198,7 +199,7 @@ class OnStore:
     @contextmanager
     def planning(self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
         """Hold the lease, and see what is there now. Raises StoreError if the store ignores conditions."""
-        with lease.hold(self._store, LEASE_KEY, waiting, looking, PACE) as held:
+        with store_lease.hold(self._store, LEASE_KEY, waiting, looking, PACE) as held:
             if not self._is_probed:
                 probe_with(self._store, held, LEASE_KEY)
                 self._is_probed = True
@@ -239,17 +240,17 @@ class OnStore:
     @contextmanager
     def building(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
-        with lease.hold_if_free(self._store, f"{state_folder(job)}{PARTS}/{part}.json", self._parts) as held:
+        with store_lease.hold_if_free(self._store, f"{state_folder(job)}{PARTS}/{part}.json", self._parts) as held:
             yield held
 
     def parts_being_built(self) -> dict[str, str]:
         """Return who builds which part: also one that has gone a moment ago, which only time shows."""
-        found = ((key, lease.owner_of(self._store, key)) for key in self._leases_of_parts())
+        found = ((key, store_lease.owner_of(self._store, key)) for key in self._leases_of_parts())
         return {Path(key).stem: owner for key, owner in found if owner}
 
     def await_parts(self, waiting: Waiting | None) -> None:
         """Wait until the leases of all parts are gone, or stand still. These are deleted."""
-        watch, told = lease.Watch(PACE), ""
+        watch, told = store_lease.Watch(PACE), ""
         while leases := self._leases_of_parts():
             self._store.delete([key for key, version in leases.items() if watch.is_left(key, version)])
             part, owner = next(iter(self.parts_being_built().items()), ("", ""))

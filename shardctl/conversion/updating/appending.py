@@ -11,8 +11,8 @@ from shardctl.errors import InputError
 from shardctl.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.sources.kinds import Form
 from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
-from shardctl.stand_ins import path_of, source_of
-from shardctl.texts import printable
+from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.text import printable
 
 Place = tuple[int, str]
 """Where a source lies in the sources of the dataset: the number of one of these, and the path below it, "" for all of it."""

@@ -24,9 +24,9 @@ from shardctl.mirrors.files import sha256_of
 from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.seen import Seen
 from shardctl.shard import ShardFacts
-from shardctl.storage import naming_the_path
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import printable
 from shardctl.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
-from shardctl.texts import printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -30,9 +30,9 @@ from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.labels import some
 from shardctl.sources.walk import suffix_of
-from shardctl.storage import naming_the_path, replacing
+from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.text import counted, printable
 from shardctl.tables import PRUNED, UNIT_FIELDS, Reject
-from shardctl.texts import counted, printable
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,8 +15,8 @@ from shardctl.engines.task import Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.names import MANIFEST
 from shardctl.plan import NOT_KEPT
-from shardctl.storage import naming_the_path
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import printable
 from shardctl.verification import verify
 
 

@@ -44,8 +44,8 @@ from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
+from shardctl.system.text import printable
 from shardctl.tables import UNIT_FIELDS, open_table
-from shardctl.texts import printable
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES
 from shardctl.sources.jsonl import DEEPEST
-from shardctl.texts import format_bytes, printable
+from shardctl.system.text import format_bytes, printable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]

@@ -24,8 +24,8 @@ from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.restored import RESTORED, declared_by, restored
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 MAGIC = bytes.fromhex("83af70d10d884a3f") + bytes(8) + bytes.fromhex("4000000000000000") + bytes.fromhex("91bac23c9287e1a9")
 """What every file begins with: the head of a block and the signature of Riegeli, on which the format is built."""

@@ -29,7 +29,7 @@ from shardctl.sources.formats.columns import (
     version_of,
 )
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
 
 FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

@@ -19,8 +19,8 @@ from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMi
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
-from shardctl.storage import ordinary
-from shardctl.texts import first_repeated, printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import first_repeated, printable
 
 BATCH_ROWS = 4096
 """Rows of a batch at most."""

@@ -14,7 +14,7 @@ from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, types_of_records
 from shardctl.sources.types import Types
-from shardctl.texts import format_bytes
+from shardctl.system.text import format_bytes
 
 
 class Frame(NamedTuple):

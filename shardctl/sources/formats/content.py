@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
 
 BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little beside a header."""

@@ -21,7 +21,7 @@ from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numb
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
 from shardctl.sources.written import Written, filled, gives_back, is_number
-from shardctl.texts import first_repeated, printable
+from shardctl.system.text import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""

@@ -43,7 +43,7 @@ from shardctl.sources.formats.csv import (
 from shardctl.sources.formats.lines import range_of
 from shardctl.sources.formats.ranges import changed, fill
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
 
 
 @lru_cache(64)

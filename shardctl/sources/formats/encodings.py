@@ -8,7 +8,7 @@ from array import array
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 UNDECODED = b"\xff"
 """What stands in UTF-8 for bytes that could not be decoded. It is no UTF-8, so that the record with it is rejected."""

@@ -16,7 +16,7 @@ from shardctl.sources.formats.base import CHOSEN, Misfit, is_given
 from shardctl.sources.formats.jsonl import fitted_value
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 Record = dict[str, Any]
 """The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy arrays, Feature."""

@@ -18,8 +18,8 @@ from shardctl.errors import InstallError, Rejection, first_line
 from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 

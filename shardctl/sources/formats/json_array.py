@@ -29,8 +29,8 @@ from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
 from shardctl.sources.formats.ranges import changed, read_range
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
-from shardctl.texts import format_bytes
+from shardctl.system.files import ordinary
+from shardctl.system.text import format_bytes
 
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","

@@ -20,7 +20,7 @@ from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
 
 
 class JsonStream:

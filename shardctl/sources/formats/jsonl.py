@@ -27,7 +27,7 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 BOM = b"\xef\xbb\xbf"
 

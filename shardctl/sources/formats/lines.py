@@ -28,8 +28,8 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.ranges import changed, fill, read_range
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
-from shardctl.texts import format_bytes
+from shardctl.system.files import ordinary
+from shardctl.system.text import format_bytes
 
 BUFFER_BYTES = 1 << 20
 """Newlines are counted in one buffer of this size that is used again and again: counting a whole piece at once takes 5 to 12

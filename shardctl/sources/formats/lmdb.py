@@ -23,8 +23,8 @@ from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 MAGIC = b"\xde\xc0\xef\xbe"
 MAGIC_AT = 16

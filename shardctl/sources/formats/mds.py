@@ -29,8 +29,8 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.small_files import read_small
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 INDEX = "index.json"
 

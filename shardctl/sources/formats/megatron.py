@@ -25,8 +25,8 @@ from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numb
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import batch_of
 from shardctl.sources.formats.ranges import fill, read_range
-from shardctl.storage import ordinary
-from shardctl.texts import format_bytes, printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import format_bytes, printable
 
 MAGIC = b"MMIDIDX\0\0"
 COLUMN = "tokens"

@@ -11,7 +11,7 @@ from typing import Any
 from shardctl.errors import Rejection
 from shardctl.sources.formats.found_values import whole_array
 from shardctl.sources.jsonl import parse_value
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 TEXTS = frozenset(("txt", "text", "transcript"))

@@ -24,8 +24,8 @@ from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
 from shardctl.sources.formats.ranges import fill
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 MAGIC = b"\x93NUMPY"
 

@@ -21,8 +21,8 @@ from shardctl.sources.formats.npy import Header, Stored, StoredRows, check_size,
 from shardctl.sources.formats.numbered import batch_of, runs_of
 from shardctl.sources.formats.ranges import read_range
 from shardctl.sources.splits import split_word
-from shardctl.storage import ordinary
-from shardctl.texts import printable
+from shardctl.system.files import ordinary
+from shardctl.system.text import printable
 
 _HEAD = struct.Struct("<4s5H3I2H")
 """What stands before the name of a member: of it the lengths of the name and of what follows it are used."""

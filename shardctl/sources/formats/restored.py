@@ -18,7 +18,7 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import JsonForm, Record
 from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
 from shardctl.sources.values import Feature
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 
 class Restored:

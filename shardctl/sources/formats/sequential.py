@@ -32,8 +32,8 @@ from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
-from shardctl.storage import ordinary
-from shardctl.texts import counted, format_bytes
+from shardctl.system.files import ordinary
+from shardctl.system.text import counted, format_bytes
 
 NAMED_BYTES = 1000
 """In so many places of a part that could not be decoded, the byte is looked up and named."""

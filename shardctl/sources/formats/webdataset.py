@@ -20,7 +20,7 @@ from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.members import value_of
 from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
 from shardctl.sources.image_columns import AUTO
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 IMAGE = "image"
 

@@ -14,7 +14,7 @@ from shardctl.sources.exported import described
 from shardctl.sources.formats import RECORD_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import COMPRESSED, FoundFile
-from shardctl.texts import format_bytes
+from shardctl.system.text import format_bytes
 
 LINES = frozenset((".jsonl", ".ndjson"))
 _COMPRESSED = tuple(COMPRESSED)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.token_columns import TOKENS
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
-from shardctl.storage import read_named
-from shardctl.texts import printable
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
 from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
 from shardctl.tokenizers.huggingface import TEMPLATE

@@ -16,8 +16,8 @@ from shardctl.duplicates.table import Dropped, DuplicatesTable
 from shardctl.errors import DatasetError, Rejection
 from shardctl.names import DUPLICATES, FILES
 from shardctl.roles import Role
+from shardctl.system.text import printable
 from shardctl.tables import REPAIR_ADVICE, open_table
-from shardctl.texts import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting

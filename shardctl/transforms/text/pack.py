@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
-from shardctl.texts import format_bytes, printable
+from shardctl.system.text import format_bytes, printable
 from shardctl.token_columns import (
     DOCUMENT_KEYS,
     DOCUMENT_LENGTHS,

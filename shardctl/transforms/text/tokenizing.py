@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.roles import Role, Tokens
-from shardctl.texts import printable
+from shardctl.system.text import printable
 from shardctl.token_columns import TOKENS
 from shardctl.tokenizers.base import UINT16_VOCABULARY, Ids, Offsets, Tokenizer
 from shardctl.tokenizers.huggingface import AUTO, CHOICES

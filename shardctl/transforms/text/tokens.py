@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
+from shardctl.system.text import format_bytes
 from shardctl.text_bytes import bytes_of
-from shardctl.texts import format_bytes
 from shardctl.token_columns import TOKENS
 from shardctl.tokenizers.base import Encoded, Rows
 from shardctl.tokenizers.proof import not_given_back

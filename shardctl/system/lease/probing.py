@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 
 from shardctl.errors import StoreError
-from shardctl.stores.base import Store
-from shardctl.stores.lease import Lease
-from shardctl.texts import printable
+from shardctl.system.lease.store_lease import Lease
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable
 
 PROBES = ".shardctl/probe-"
 """How the keys begin of the objects that are written to find out, and deleted at once."""

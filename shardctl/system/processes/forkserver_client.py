@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from shardctl.engines import forkserver
-from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.errors import WorkerError
+from shardctl.system.processes import forkserver
+from shardctl.system.processes.forkserver import ANSWER, KILL, ORDER, START, WAIT
 
-COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.engines.forkserver import main; main({!r}, {})"
+COMMAND = (
+    "import sys; sys.path[:] = filter(None, sys.path); from shardctl.system.processes.forkserver import main; main({!r}, {})"
+)
 """Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
 
 PATIENCE_SECONDS = 5.0

@@ -10,10 +10,10 @@ from obstore.exceptions import PreconditionError
 from obstore.store import GCSStore
 
 from shardctl.errors import StoreError
-from shardctl.stores.base import Store
-from shardctl.stores.client import package, settings, switched_on
-from shardctl.stores.clouds import GOOGLE
-from shardctl.stores.objects import Clients, Objects
+from shardctl.system.stores.base import Store
+from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.clouds import GOOGLE
+from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
     from obstore import PutMode

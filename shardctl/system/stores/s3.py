@@ -9,10 +9,10 @@ from typing import Any
 from obstore.store import S3Store
 
 from shardctl.errors import StoreError
-from shardctl.stores.base import Store
-from shardctl.stores.client import package, settings, switched_on
-from shardctl.stores.clouds import S3
-from shardctl.stores.objects import Clients, Objects
+from shardctl.system.stores.base import Store
+from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.clouds import S3
+from shardctl.system.stores.objects import Clients, Objects
 
 RENEWAL = timedelta(minutes=5)
 """How long obstore may use keys that boto3 gave it. boto3 itself renews them in time, and is quick to ask."""

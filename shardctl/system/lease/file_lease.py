@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
-from shardctl.machine import boot
-from shardctl.storage import naming_the_path, refuse_links
-from shardctl.texts import printable
+from shardctl.system.files import naming_the_path, refuse_links
+from shardctl.system.machine import boot
+from shardctl.system.text import printable
 
 try:
     import fcntl

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.texts import format_bytes, printable
+from shardctl.system.text import format_bytes, printable
 
 if os.name == "posix":
     import fcntl

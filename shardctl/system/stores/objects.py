@@ -17,13 +17,13 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from shardctl.errors import BrokenAnswerError, NoSuchKeyError, StandstillError, StorageError, StoreError, UnansweredError
-from shardctl.stores.base import Stored
-from shardctl.stores.clouds import Action, Cloud
-from shardctl.stores.faults import described, is_past_the_end
-from shardctl.stores.forks import note_use
-from shardctl.stores.interrupts import Answer, interruptibly
-from shardctl.stores.uploads import PART, Upload, end_uploads
-from shardctl.texts import printable
+from shardctl.system.stores.base import Stored
+from shardctl.system.stores.clouds import Action, Cloud
+from shardctl.system.stores.faults import described, is_past_the_end
+from shardctl.system.stores.forks import note_use
+from shardctl.system.stores.interrupts import Answer, interruptibly
+from shardctl.system.stores.uploads import PART, Upload, end_uploads
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, PutResult

@@ -20,9 +20,9 @@ import struct
 import sys
 from typing import Any
 
-from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.serve import serve
-from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.worker_loop import serve
+from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
 
 ORDER = struct.Struct("<cI")
 """What to do, and the number of the worker."""

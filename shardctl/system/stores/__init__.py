@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.stores.base import Store
-from shardctl.stores.client import package
-from shardctl.texts import printable
+from shardctl.system.stores.base import Store
+from shardctl.system.stores.client import package
+from shardctl.system.text import printable
 
 SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """The module here that opens the URLs of a scheme, connect(bucket, prefix). The extra with its packages has the same name."""
@@ -51,5 +51,5 @@ def open_store(url: str) -> Store:
     scheme, bucket, prefix = parts_of(url)
     name = SCHEMES[scheme]
     package("obstore", url, name)
-    store: Store = importlib.import_module(f"shardctl.stores.{name}").connect(bucket, prefix)
+    store: Store = importlib.import_module(f"shardctl.system.stores.{name}").connect(bucket, prefix)
     return store

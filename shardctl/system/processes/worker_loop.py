@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from shardctl import errors
-from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.stores.uploads import end_uploads
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.stores.uploads import end_uploads
 
 try:
     import resource

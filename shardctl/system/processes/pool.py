@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from shardctl import errors
-from shardctl.engines import breadcrumb
-from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.serve import OUT_OF_MEMORY
-from shardctl.engines.server import TAIL_BYTES, ForkServer, start_server, take_early
 from shardctl.errors import WorkerError
-from shardctl.machine import allow_open_files, open_files_left, usable_cores
-from shardctl.storage import naming_the_path
-from shardctl.stores.uploads import ENDING_SECONDS
-from shardctl.texts import counted
+from shardctl.system.files import naming_the_path
+from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
+from shardctl.system.processes import progress_slot
+from shardctl.system.processes.forkserver_client import TAIL_BYTES, ForkServer, start_server, take_early
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.worker_loop import OUT_OF_MEMORY
+from shardctl.system.stores.uploads import ENDING_SECONDS
+from shardctl.system.text import counted
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]
@@ -295,7 +295,7 @@ class _Worker:
         self._server, self.place, self._on_line = server, place, on_line
         with tempfile.TemporaryFile() as crumb:
             with naming_the_path(Path(tempfile.gettempdir())):
-                os.pwrite(crumb.fileno(), bytes(breadcrumb.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
+                os.pwrite(crumb.fileno(), bytes(progress_slot.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
             self._crumb = Breadcrumb.shared(crumb.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
@@ -306,7 +306,7 @@ class _Worker:
         self._answer = self._line = b""
         self._last_line = ""
         self._overtime = self._delivers = False
-        self._seen = ((breadcrumb.NOWHERE, breadcrumb.WHOLE), 0.0)
+        self._seen = ((progress_slot.NOWHERE, progress_slot.WHOLE), 0.0)
         self.task: Task | None = None
         self.gone = False
 
@@ -346,7 +346,7 @@ class _Worker:
         place, now = self._crumb.timed_place, time.monotonic()
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
-        elif place[0] != breadcrumb.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
+        elif place[0] != progress_slot.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
             self._overtime = True
             self._server.kill(self._number)
 
@@ -355,12 +355,12 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        place = self._crumb.place if self._crumb.place != breadcrumb.NOWHERE else None
+        place = self._crumb.place if self._crumb.place != progress_slot.NOWHERE else None
         if code is None:  # it never began, or ended with the process that it was forked from: no input did that
             code, said = self._server.death()
             words, place = words or said, None
         self._close()
-        record = self._crumb.record if place is not None and self._crumb.record != breadcrumb.WHOLE else None
+        record = self._crumb.record if place is not None and self._crumb.record != progress_slot.WHOLE else None
         return Death(code, self._overtime, place, self._crumb.stage, words, record)
 
     def dismiss(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.storage import PARTIAL
-from shardctl.texts import printable
+from shardctl.system.files import PARTIAL
+from shardctl.system.text import printable
 
 _LOOKED_AT = 1 << 20
 """Bytes of a file that tell whether it was written here."""

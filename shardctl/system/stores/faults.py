@@ -18,9 +18,9 @@ from shardctl.errors import (
     UnansweredError,
     first_line,
 )
-from shardctl.stores.client import RETRY, TIMEOUT
-from shardctl.stores.clouds import Action, Cloud
-from shardctl.texts import printable
+from shardctl.system.stores.client import RETRY, TIMEOUT
+from shardctl.system.stores.clouds import Action, Cloud
+from shardctl.system.text import printable
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _ONE_TRY = re.compile(r"\bretries: 0,\s+max_retries: [1-9]")

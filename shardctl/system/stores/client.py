@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.errors import InstallError, UsageError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, PerhapsBusyError, StoreError
-from shardctl.lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
-from shardctl.stores.base import Store
-from shardctl.texts import printable
+from shardctl.system.lease.file_lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable
 
 ASK_SECONDS = 1.0
 """Seconds between the requests of a waiting process that ask for the lease."""

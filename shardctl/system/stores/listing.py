@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from shardctl.sequences import evenly_spaced
-from shardctl.storage import naming_the_path
-from shardctl.stores.base import Store, Stored
+from shardctl.system.files import naming_the_path
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.stores.base import Store, Stored
 
 THREADS = 16
 """Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms of this process."""

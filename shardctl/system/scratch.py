@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardctl.machine import boot
-from shardctl.stand_ins import SCRATCH, SCRATCH_FILES
-from shardctl.storage import READ_CHUNK, naming_the_path
+from shardctl.system.files import READ_CHUNK, naming_the_path
+from shardctl.system.machine import boot
+from shardctl.system.remote_paths import SCRATCH, SCRATCH_FILES
 
 if os.name == "posix":
     import fcntl

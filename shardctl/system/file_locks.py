@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 if os.name == "posix":
     import fcntl

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from shardctl import stand_ins
 from shardctl.errors import UsageError
+from shardctl.system import remote_paths
 
 
 def printable(text: str) -> str:
@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
     A path in a folder that stands for a dataset, or for sources, on a store appears as its URL.
     """
-    decoded = stand_ins.shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    decoded = remote_paths.shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
 
 

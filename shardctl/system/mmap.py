@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.storage import ordinary
+from shardctl.system.files import ordinary
 
 _MAP_FIXED = 0x10
 """Linux and macOS agree on it."""

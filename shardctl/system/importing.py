@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.texts import printable
+from shardctl.system.text import printable
 
 
 def look_in_current_folder() -> None:

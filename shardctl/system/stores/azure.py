@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from obstore.store import AzureStore
 
 from shardctl.errors import StoreError
-from shardctl.stores.base import Store
-from shardctl.stores.client import package, settings, switched_on
-from shardctl.stores.clouds import AZURE
-from shardctl.stores.objects import Clients, Objects
+from shardctl.system.stores.base import Store
+from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.clouds import AZURE
+from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult

@@ -1,0 +1,1 @@
+"""Child processes that do tasks, and that may die."""
