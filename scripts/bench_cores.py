@@ -207,7 +207,7 @@ def jpegs(folder: Path, side: int) -> Path:
     import simplejpeg
     from handmade import write_dataset
 
-    from shardctl.layout import ENCODED_IMAGE
+    from shardctl.format.layout import ENCODED_IMAGE
 
     path = folder / f"jpeg-{side}"
     if not path.exists():

@@ -24,7 +24,7 @@ import pyarrow as pa
 from handmade import repeat_shard, write_dataset
 from object_server import ObjectServer
 
-from shardctl.shard import COMPRESSED_BLOCK_BYTES
+from shardctl.format.shard import COMPRESSED_BLOCK_BYTES
 from shardctl.system.stores import open_store
 
 URL = "s3://bench/out"

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/bench_packing.py [--documents 1000000] [--length 2048] [--runs 5]
 
 The lengths are drawn from a seed; times are the median of the processor time of one thread. Padding is in percent of all places
-in blocks, beside the least there can be (shardctl.packing.fewest_blocks).
+in blocks, beside the least there can be (shardctl.format.packing.fewest_blocks).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from shardctl.packing import Numbers, best_fit, concat, fewest_blocks, windows
+from shardctl.format.packing import Numbers, best_fit, concat, fewest_blocks, windows
 
 
 def main() -> None:

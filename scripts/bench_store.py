@@ -40,9 +40,9 @@ from handmade import write_dataset
 from object_server import ObjectServer
 
 import shardctl
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.footer import extents_of
+from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.remote.fetching import AT_ONCE
-from shardctl.remote.footer import extents_of
 from shardctl.system.stores import open_store
 
 HERE = Path(__file__).resolve().parent

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from processes import as_installed
 
-from shardctl.names import SHARDS
-from shardctl.tables import ShardTable
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ["--store", "raw", "--resize", "32x32"]

@@ -53,7 +53,7 @@ WARM = 50
 
 
 def read_shard(path: Path) -> None:
-    from shardctl.shard import ShardReader
+    from shardctl.format.shard import ShardReader
 
     reader = ShardReader(path)
     for number, block in enumerate(reader.blocks()):
@@ -62,19 +62,19 @@ def read_shard(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> None:
-    from shardctl.manifest import Manifest
+    from shardctl.format.manifest import Manifest
 
     Manifest.load(path.parent)
 
 
 def read_shards(path: Path) -> None:
-    from shardctl.tables import ShardTable
+    from shardctl.format.tables import ShardTable
 
     list(ShardTable(path))
 
 
 def read_files(path: Path) -> None:
-    from shardctl.stored import StoredDataset
+    from shardctl.format.stored import StoredDataset
 
     stored = StoredDataset(path.parent)
     for number in range(min(1000, stored.files.num_rows)):
@@ -83,7 +83,7 @@ def read_files(path: Path) -> None:
 
 
 def read_units(path: Path) -> None:
-    from shardctl.stored import StoredDataset
+    from shardctl.format.stored import StoredDataset
 
     stored = StoredDataset(path.parent)
     for shard in range(len(stored.shards)):
@@ -107,7 +107,7 @@ def fuzz_part(what: str, dataset: str, scratch: str, options: list[str]) -> None
         import shardctl.shard
         import shardctl.stored  # noqa: F401 - the readers use them
     from shardctl.errors import ShardctlError
-    from shardctl.names import TABLES
+    from shardctl.format.names import TABLES
 
     name, read = PARTS[what]
     corpus, victim = Path(scratch) / "corpus", Path(scratch) / name

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.layout import ENCODED_IMAGE, Layout
-from shardctl.manifest import Manifest
-from shardctl.names import SHARDS, shard_name
-from shardctl.roles import Image, Label, Role, Roles
-from shardctl.shard import Compression
-from shardctl.tables import MADE_BY, ShardTable
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import SHARDS, shard_name
+from shardctl.format.roles import Image, Label, Role, Roles
+from shardctl.format.shard import Compression
+from shardctl.format.tables import MADE_BY, ShardTable
 from shardctl.writing.finishing import finish
 from shardctl.writing.series import ShardSeries
 

@@ -46,7 +46,7 @@ from torture_updates import updates
 import shardctl
 from shardctl.codecs.formats import FORMATS
 from shardctl.errors import DatasetError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 COMMAND = [sys.executable, "-m", "shardctl", "convert"]
 OPTIONS = SOURCES["photos"].options

@@ -40,7 +40,7 @@ from torture_updates import Kind, Source
 import shardctl
 from shardctl.dataset import Dataset
 from shardctl.errors import ShardctlError
-from shardctl.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
+from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
 from shardctl.system.stores import open_store
 
 STEPS = 3

@@ -26,7 +26,7 @@ import numpy as np
 
 import shardctl
 from shardctl.errors import DatasetError
-from shardctl.names import CHECKSUMS
+from shardctl.format.names import CHECKSUMS
 
 MAKING: list[tuple[int, int | None]] = [(1, None), (3, None)] * 4 + [(2, 2)]
 """The threads and the processes that make batches. Processes take a second to start."""

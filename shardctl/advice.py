@@ -21,12 +21,12 @@ from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.foreign.shards import is_foreign
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
+from shardctl.format.shard import Compression
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
-from shardctl.shard import Compression
 from shardctl.sources.brought import is_brought
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder

@@ -14,15 +14,18 @@ import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
-from shardctl.history import Generation, root_of
+from shardctl.format.generations import Generation, root_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import GENERATIONS, MANIFEST
+from shardctl.format.roles import Roles
+from shardctl.format.sample import Sample
+from shardctl.format.token_columns import columns_of_blocks
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
-from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
-from shardctl.names import GENERATIONS, MANIFEST
 from shardctl.order import OrderOptions
 from shardctl.reader import (
     Batch,
@@ -37,11 +40,8 @@ from shardctl.reader import (
     in_place,
     refuse_unmoved,
 )
-from shardctl.roles import Roles
-from shardctl.sample import Sample
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.stores import is_url
-from shardctl.token_columns import columns_of_blocks
 from shardctl.tokenizers.base import Tokenizer
 from shardctl.tokenizers.stored import stored_tokenizer
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
+from shardctl.format.roles import Roles
 from shardctl.loader.stream import Selection
 from shardctl.reader import HEADER_FIELDS, Gatherer, GatherOptions, Indices, Transforms, askable_headers, columns_of, headers_of
-from shardctl.roles import Roles
 from shardctl.where import first_line, kept_rows, parse_where, quoted
 
 _PLACE = "__place__"

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.codecs import backend
+from shardctl.format.shard import FORMAT_VERSION
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.shard import FORMAT_VERSION
 from shardctl.sources.formats import DETECT
 from shardctl.sources.splits import named_as_splits
 from shardctl.system.text import printable

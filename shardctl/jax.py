@@ -16,9 +16,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from shardctl.dataset import Dataset
+from shardctl.format.sample import Sample
 from shardctl.loader.loader import Loader
 from shardctl.reader import without_views
-from shardctl.sample import Sample
 
 
 class Source:

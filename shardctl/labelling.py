@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.tables import FILE_FIELDS
 from shardctl.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.sources.formats.restored import name_in_records
 from shardctl.sources.labels import SideTable, some
@@ -21,7 +22,6 @@ from shardctl.sources.types import Types
 from shardctl.splitting import SplitRule, export_of
 from shardctl.system.files import replacing
 from shardctl.system.text import counted, printable
-from shardctl.tables import FILE_FIELDS
 
 LABEL = "label"
 

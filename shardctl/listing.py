@@ -26,6 +26,7 @@ from shardctl.annotations.listed import Images
 from shardctl.annotations.objects import OBJECTS
 from shardctl.annotations.unused import Unused, warnings_of_unused
 from shardctl.errors import InputError, UsageError
+from shardctl.format.tables import open_table
 from shardctl.sources import brought, labels
 from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.endings import without_compression
@@ -38,7 +39,6 @@ from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import counted, first_repeated, printable
-from shardctl.tables import open_table
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""

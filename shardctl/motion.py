@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.format.roles import Objects
 from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted, moving, scaling
 from shardctl.outlines import Polygons
-from shardctl.roles import Objects
 
 Numbers = npt.NDArray[np.float64]
 

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.names import PLAN, SHARDS
+from shardctl.format.tables import UNIT_FIELDS
 from shardctl.listing import CHUNK_ROWS
-from shardctl.names import PLAN, SHARDS
 from shardctl.order import Permutation
 from shardctl.splitting import Draw, Splitting
 from shardctl.system.files import replacing
 from shardctl.system.sequences import evenly_spaced
-from shardctl.tables import UNIT_FIELDS
 from shardctl.units import Units
 
 

@@ -18,8 +18,8 @@ from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.taking import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.format.lazy_folder.files import copy_file
 from shardctl.listing import LabelRule, Listing, list_files
-from shardctl.mirrors.files import copy_file
 from shardctl.recipe import Recipe
 from shardctl.sources import brought
 from shardctl.sources.formats import Numbers

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.benchmark.tokens import BYTES_PER_TOKEN
+from shardctl.format.names import SHARDS
+from shardctl.format.packing import METHODS, Numbers
+from shardctl.format.roles import Roles
+from shardctl.format.shard import BlockFile, load_file
+from shardctl.format.tables import ShardTable
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 from shardctl.inspection.blocks import all_blocks
-from shardctl.names import SHARDS
-from shardctl.packing import METHODS, Numbers
-from shardctl.roles import Roles
-from shardctl.shard import BlockFile, load_file
-from shardctl.tables import ShardTable
-from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 

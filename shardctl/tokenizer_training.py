@@ -14,7 +14,7 @@ from shardctl.conversion import Listener, convert
 from shardctl.conversion.options import source_path
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
-from shardctl.names import MANIFEST
+from shardctl.format.names import MANIFEST
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.scratch import scratch_folder

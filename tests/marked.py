@@ -12,10 +12,10 @@ import pyarrow as pa
 from PIL import Image as Pictures
 
 from shardctl.codecs.rle import compress
-from shardctl.layout import ENCODED_IMAGE, Layout
-from shardctl.roles import Image, Mask, Objects, Role, Roles
-from shardctl.shard import Compression
-from shardctl.tables import MADE_BY
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.roles import Image, Mask, Objects, Role, Roles
+from shardctl.format.shard import Compression
+from shardctl.format.tables import MADE_BY
 from shardctl.writing.finishing import finish
 from shardctl.writing.series import ShardSeries
 

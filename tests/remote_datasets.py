@@ -14,11 +14,11 @@ from handmade import write_dataset
 from object_server import ObjectServer
 from PIL import Image as Pictures
 
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.names import SHARDS
-from shardctl.remote.footer import extents_of
+from shardctl.format.footer import extents_of
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.system.stores import open_store
-from shardctl.tables import ShardTable
 
 FIELDS = pa.schema(
     [

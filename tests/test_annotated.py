@@ -22,9 +22,9 @@ from test_geometry import centroid, rectangle
 import shardctl
 from shardctl.conversion import ConvertResult
 from shardctl.errors import InputError, UsageError
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
+from shardctl.format.tables import read_rejects
 from shardctl.pipeline import annotated
-from shardctl.tables import read_rejects
 
 WIDTH, HEIGHT = 60, 40
 CROP_AND_FLIP = [{"name": "crop", "size": "30x20"}, {"name": "hflip", "p": 1}]

@@ -15,8 +15,8 @@ import pytest
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.step_counts import step_lines
-from shardctl.tables import read_rejects
+from shardctl.format.step_counts import step_lines
+from shardctl.format.tables import read_rejects
 from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform

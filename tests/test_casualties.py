@@ -18,8 +18,8 @@ import shardctl
 from shardctl.conversion import Listener
 from shardctl.engines import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
-from shardctl.shard import ShardWriter
-from shardctl.tables import read_rejects
+from shardctl.format.shard import ShardWriter
+from shardctl.format.tables import read_rejects
 
 FATAL = """
 import ctypes, os, signal
@@ -254,7 +254,7 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
 STALLS = """
 import os, signal, time
 from shardctl.engines import inputs
-from shardctl.shard import ShardWriter
+from shardctl.format.shard import ShardWriter
 
 AT = os.environ["STALL_AT"]
 _read, _read_range, _write, _add = inputs.read_file, inputs._read_range, ShardWriter._write_block, ShardWriter.add

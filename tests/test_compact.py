@@ -17,10 +17,10 @@ from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS, SHARDS
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import CHECKSUMS, SHARDS
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.rewriting import compacting
-from shardctl.tables import ShardTable, read_checksums
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:

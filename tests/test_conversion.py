@@ -32,9 +32,9 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.fingerprint import fingerprint
-from shardctl.mirrors.files import sha256_of
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.tables import open_table, read_checksums, read_rejects
 from shardctl.system.sequences import evenly_spaced
-from shardctl.tables import open_table, read_checksums, read_rejects
 
 RANDOM = {
     "store": "jpeg:85",

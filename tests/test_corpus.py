@@ -21,7 +21,7 @@ from shardctl.codecs.formats import FORMATS
 from shardctl.codecs.image import MAX_PIXELS, decode
 from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.errors import TooManyRejectsError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 pytestmark = pytest.mark.corpus
 

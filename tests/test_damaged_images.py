@@ -22,8 +22,8 @@ import shardctl
 from shardctl.codecs import formats, image
 from shardctl.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.errors import DatasetError, Rejection
+from shardctl.format.tables import read_rejects
 from shardctl.geometry import View
-from shardctl.tables import read_rejects
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -178,7 +178,7 @@ def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
 def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
     import json
 
-    from shardctl.tables import SHARDS_SCHEMA, open_table
+    from shardctl.format.tables import SHARDS_SCHEMA, open_table
 
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     record = json.loads((raw_dataset / "manifest.json").read_text())

@@ -14,7 +14,7 @@ from marked import CLASSES, DOG, OBJECTS, PERSON, together
 
 from shardctl.codecs.drawing import Annotations, colour_of, draw, draw_classes, draw_mask, draw_objects, objects_line
 from shardctl.codecs.rle import compress
-from shardctl.roles import Mask, Objects
+from shardctl.format.roles import Mask, Objects
 
 SIZE = (200, 100)
 

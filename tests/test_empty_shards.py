@@ -11,8 +11,8 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.conversion import closing, merging
-from shardctl.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
-from shardctl.tables import ShardTable, read_rejects
+from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.format.tables import ShardTable, read_rejects
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}

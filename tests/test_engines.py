@@ -16,7 +16,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.local import InProcess
 from shardctl.engines.probe import Probe
 from shardctl.errors import InstallError, UsageError
-from shardctl.names import CHECKSUMS, FILES, PLAN
+from shardctl.format.names import CHECKSUMS, FILES, PLAN
 
 
 class Elsewhere(InProcess):

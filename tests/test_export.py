@@ -141,7 +141,7 @@ def read_nanogpt(folder: Path, split: str = "train") -> list[Document]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of a few documents have several blocks."""
-    monkeypatch.setattr("shardctl.shard.COMPRESSED_BLOCK_BYTES", 100)
+    monkeypatch.setattr("shardctl.format.shard.COMPRESSED_BLOCK_BYTES", 100)
 
 
 @examples(12)

@@ -12,10 +12,10 @@ import pytest
 from test_untrusted import signed
 
 import shardctl
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS, TABLES
-from shardctl.shard import CHECKSUM_KEY, block_checksum
-from shardctl.tables import write_checksums
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import CHECKSUMS, TABLES
+from shardctl.format.shard import CHECKSUM_KEY, block_checksum
+from shardctl.format.tables import write_checksums
 
 SHARD = "train-00002.arrow"
 

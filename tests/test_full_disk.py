@@ -18,7 +18,7 @@ from test_conversion import sums
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 MIB = 1 << 20
 RANDOM = {"name": "random_resized_crop", "size": 24}

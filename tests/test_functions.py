@@ -19,7 +19,7 @@ from test_conversion import images
 import shardctl
 from shardctl.conversion import ConvertResult
 from shardctl.errors import InputError, UsageError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
 
 STEPS = """

@@ -27,9 +27,9 @@ import shardctl
 from shardctl.engines import builder, local
 from shardctl.engines.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
-from shardctl.tables import read_rejects
 
 SMALL = {"kind": "image", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}], "store": "png"}
 NAMES = [f"p{number:02}.jpg" for number in range(12)]

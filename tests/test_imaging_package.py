@@ -17,7 +17,7 @@ from PIL import Image
 import shardctl
 from shardctl.codecs import backend
 from shardctl.errors import InstallError
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 

@@ -25,7 +25,7 @@ from pyarrow import feather, parquet
 import shardctl
 from shardctl.conversion import surveying
 from shardctl.errors import UsageError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 Rows = list[dict[str, Any]]
 

@@ -13,10 +13,10 @@ from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, writ
 
 import shardctl
 from shardctl.errors import DatasetError
+from shardctl.format.roles import Tokens
 from shardctl.inspection.records import record_of_key
 from shardctl.inspection.token_statistics import token_statistics
 from shardctl.inspection.tokens import Decoder
-from shardctl.roles import Tokens
 
 DOCUMENTS = {"a.txt": "alpha", "b.txt": "β and then beta goes on and on", "c.txt": "gamma", "d.txt": "delta"}
 

@@ -50,7 +50,7 @@ def test_the_overview_adds_up(raw_dataset: Path) -> None:
 def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path) -> None:
     from dataclasses import replace
 
-    from shardctl.manifest import Manifest
+    from shardctl.format.manifest import Manifest
 
     before = overview(dataset)
     manifest = replace(Manifest.load(dataset), class_counts=None, seconds=None)

@@ -19,8 +19,8 @@ import pytest
 from test_docs import ROOT, snippets
 
 import shardctl
-from shardctl.layout import Layout
-from shardctl.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.layout import Layout
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.system.files import replacing
 
 

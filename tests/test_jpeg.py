@@ -26,8 +26,8 @@ from shardctl.codecs import image, jpeg
 from shardctl.codecs.image import Store
 from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.errors import DatasetError
-from shardctl.jpegs import JpegRecord
-from shardctl.tables import JPEG_KEY, ShardTable
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.tables import JPEG_KEY, ShardTable
 
 SIZE = (40, 32)
 """Width and height of all images."""

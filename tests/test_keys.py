@@ -26,9 +26,9 @@ import shardctl
 from shardctl.conversion import converting
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError
+from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
-from shardctl.tables import read_rejects
 
 SHARES = "train=0.6,val=0.4"
 KEYED: dict[str, Any] = {"split": SHARES, "workers": 0, "samples_per_shard": 20}

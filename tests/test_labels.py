@@ -17,7 +17,8 @@ from pyarrow import csv
 import shardctl
 from shardctl.conversion import converting
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources import labels
 from shardctl.sources.boxes import (
     IMAGE_WORDS,
@@ -34,7 +35,6 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
-from shardctl.tables import open_table, read_rejects
 
 
 def images(root: Path, count: int) -> Path:

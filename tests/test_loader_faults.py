@@ -28,9 +28,9 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.shard import BlockFile, map_file
 from shardctl.loader.prefetch import Prefetcher
-from shardctl.shard import BlockFile, map_file
 
 ROWS = pa.schema([("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))])
 

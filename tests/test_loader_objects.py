@@ -19,10 +19,10 @@ import shardctl
 from shardctl.codecs import rle
 from shardctl.codecs.object_masks import object_masks
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, image_tensor
+from shardctl.format.roles import Mask, Objects, Role
 from shardctl.geometry import apply
-from shardctl.layout import ENCODED_IMAGE, image_tensor
 from shardctl.motion import KeepRule, Motion, moved_objects
-from shardctl.roles import Mask, Objects, Role
 
 FLOATS = pa.list_(pa.float32())
 OBJECTS = pa.struct(

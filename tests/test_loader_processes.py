@@ -24,7 +24,7 @@ from PIL import Image as Pictures
 
 import shardctl
 from shardctl.errors import DatasetError, ShardctlError, WorkerError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.loader.loader import Loader
 from shardctl.loader.segments import Segment, file_in_memory
 from shardctl.system.mmap import SharedPages

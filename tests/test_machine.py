@@ -89,6 +89,7 @@ def one_core() -> Iterator[Path]:
 
 
 def test_a_real_control_group_is_seen(one_core: Path) -> None:
-    code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); from shardctl.system.machine import usable_cores as n; print(n())"
+    code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))"
+    code += "; from shardctl.system.machine import usable_cores; print(usable_cores())"
     ran = subprocess.run([sys.executable, "-c", code, str(one_core / "cgroup.procs")], capture_output=True, text=True)
     assert ran.stdout == "1\n", ran.stderr

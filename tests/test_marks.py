@@ -14,11 +14,11 @@ from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_m
 from PIL import Image
 
 import shardctl
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Objects
 from shardctl.inspection.differences import differences
 from shardctl.inspection.masks import mask_statistics
 from shardctl.inspection.objects import object_statistics
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Objects
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from test_conversion import images, sums
 
 import shardctl
 from shardctl.errors import InputError, UsageError, WorkerError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 MODELS = """
 import ctypes, os, signal

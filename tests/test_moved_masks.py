@@ -18,11 +18,11 @@ import shardctl
 from shardctl.codecs import rle
 from shardctl.codecs.object_masks import inside, object_masks
 from shardctl.codecs.resampling import resampled_mask
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Objects, Roles
 from shardctl.geometry import View, apply
-from shardctl.layout import Layout
 from shardctl.motion import CENTRE, KeepRule, Motion
 from shardctl.pipeline.annotated import Annotated
-from shardctl.roles import Objects, Roles
 
 SIZE = (80, 70)
 MEMBERS = pa.struct([("category", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32(), 4)))])

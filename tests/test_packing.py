@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
-from shardctl.roles import Plain, Tokens
-from shardctl.tables import read_rejects
+from shardctl.format.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
+from shardctl.format.roles import Plain, Tokens
+from shardctl.format.tables import read_rejects
 from shardctl.transforms.records import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack

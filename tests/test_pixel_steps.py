@@ -17,10 +17,10 @@ from test_pixels import picture, values
 
 import shardctl
 from shardctl.errors import InstallError, UsageError
+from shardctl.format.roles import Objects
 from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.pixels import blur, colour, noise, tables
 from shardctl.pixels.backends import adjust
-from shardctl.roles import Objects
 from shardctl.transforms.base import EVERYTHING, ImageTransform
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import parse_step

@@ -17,10 +17,10 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.conversion import publish
 from shardctl.errors import InputError, UsageError
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS, SHARDS
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import CHECKSUMS, SHARDS
+from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.rewriting import pruning
-from shardctl.tables import ShardTable, read_checksums, read_rejects
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -140,7 +140,7 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[s
 
 def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are cut out of records that were read together: each has its own alone."""
-    monkeypatch.setattr("shardctl.shard.PLAIN_BLOCK_BYTES", 1000)
+    monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 1000)
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60)))
     convert(source, out, recipe={"compression": "none"}, samples_per_shard=100)

@@ -25,8 +25,8 @@ from shardctl.conversion import Listener
 from shardctl.engines.agent import Agent, Order
 from shardctl.engines.task import Progress
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
+from shardctl.format.tables import read_rejects
 from shardctl.system.stores import open_store
-from shardctl.tables import read_rejects
 from shardctl.version import __version__
 
 ray = pytest.importorskip("ray")

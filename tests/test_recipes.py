@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import InstallError, UsageError
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.recipe import KEYS, RECORDS, Recipe
 from shardctl.recipe_files import checking
 from shardctl.recipe_files.checking import check_recipe

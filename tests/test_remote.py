@@ -19,8 +19,8 @@ from remote_datasets import all_same, block_reads, blocks_of, is_shard, make, sa
 import shardctl
 from shardctl.dataset import Dataset
 from shardctl.errors import DatasetError, StoreError, UsageError
-from shardctl.manifest import Manifest
-from shardctl.names import MANIFEST
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST
 from shardctl.remote import fetching
 from shardctl.system.files import SCRATCH
 from shardctl.system.stores import open_store

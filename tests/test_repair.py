@@ -23,8 +23,8 @@ import shardctl
 from shardctl.codecs import image
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.tables import read_rejects
 from shardctl.restoration import Listener, evidence, repairing
-from shardctl.tables import read_rejects
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 

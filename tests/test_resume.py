@@ -24,7 +24,7 @@ from test_conversion import images, sums
 import shardctl
 from shardctl.conversion import Listener, publish
 from shardctl.errors import DatasetError
-from shardctl.mirrors.files import sha256_of
+from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.system.scratch import scratch_folder
 
 HELD = """

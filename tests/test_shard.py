@@ -10,12 +10,12 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl import shard
 from shardctl.errors import DatasetError, UsageError
-from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.mirrors.files import sha256_of
-from shardctl.roles import Image
-from shardctl.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
+from shardctl.format import shard
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.roles import Image
+from shardctl.format.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
 from shardctl.system.files import HashingFile, StreamedFile, replacing
 
 COLUMNS = pa.schema(

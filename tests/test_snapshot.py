@@ -26,9 +26,9 @@ import pytest
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
-from shardctl.names import SHARDS
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.sources import rechecking
-from shardctl.tables import ShardTable
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 

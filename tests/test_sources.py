@@ -14,8 +14,8 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.format.tables import read_rejects
 from shardctl.sources.walk import walk
-from shardctl.tables import read_rejects
 
 
 def tree(root: Path, *names: str) -> Path:

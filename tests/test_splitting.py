@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import InputError, UsageError
+from shardctl.format.tables import open_table
 from shardctl.sources.splits import named_as_splits, rank, split_word
 from shardctl.splitting import SplitRule
-from shardctl.tables import open_table
 
 
 def tree(root: Path, *names: str) -> Path:

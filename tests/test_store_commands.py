@@ -22,11 +22,11 @@ from test_verification import DAMAGE, SHARD, edit_manifest, flip, middle
 
 import shardctl
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
-from shardctl.mirrors.changing import LEASE
-from shardctl.mirrors.files import sha256_of
-from shardctl.mirrors.opening import local_folder
-from shardctl.mirrors.ranged import OpenFile, RemoteFile, read_tail
-from shardctl.remote.footer import footer_bytes
+from shardctl.format.footer import footer_bytes
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.lazy_folder.ranged import OpenFile, RemoteFile, read_tail
+from shardctl.format.write_back import LEASE
 from shardctl.restoration import Listener
 from shardctl.system.lease.store_lease import hold
 from shardctl.system.machine import usable_cores
@@ -51,7 +51,7 @@ def with_base(folder: Path) -> None:
     """Make the manifest in a folder that of a dataset that lies below a folder of its own."""
     from dataclasses import replace
 
-    from shardctl.manifest import Manifest
+    from shardctl.format.manifest import Manifest
 
     (folder / "manifest.json").write_text(replace(Manifest.load(folder), base=BASE).to_json())
 

@@ -16,10 +16,10 @@ from test_forged import edit_unit, read_table, replace_column, sign, write_table
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.shard import CHECKSUM_KEY, block_checksum
+from shardctl.format.stored import StoredDataset
 from shardctl.inspection.differences import differences
 from shardctl.inspection.records import record_of_key
-from shardctl.shard import CHECKSUM_KEY, block_checksum
-from shardctl.stored import StoredDataset
 from shardctl.verification.content import ShardContent, number_at_end
 
 FILES, LINES = 6, 40

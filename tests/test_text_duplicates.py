@@ -31,9 +31,9 @@ from shardctl.duplicates.pieces import pieces_of, without_pieces
 from shardctl.duplicates.table import SCHEMA
 from shardctl.engines import comparing, local
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
+from shardctl.format.tables import read_rejects
 from shardctl.recipe import Recipe
 from shardctl.system.files import naming_the_path
-from shardctl.tables import read_rejects
 from shardctl.transforms.records import Records
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform

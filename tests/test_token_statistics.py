@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from token_samples import EOS, LENGTH, PACKED, PAD, VOCABULARY, block_of, packed_blocks, tokens_of, write_packed, write_ragged
 
+from shardctl.format.roles import Tokens
 from shardctl.inspection.token_statistics import token_statistics
-from shardctl.roles import Tokens
 
 DOCUMENTS = {"a": "alpha", "b": "beta goes on and on and on, past two blocks", "c": "gamma", "d": "d" * (LENGTH - 1), "e": ""}
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 from shardctl.tokenizers import huggingface, proof
 from shardctl.tokenizers.base import Placing, Tokenizer
 from shardctl.tokenizers.engines import ENGINES

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl import engines, tables
+from shardctl import engines
 from shardctl.conversion import Listener, commit, surveying
 from shardctl.engines import builder, task
 from shardctl.engines.base import OnFound
@@ -29,14 +29,15 @@ from shardctl.engines.local import InProcess
 from shardctl.engines.records import read_unit
 from shardctl.engines.survey import Survey, do_survey
 from shardctl.engines.task import Progress
+from shardctl.format import tables
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.tables import open_table, read_rejects
 from shardctl.listing import LabelRule, list_files
-from shardctl.manifest import Manifest
-from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import Breadcrumb
-from shardctl.tables import open_table, read_rejects
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 

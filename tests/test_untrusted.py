@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import DatasetError, ShardctlError
-from shardctl.manifest import Manifest
-from shardctl.shard import ShardReader
-from shardctl.stored import StoredDataset
-from shardctl.tables import ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.format.manifest import Manifest
+from shardctl.format.shard import ShardReader
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.writing import parts
 
 SHARD = "train-00000.arrow"

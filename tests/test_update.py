@@ -21,10 +21,10 @@ from stopping import some_changes, stopped_at
 import shardctl
 from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.history import kept_generations
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS, SHARDS, UPDATE
-from shardctl.tables import ShardTable, read_checksums, read_rejects
+from shardctl.format.generations import kept_generations
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import CHECKSUMS, SHARDS, UPDATE
+from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -343,8 +343,8 @@ def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
 ) -> None:
     """Nothing of a neighbour is left in its buffers: `repair` makes the same bytes, and what has gone is in none of them."""
     if small_blocks:
-        monkeypatch.setattr("shardctl.shard.PLAIN_BLOCK_BYTES", 5000)
-        monkeypatch.setattr("shardctl.shard.COMPRESSED_BLOCK_BYTES", 5000)
+        monkeypatch.setattr("shardctl.format.shard.PLAIN_BLOCK_BYTES", 5000)
+        monkeypatch.setattr("shardctl.format.shard.COMPRESSED_BLOCK_BYTES", 5000)
     out, recipe = tmp_path / "out", {"store": "source", "compression": compression}
     convert(source, out, recipe=recipe, samples_per_shard=100)
     gone = files_of(source)[place]

@@ -12,7 +12,7 @@ from test_loader_objects import FIELDS, ROLE, SAMPLES, png, struct, thing, write
 
 import shardctl
 from shardctl.errors import DatasetError
-from shardctl.roles import Mask, Objects
+from shardctl.format.roles import Mask, Objects
 
 BOX = [5.0, 4.0, 2.0, 2.0]
 NAN = float("nan")

@@ -11,7 +11,7 @@ from handmade import write_dataset
 from token_samples import EOS, LENGTH, PACKED, PAD, block_of, packed_blocks, tokens_of, write_packed, write_ragged
 
 import shardctl
-from shardctl.roles import Tokens
+from shardctl.format.roles import Tokens
 
 DOCUMENTS = {f"{number}.txt": "word " * number + "end" for number in range(12)}
 

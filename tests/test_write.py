@@ -23,8 +23,8 @@ from test_conversion import sums
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.names import PLAN, SHARDS
-from shardctl.tables import ShardTable, open_table
+from shardctl.format.names import PLAN, SHARDS
+from shardctl.format.tables import ShardTable, open_table
 
 Sample = dict[str, Any]
 

@@ -23,8 +23,8 @@ from test_write import pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
-from shardctl.names import SHARDS
-from shardctl.tables import ShardTable
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 
 Sample = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from handmade import write_dataset
 
-from shardctl.roles import Tokens
+from shardctl.format.roles import Tokens
 
 LENGTH = 16
 VOCABULARY, EOS, PAD = 261, 256, 257

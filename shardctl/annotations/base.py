@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import Rejection, UsageError
-from shardctl.roles import Role
+from shardctl.format.roles import Role
 from shardctl.system.remote_paths import path_of, source_of
 
 BOXES = ("keep", "clip", "drop")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from shardctl.annotations.base import Annotations
 from shardctl.annotations.objects import OBJECTS
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 from shardctl.system.text import counted
 
 COUNTED = (OBJECTS, "mask", "caption", "captions")

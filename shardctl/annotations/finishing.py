@@ -20,9 +20,9 @@ from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.codecs import rle
 from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
 from shardctl.errors import Rejection
+from shardctl.format.sample import Sample
 from shardctl.motion import left_of
 from shardctl.outlines import Polygons
-from shardctl.sample import Sample
 
 Size = tuple[int, int]
 """(width, height)."""

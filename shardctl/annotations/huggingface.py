@@ -25,7 +25,7 @@ from shardctl.annotations.objects import (
     why_shares,
 )
 from shardctl.errors import InputError, Rejection
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 from shardctl.system.text import counted, printable
 
 READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")

@@ -16,8 +16,8 @@ from shardctl.annotations.base import AnnotationRule, Annotations, Source, no_op
 from shardctl.annotations.beside import Digest, files_in, match_files, refuse_no_match, said_of_others
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError, UsageError
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Mask
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Mask
 from shardctl.sources.brought import begin_of, exists, local_path, version_of
 from shardctl.system.files import read_bytes
 from shardctl.system.sequences import evenly_spaced

@@ -15,7 +15,7 @@ from shardctl.annotations.beside import Beside, Digest, files_in, match_files, r
 from shardctl.annotations.inputs import Inputs, stem
 from shardctl.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import Rejection
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 from shardctl.sources.brought import bring_all, holds
 from shardctl.sources.walk import FoundFile
 from shardctl.system.text import counted

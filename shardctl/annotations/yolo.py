@@ -15,7 +15,7 @@ from shardctl.annotations.beside import Beside, Digest, match_files, read_small,
 from shardctl.annotations.inputs import Inputs
 from shardctl.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 from shardctl.sources.brought import bring_all, exists, holds
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile

@@ -26,22 +26,22 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, Root, records_read
 from shardctl.engines.records import choice_of, origin_of, read_unit
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.names import SHARDS
+from shardctl.format.exact_values import python_rows
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import SHARDS
+from shardctl.format.sample import Sample
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import ShardTable, is_written
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Origin, SamplePipeline
 from shardctl.recipe import Recipe, refuse_unnamed_functions
-from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
-from shardctl.stored import StoredDataset
 from shardctl.system.files import ordinary
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable, is_written
-from shardctl.times import python_rows
 
 INPUTS = 2048
 """The largest number of files that are read, where a file is one record, from all over the dataset."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.names import SHARDS
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.system.files import ordinary
 from shardctl.system.mmap import resident_pages
 from shardctl.system.sequences import evenly_spaced
-from shardctl.tables import ShardTable
 
 LOOKED_AT = 256
 """The largest number of files whose pages are looked up, from all over them."""

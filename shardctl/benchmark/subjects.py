@@ -13,12 +13,12 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.token_columns import columns_of_blocks
 from shardctl.loader.loader import Loader
 from shardctl.reader import Batch, zeros
 from shardctl.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.token_columns import columns_of_blocks
 
 IN_ORDER = "in-order"
 """The name of the order that is not random."""

@@ -9,11 +9,11 @@ import numpy as np
 from shardctl.benchmark.presets import Preset
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
+from shardctl.format.roles import Roles
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
 from shardctl.reader import Column
-from shardctl.roles import Roles
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
-from shardctl.token_columns import DOCUMENT_LENGTHS, packed_column
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
 BYTES_PER_TOKEN = 4

@@ -154,7 +154,7 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         click.echo(
             f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation in a test"
         )
-    from shardctl.jpegs import jpeg_costs  # with numpy, which most commands do without
+    from shardctl.format.jpeg_record import jpeg_costs  # with numpy, which most commands do without
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
         click.echo(f"of those tried, {cost}")
@@ -237,7 +237,7 @@ def _print_today(found: Today) -> None:
 
 def _print_blocks(found: BlockAdvice) -> None:
     """Print what blocks of tokens would cost."""
-    from shardctl.packing import METHODS
+    from shardctl.format.packing import METHODS
     from shardctl.text_advice import DOCUMENTS
 
     how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""

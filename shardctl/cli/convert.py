@@ -26,7 +26,7 @@ from shardctl.cli.output import (
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
 from shardctl.errors import UsageError
-from shardctl.step_counts import step_lines
+from shardctl.format.step_counts import step_lines
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_reasons, print_table, shortened
-from shardctl.jpegs import jpeg_costs
-from shardctl.step_counts import step_lines
+from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.step_counts import step_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:

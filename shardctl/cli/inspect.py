@@ -15,15 +15,16 @@ from shardctl.cli.marks import print_mask_statistics, print_object_statistics, p
 from shardctl.cli.output import Output, check_outputs, counting, output_options, print_json, print_table, shortened
 from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
-from shardctl.history import kept_generations
-from shardctl.manifest import Manifest, refuse_part_of_dataset
-from shardctl.mirrors.files import is_file
-from shardctl.mirrors.mirror import BLOCKS
-from shardctl.mirrors.opening import local_folder
+from shardctl.format.generations import kept_generations
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.lazy_folder.mirror import BLOCKS
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.manifest import Manifest, refuse_part_of_dataset
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
+    from shardctl.format.roles import Roles
     from shardctl.inspection.blocks import Record
     from shardctl.inspection.masks import MaskStatistics
     from shardctl.inspection.objects import ObjectStatistics
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from shardctl.inspection.token_statistics import TokenStatistics
     from shardctl.inspection.tokens import Decoder
     from shardctl.inspection.variants import VariantStatistics
-    from shardctl.roles import Roles
 
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10

@@ -10,9 +10,9 @@ from shardctl.cli.output import bars, print_table
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
+    from shardctl.format.roles import Objects
     from shardctl.inspection.masks import MaskStatistics
     from shardctl.inspection.objects import ObjectStatistics
-    from shardctl.roles import Objects
 
 SHOWN_OBJECTS = 50
 SHOWN_CATEGORIES = 12

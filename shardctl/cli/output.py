@@ -18,7 +18,7 @@ import click
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
-    from shardctl.tables import Reject
+    from shardctl.format.tables import Reject
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 

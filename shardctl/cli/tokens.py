@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_table, shortened
+from shardctl.format.token_columns import DOCUMENT_COLUMNS
 from shardctl.system.text import counted, printable
-from shardctl.token_columns import DOCUMENT_COLUMNS
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Piece, Record

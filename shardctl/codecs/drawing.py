@@ -20,8 +20,8 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from shardctl.codecs import rle
 from shardctl.codecs.image import MAX_PIXELS, Pixels, nearest
+from shardctl.format.roles import Mask, Objects
 from shardctl.geometry import Size
-from shardctl.roles import Mask, Objects
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""

@@ -21,10 +21,10 @@ from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.fingerprint import fingerprint
-from shardctl.manifest import Manifest
-from shardctl.names import PLANNED, SHARDS
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLANNED, SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.recipe import Recipe
-from shardctl.tables import ShardTable
 from shardctl.version import __version__
 
 

@@ -15,12 +15,12 @@ from shardctl.annotations.objects import ITEMS, OBJECTS
 from shardctl.codecs import backend
 from shardctl.engines.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Image, Label, Mask, Objects, Role
+from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.labelling import LABEL, Labelling, side_fields
-from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.roles import Image, Label, Mask, Objects, Role
-from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
 from shardctl.sources.exported import Description, described
 from shardctl.sources.formats import CHOSEN

@@ -16,19 +16,19 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.task import MARKER_SCHEMA, Done
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.fingerprint import VERSIONS
-from shardctl.jpegs import JpegRecord, joined
+from shardctl.format.jpeg_record import JpegRecord, joined
+from shardctl.format.lazy_folder.files import copy_file
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
+from shardctl.format.shard import ShardFacts
+from shardctl.format.step_counts import Counts, add_counts
+from shardctl.format.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
+from shardctl.format.update_state import Pruned, ShardCounts, writing_update
 from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
-from shardctl.manifest import Manifest, SplitFacts, sum_up
-from shardctl.mirrors.files import copy_file
-from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.pipeline.samples import Shape
-from shardctl.seen import Pruned, ShardCounts, writing_update
-from shardctl.shard import ShardFacts
-from shardctl.step_counts import Counts, add_counts
 from shardctl.system.files import FileFacts, HashingFile, replacing, write_atomically
 from shardctl.system.text import printable
-from shardctl.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
 
 JOINED_SHARDS = 64
 """Shards whose rows of the plan are copied into one table."""

@@ -22,9 +22,9 @@ from shardctl.engines.base import Engine
 from shardctl.engines.comparing import HASHES, SIGNED, Comparing
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.survey import Found
+from shardctl.format.names import FILES
 from shardctl.labelling import Labelling, write_files
 from shardctl.listing import Listing
-from shardctl.names import FILES
 from shardctl.plan import Order, Planner
 from shardctl.recipe import Recipe
 from shardctl.system.files import naming_the_path, remove_tree

@@ -49,9 +49,9 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
 from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
 from shardctl.fingerprint import VERSIONS, difference, fingerprint, fingerprint_parts, only_versions_differ, version_changes
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.listing import KnownFiles, Listing, list_files
-from shardctl.manifest import Manifest
-from shardctl.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.recipe import Recipe
 from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS

@@ -35,14 +35,15 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
 from shardctl.errors import Rejection, SourceGoneError
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import copy_file
+from shardctl.format.names import FILES
+from shardctl.format.roles import Role
+from shardctl.format.tables import failures
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
-from shardctl.layout import Layout
 from shardctl.listing import Listing
-from shardctl.mirrors.files import copy_file
-from shardctl.names import FILES
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
-from shardctl.roles import Role
 from shardctl.sources.brought import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
@@ -52,7 +53,6 @@ from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.tables import failures
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20

@@ -14,12 +14,12 @@ from shardctl.conversion.updating.matching import rows_before
 from shardctl.conversion.updating.refusing import FOLLOWED
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import VERSIONS, version_changes
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLANNED
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import Seen
 from shardctl.listing import Listing
-from shardctl.manifest import Manifest
-from shardctl.names import FILES, PLANNED
 from shardctl.recipe import user_functions
-from shardctl.seen import Seen
-from shardctl.tables import open_checked_table
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.job import Job
 from shardctl.engines.task import Done, rows_made
-from shardctl.step_counts import Counts, add_counts
+from shardctl.format.step_counts import Counts, add_counts
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from shardctl.conversion.publish import files_of
 from shardctl.errors import DatasetError, StorageError
-from shardctl.history import folder_of
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import copy_file, is_file
-from shardctl.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
+from shardctl.format.generations import folder_of
+from shardctl.format.lazy_folder.files import copy_file, is_file
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
 from shardctl.system.files import is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
 from shardctl.system.text import printable
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from shardctl.engines.base import Engine
 from shardctl.engines.survey import Stretch, Survey
+from shardctl.format.roles import Mask
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
-from shardctl.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES

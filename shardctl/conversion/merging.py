@@ -22,8 +22,8 @@ from shardctl.conversion.result import ConvertResult, result_of
 from shardctl.conversion.staging import finished_shards
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError
-from shardctl.manifest import Manifest
-from shardctl.names import JOB, MANIFEST
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import JOB, MANIFEST
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
 from shardctl.system.lease.file_lease import Waiting

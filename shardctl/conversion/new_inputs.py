@@ -14,11 +14,11 @@ from shardctl.conversion.result import MANY_REJECTS
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching
 from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
 from shardctl.listing import Listing
-from shardctl.names import PLAN, REJECTS, SHARDS
 from shardctl.sources.labels import some
 from shardctl.system.text import counted, printable
-from shardctl.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

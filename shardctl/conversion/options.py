@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shardctl.engines import named
 from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
+from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 from shardctl.metrics import check_target
-from shardctl.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.system.arguments import whole_number

@@ -33,10 +33,11 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.format.lazy_folder.files import exists
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, STAGING
+from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.listing import Listing
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import exists
-from shardctl.names import CHECKSUMS, STAGING
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import refuse_unnamed_functions, user_functions
 from shardctl.sources import brought
@@ -44,7 +45,6 @@ from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
 from shardctl.system.lease.file_lease import LOOK_SECONDS
 from shardctl.system.text import printable
-from shardctl.tables import Reject, count_reasons, read_rejects
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -29,14 +29,14 @@ from pathlib import Path
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, Interrupted, StorageError
-from shardctl.history import beside as _beside
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import is_file, sha256_of
-from shardctl.names import BESIDE_SHARDS, CHECKSUMS, JOB, MANIFEST, REPLACED, SHARDS, STAGING, is_file_name, shard_name
+from shardctl.format.generations import beside as _beside
+from shardctl.format.lazy_folder.files import is_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, JOB, MANIFEST, REPLACED, SHARDS, STAGING, is_file_name, shard_name
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.files import is_folder, naming_the_path, read_bytes, remove_tree, sync_folder, write_atomically
 from shardctl.system.lease.file_lease import LEASE
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable, read_checksums
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100

@@ -17,10 +17,11 @@ from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
 from shardctl.engines.probe import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
+from shardctl.format.lazy_folder.files import copy_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLAN, REJECTS
+from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
 from shardctl.listing import Listing
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import copy_file, sha256_of
-from shardctl.names import FILES, PLAN, REJECTS
 from shardctl.sources.brought import begin_of, local, local_path
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
@@ -29,7 +30,6 @@ from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
 from shardctl.system.text import counted, printable
-from shardctl.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""

@@ -14,20 +14,20 @@ from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.explaining import Explanation
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import records_read
-from shardctl.jpegs import jpeg_costs
+from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import REJECTS
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.step_counts import Counts
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.listing import Listing
-from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
-from shardctl.names import REJECTS
 from shardctl.recipe import Recipe
-from shardctl.roles import Mask, Objects
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.labels import hash_names, some
-from shardctl.step_counts import Counts
-from shardctl.stored import StoredDataset
 from shardctl.system.text import counted, printable
-from shardctl.tables import Reject, count_reasons, failures, read_rejects
 
 NO_KEYS = np.zeros(0, np.uint64)
 

@@ -19,8 +19,8 @@ from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
-from shardctl.mirrors.files import is_file
-from shardctl.names import JOB, REPLACED
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.names import JOB, REPLACED
 from shardctl.recipe import Recipe
 from shardctl.system.files import PARTIAL, is_folder, naming_the_path, refuse_link, remove_tree
 from shardctl.system.lease.file_lease import LEASE

@@ -11,19 +11,19 @@ from shardctl.annotations.unused import Unused
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import labels_digest, only_versions_differ, parts_without_sources
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import Seen
 from shardctl.listing import wanted_files
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import FILES
 from shardctl.recipe import Recipe
-from shardctl.seen import Seen
 from shardctl.sources.brought import is_brought
 from shardctl.sources.describing import depends_on_others, inputs_among
 from shardctl.sources.exported import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
 from shardctl.sources.walk import FoundFile, LeftOut, place_of
-from shardctl.tables import open_checked_table
 
 SETTLED = ("format", "image_field", "key_field", "fields")
 """Settings beside the kind that a conversion may take from its sources."""

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.names import SHARDS
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable
 
 
 def refuse_lost_files(root: Path, manifest: Manifest) -> None:

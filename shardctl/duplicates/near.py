@@ -15,7 +15,7 @@ import xxhash
 from shardctl.duplicates.exact import DROPPED, PIECE_BITS
 from shardctl.duplicates.pieces import Hashes, Numbers
 from shardctl.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
-from shardctl.text_bytes import Bytes, bytes_of
+from shardctl.format.text_bytes import Bytes, bytes_of
 
 PERMUTATIONS = 128
 SHINGLE = 5

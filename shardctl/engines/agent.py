@@ -21,7 +21,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.local import LocalPool
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.fingerprint import deciding_versions, version_changes
-from shardctl.names import JOB, STAGING
+from shardctl.format.names import JOB, STAGING
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

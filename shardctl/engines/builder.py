@@ -22,22 +22,22 @@ from shardctl.engines.records import FITTED_RECORDS, choice_of, origin_of, read_
 from shardctl.engines.reused import Reused, Stretch, jpegs_of_images, shapes_of_images
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import DatasetError, Rejection, TypesDifferError
-from shardctl.jpegs import JpegRecord
-from shardctl.layout import Layout
+from shardctl.format.exact_values import python_rows
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.layout import Layout
+from shardctl.format.sample import Sample
+from shardctl.format.shard import ShardWriter, shard_schema
+from shardctl.format.shard_copy import objects_of
+from shardctl.format.step_counts import Counts
+from shardctl.format.tables import Reject
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
-from shardctl.sample import Sample
-from shardctl.shard import ShardWriter, shard_schema
-from shardctl.shard_copying import objects_of
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
-from shardctl.step_counts import Counts
 from shardctl.system.files import HashingFile
 from shardctl.system.processes.progress_slot import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.system.text import printable
-from shardctl.tables import Reject
-from shardctl.times import python_rows
 from shardctl.transforms.records import HeldMemoryError, Records
 
 

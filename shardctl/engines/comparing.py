@@ -26,13 +26,13 @@ from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import FITTED_RECORDS, read_unit
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
+from shardctl.format.text_bytes import bytes_of
 from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import printable
-from shardctl.text_bytes import bytes_of
 from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 

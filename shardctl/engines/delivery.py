@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
-from shardctl.names import JOB, STAGING
+from shardctl.format.names import JOB, STAGING
 from shardctl.system.files import PARTIAL, replacing, write_atomically
 from shardctl.system.lease.file_lease import PARTS
 from shardctl.system.lease.store_lease import Sign

@@ -18,9 +18,9 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.roles import Image, Mask, Roles
+from shardctl.format.sample import Sample
 from shardctl.pipeline.samples import Origin
-from shardctl.roles import Image, Mask, Roles
-from shardctl.sample import Sample
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.labels import some

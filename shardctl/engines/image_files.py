@@ -17,9 +17,9 @@ from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import beside, digest_of, read_beside
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection
+from shardctl.format.roles import Mask
+from shardctl.format.sample import Sample
 from shardctl.pipeline.samples import Origin
-from shardctl.roles import Mask
-from shardctl.sample import Sample
 from shardctl.sources.brought import is_brought
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import printable

@@ -23,12 +23,13 @@ from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
 from shardctl.engines.reused import REUSED, Reused
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
-from shardctl.layout import Layout
-from shardctl.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
+from shardctl.format.layout import Layout
+from shardctl.format.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
+from shardctl.format.roles import Objects
+from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
-from shardctl.roles import Objects
-from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.brought import check_on_store, is_brought
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
@@ -36,7 +37,6 @@ from shardctl.splitting import Draw
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import printable
-from shardctl.tables import UNIT_FIELDS, open_table
 
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""

@@ -24,14 +24,14 @@ from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.records import records_of
 from shardctl.engines.unmoved import refuse_unmoved
 from shardctl.errors import InputError, Rejection
-from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.tables import Reject, count_reasons
+from shardctl.format.token_columns import packed_column
 from shardctl.pipeline.samples import Finished, SamplePipeline
-from shardctl.roles import Mask, Objects
-from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import counted
-from shardctl.tables import Reject, count_reasons
-from shardctl.token_columns import packed_column
 from shardctl.transforms.values import (
     UnfitValue,
     array_type,

@@ -17,12 +17,12 @@ import pyarrow as pa
 from shardctl.codecs.image import open_image
 from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import DatasetError
+from shardctl.format.shard import exactly
+from shardctl.format.shard_copy import Run, RunReader
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import open_table
 from shardctl.pipeline.samples import Shape
-from shardctl.shard import exactly
-from shardctl.shard_copying import Run, RunReader
-from shardctl.stored import StoredDataset
 from shardctl.system.text import printable
-from shardctl.tables import open_table
 
 Numbers = npt.NDArray[np.int64]
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.jpeg import JpegFacts
+from shardctl.format.shard import ShardWriter
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Made
-from shardctl.shard import ShardWriter
 from shardctl.system.processes.progress_slot import Breadcrumb
 
 SHUFFLED_BYTES = 32 << 20

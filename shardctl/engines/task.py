@@ -21,13 +21,13 @@ from shardctl.engines.instructions import Instructions, Place
 from shardctl.engines.job import Job, ShardPlace
 from shardctl.engines.reused import Stretch
 from shardctl.errors import Rejection
-from shardctl.jpegs import JpegRecord
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.shard import ShardFacts
+from shardctl.format.step_counts import Counts
+from shardctl.format.tables import Reject
 from shardctl.pipeline.samples import Shape
-from shardctl.shard import ShardFacts
-from shardctl.step_counts import Counts
 from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
 from shardctl.system.processes.progress_slot import NOWHERE, Breadcrumb
-from shardctl.tables import Reject
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""

@@ -16,8 +16,8 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import records_of
 from shardctl.errors import Rejection, UsageError
+from shardctl.format.sample import Sample
 from shardctl.geometry import Size
-from shardctl.sample import Sample
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.values import UnfitValue, plain_value

@@ -15,11 +15,11 @@ from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import has_gaps
 from shardctl.exports.images import Recoding, suffixes_in
 from shardctl.exports.source import KEY, Choice, Source
-from shardctl.json_form import check_type
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Role
+from shardctl.format.json_values import check_type
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Role
+from shardctl.format.stored import is_path_below
 from shardctl.sources.exported import Field
-from shardctl.stored import is_path_below
 from shardctl.system.files import FileFacts
 
 Progress = Callable[[int], None]

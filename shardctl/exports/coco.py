@@ -40,9 +40,9 @@ from shardctl.exports.marked import (
     said_of_sizes,
 )
 from shardctl.exports.source import Source
-from shardctl.json_form import dumps
+from shardctl.format.json_values import dumps
+from shardctl.format.roles import Objects
 from shardctl.outlines import Polygons
-from shardctl.roles import Objects
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 from shardctl.system.text import counted

@@ -15,9 +15,16 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.exports.base import Progress
 from shardctl.exports.packed import joined_blocks
 from shardctl.exports.source import Shard, Source
-from shardctl.roles import Tokens
+from shardctl.format.roles import Tokens
+from shardctl.format.token_columns import (
+    DOCUMENT_COLUMNS,
+    DOCUMENT_KEYS,
+    TOKENS,
+    is_list_of_whole_numbers,
+    list_offsets,
+    main_tokens,
+)
 from shardctl.system.text import printable
-from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, TOKENS, is_list_of_whole_numbers, list_offsets, main_tokens
 
 Values = npt.NDArray[Any]
 

@@ -22,15 +22,15 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
-from shardctl.mirrors.mirror import BLOCKS
-from shardctl.mirrors.opening import local_folder
-from shardctl.names import CHECKSUMS
+from shardctl.format.lazy_folder.mirror import BLOCKS
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.names import CHECKSUMS
+from shardctl.format.tables import write_checksums
 from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.tables import write_checksums
 from shardctl.version import __version__
 
 

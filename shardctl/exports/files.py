@@ -23,8 +23,8 @@ from shardctl.exports.loose_files import repeated, writing
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import dumps, to_json
-from shardctl.member_keys import extension_part
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.keys import extension_part
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, naming_the_path, replacing
 from shardctl.system.text import counted

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.exports.arrays import pixels_of
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Mask, Role
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Mask, Role
 
 _SUFFIXES = (
     (b"\xff\xd8\xff", "jpg"),

@@ -11,7 +11,7 @@ from typing import Any
 from shardctl.exports.base import Export, Part, Progress, Written
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.table import chosen_export
-from shardctl.mirrors.files import origin_of
+from shardctl.format.lazy_folder.files import origin_of
 from shardctl.sources.exported import Field
 
 

@@ -8,7 +8,7 @@ from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Place
 from shardctl.exports.images import Recoding
 from shardctl.exports.source import Source
-from shardctl.json_form import check_type
+from shardctl.format.json_values import check_type
 from shardctl.sources.exported import Field
 from shardctl.system.text import first_repeated
 

@@ -21,8 +21,8 @@ from shardctl.exports.loose_files import repeated
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import to_json
-from shardctl.roles import Objects
+from shardctl.format.json_values import to_json
+from shardctl.format.roles import Objects
 from shardctl.sources.exported import Field
 from shardctl.system.text import counted
 

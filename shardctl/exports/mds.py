@@ -24,7 +24,7 @@ from shardctl.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
-from shardctl.json_form import json_text
+from shardctl.format.json_values import json_text
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 

@@ -21,7 +21,7 @@ from shardctl.errors import InputError
 from shardctl.exports.base import Part, Progress, Written
 from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenExport
-from shardctl.roles import Tokens
+from shardctl.format.roles import Tokens
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 

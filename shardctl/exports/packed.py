@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.exports.source import Shard
-from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, Numbers, Rows, documents_in, list_offsets
+from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, Numbers, Rows, documents_in, list_offsets
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
-from shardctl.layout import ENCODED_IMAGE, Layout
-from shardctl.roles import Roles
-from shardctl.shard import HUGGINGFACE_KEY
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.roles import Roles
+from shardctl.format.shard import HUGGINGFACE_KEY
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 

@@ -11,7 +11,7 @@ from shardctl.errors import WorkerError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
-from shardctl.mirrors.ahead import bringing_ahead
+from shardctl.format.lazy_folder.ahead import bringing_ahead
 from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable

@@ -9,7 +9,7 @@ import pyarrow as pa
 from shardctl.exports.base import Part, Progress
 from shardctl.exports.images import encoder
 from shardctl.exports.source import Source
-from shardctl.json_form import json_text
+from shardctl.format.json_values import json_text
 from shardctl.sources.exported import Field
 
 

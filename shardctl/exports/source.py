@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.mirrors.opening import check_unchanged
-from shardctl.roles import Roles
-from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.stored import StoredDataset
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.opening import check_unchanged
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Roles
+from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.system.text import printable
-from shardctl.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.where import Where, kept_rows, parse_where
 
 KEY = "key"

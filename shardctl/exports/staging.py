@@ -28,8 +28,8 @@ from shardctl.exports.base import Part, Written
 from shardctl.exports.destination import entries_below, not_of_export
 from shardctl.exports.loose_files import listed
 from shardctl.exports.name_set import NameSet
-from shardctl.mirrors.files import is_file
-from shardctl.names import CHECKSUMS
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION
 from shardctl.system.files import (
     PARTIAL,

@@ -23,7 +23,7 @@ from shardctl.exports.images import suffixes_in
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.exports.tfrecord import TfRecord, write_records
-from shardctl.roles import Label, Mask, Objects, Role
+from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, write_atomically
 

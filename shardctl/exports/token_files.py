@@ -17,10 +17,10 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, parts_by_split, refuse_choices
 from shardctl.exports.documents import TokenField, ended
 from shardctl.exports.source import Source
-from shardctl.roles import Tokens
+from shardctl.format.roles import Tokens
+from shardctl.format.token_columns import LOSS_MASK
 from shardctl.system.arguments import truth
 from shardctl.system.files import FileFacts, StreamedFile, replacing
-from shardctl.token_columns import LOSS_MASK
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]
 """Is told the lengths of the documents that were written, in order."""

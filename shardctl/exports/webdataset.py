@@ -26,8 +26,8 @@ from shardctl.exports.compressed import SUFFIXES, check_compression, compressing
 from shardctl.exports.images import suffix_of
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import dumps, to_json
-from shardctl.member_keys import DistinctNames, extension_part, member_key
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.keys import DistinctNames, extension_part, member_key
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 

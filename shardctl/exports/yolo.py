@@ -34,8 +34,8 @@ from shardctl.exports.marked import (
     stored_size,
 )
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import dumps, to_json
-from shardctl.roles import Objects
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.roles import Objects
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, naming_the_path
 from shardctl.system.text import counted

@@ -14,7 +14,7 @@ from shardctl.engines.reading_through import ReadingThrough
 from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
-from shardctl.mirrors.files import sha256_of
+from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.sources.describing import MISSING
 from shardctl.sources.exported import located
 from shardctl.system.text import counted

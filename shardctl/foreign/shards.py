@@ -15,10 +15,10 @@ from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.errors import InputError, UsageError
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.names import MANIFEST, SHARDS, STAGING
+from shardctl.format.shard import INFO_KEY
 from shardctl.listing import LabelRule, Listing, first_file, list_files
-from shardctl.mirrors.files import is_file
-from shardctl.names import MANIFEST, SHARDS, STAGING
-from shardctl.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading

@@ -11,10 +11,10 @@ import numpy as np
 from shardctl.engines.base import Engine
 from shardctl.engines.taking import take
 from shardctl.foreign.shards import Shards, open_shards
+from shardctl.format.exact_values import python_rows
 from shardctl.sources.formats import Reading
 from shardctl.sources.types import Types
 from shardctl.system.scratch import scratch_folder
-from shardctl.times import python_rows
 
 
 @dataclass(frozen=True)

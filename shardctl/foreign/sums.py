@@ -7,8 +7,8 @@ from itertools import chain
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import CHECKSUMS
 from shardctl.sources.exported import Description, loose_sums
 from shardctl.sources.formats.restored import RESTORED
 from shardctl.system.text import printable

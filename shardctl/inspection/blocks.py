@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import UsageError
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.manifest import Manifest
-from shardctl.names import SHARDS, is_shard_name
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import SHARDS, is_shard_name
+from shardctl.format.roles import Roles
+from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.reader import python_values
-from shardctl.roles import Roles
-from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.system.sequences import evenly_spaced
-from shardctl.tables import ShardEntry, ShardTable
 
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""

@@ -16,15 +16,15 @@ import xxhash
 
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import origin_of
-from shardctl.names import CHECKSUMS, SHARDS
+from shardctl.format.lazy_folder.files import origin_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, SHARDS
+from shardctl.format.shard import BlockFile, map_file
+from shardctl.format.stored import ShardUnits, StoredDataset, take
+from shardctl.format.tables import ShardEntry
 from shardctl.order import mix64
-from shardctl.shard import BlockFile, map_file
 from shardctl.sources.labels import hash_names
-from shardctl.stored import ShardUnits, StoredDataset, take
 from shardctl.system.text import printable
-from shardctl.tables import ShardEntry
 
 EXAMPLES = 10
 _CHUNK = 256

@@ -10,8 +10,8 @@ import numpy as np
 from shardctl.codecs import image
 from shardctl.codecs.drawing import name_of
 from shardctl.errors import Rejection
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Objects
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Objects
 
 
 def facts_of(data: bytes | None) -> dict[str, Any]:

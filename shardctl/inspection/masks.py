@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection
+from shardctl.format.roles import Mask
 from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.objects import name_at
-from shardctl.roles import Mask
 from shardctl.system.sequences import evenly_spaced
 
 _MOST_CLASS = 4095

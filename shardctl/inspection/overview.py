@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.names import REJECTS, SHARDS
+from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.tables import Reject, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.blocks import check_split, shards_of
-from shardctl.manifest import Manifest, SplitFacts
-from shardctl.names import REJECTS, SHARDS
-from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.tables import Reject, ShardTable, count_reasons, read_rejects
 
 NO_LABEL = "(no label)"
 

@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import exists
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLAN, REJECTS
+from shardctl.format.shard import ShardReader
+from shardctl.format.stored import Place, StoredDataset, possible_names
+from shardctl.format.tables import Reject, ShardEntry, read_rejects
+from shardctl.format.token_columns import packed_column
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import exists
-from shardctl.names import PLAN, REJECTS
 from shardctl.reader import Column, askable_headers, headers_of
-from shardctl.shard import ShardReader
-from shardctl.stored import Place, StoredDataset, possible_names
 from shardctl.system.text import printable
-from shardctl.tables import Reject, ShardEntry, read_rejects
-from shardctl.token_columns import packed_column
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 
 DERIVED = {

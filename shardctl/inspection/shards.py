@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.names import SHARDS
-from shardctl.shard import ShardReader
+from shardctl.format.names import SHARDS
+from shardctl.format.shard import ShardReader
+from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.system.text import printable
-from shardctl.tables import ShardEntry, ShardTable
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Roles
+from shardctl.format.shard import Compression
+from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.blocks import some_blocks
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.manifest import Manifest
-from shardctl.roles import Roles
-from shardctl.shard import Compression
-from shardctl.token_columns import DOCUMENT_COLUMNS, packed_column
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""

@@ -17,15 +17,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import SHARDS
+from shardctl.format.roles import Tokens
+from shardctl.format.tables import ShardTable
+from shardctl.format.token_columns import (
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    Rows,
+    documents_in,
+    main_tokens,
+    token_rows,
+)
 from shardctl.inspection.blocks import Placed, checked_columns, some_blocks
 from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.inspection.tokens import Decoder
-from shardctl.manifest import Manifest
-from shardctl.names import SHARDS
-from shardctl.roles import Tokens
 from shardctl.system.sequences import evenly_spaced
-from shardctl.tables import ShardTable
-from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, Rows, documents_in, main_tokens, token_rows
 
 MOST_COMMON = 20
 NEVER_USED = 20

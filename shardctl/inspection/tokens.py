@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.roles import Roles, Tokens
+from shardctl.format.shard import BlockFile, map_file
+from shardctl.format.stored import Place, StoredDataset, checked_column
+from shardctl.format.tables import REPAIR_ADVICE
+from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.inspection.blocks import Piece, Record
-from shardctl.roles import Roles, Tokens
-from shardctl.shard import BlockFile, map_file
-from shardctl.stored import Place, StoredDataset, checked_column
 from shardctl.system.text import printable
-from shardctl.tables import REPAIR_ADVICE
-from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.tokenizers.base import Tokenizer
 from shardctl.tokenizers.stored import stored_tokenizer
 

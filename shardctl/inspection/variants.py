@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from shardctl.dataset import open_dataset
-from shardctl.mirrors.files import origin_of
-from shardctl.sample import Sample
+from shardctl.format.lazy_folder.files import origin_of
+from shardctl.format.sample import Sample
 from shardctl.system.sequences import evenly_spaced
 
 INPUTS = 32

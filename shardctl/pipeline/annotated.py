@@ -25,12 +25,12 @@ from shardctl.codecs import rle
 from shardctl.codecs.image import MAX_PIXELS, Opened, open_image
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Mask, Objects, Roles
+from shardctl.format.sample import Sample
 from shardctl.geometry import Size, Stage
-from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
 from shardctl.pipeline.sizes import value_size
-from shardctl.roles import Mask, Objects, Roles
-from shardctl.sample import Sample
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import describe
 

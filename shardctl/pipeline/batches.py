@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.layout import Layout
-from shardctl.roles import Role
-from shardctl.sample import Sample
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Role
+from shardctl.format.sample import Sample
+from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.text_bytes import bytes_of
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records
 

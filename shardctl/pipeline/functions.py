@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from shardctl.errors import Rejection
+from shardctl.format.sample import Sample
 from shardctl.recipe import Recipe
-from shardctl.sample import Sample
 from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.values import DEEPEST, describe
 

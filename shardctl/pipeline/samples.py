@@ -20,15 +20,15 @@ from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import Rejection
-from shardctl.layout import Layout
+from shardctl.format.exact_values import python_rows
+from shardctl.format.layout import Layout
+from shardctl.format.sample import Sample
 from shardctl.motion import KeepRule
 from shardctl.pipeline.annotated import Annotated, Waiting
 from shardctl.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
 from shardctl.pipeline.sizes import row_size
 from shardctl.recipe import Recipe
-from shardctl.sample import Sample
-from shardctl.times import python_rows
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.sample import Sample
 from shardctl.pipeline.functions import FailedCallError
 from shardctl.pipeline.samples import Finished, Origin, Prepared, SamplePipeline
-from shardctl.sample import Sample
 
 T = TypeVar("T")
 

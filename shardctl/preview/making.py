@@ -32,12 +32,13 @@ from shardctl.engines.survey import Look
 from shardctl.engines.task import read_marker
 from shardctl.engines.unmoved import columns_to_look_at
 from shardctl.errors import InputError, TypesDifferError, UsageError
+from shardctl.format.names import FILES
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
-from shardctl.names import FILES
 from shardctl.recipe import Recipe
-from shardctl.roles import Mask, Objects
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
@@ -46,7 +47,6 @@ from shardctl.splitting import SplitRule
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
-from shardctl.tables import Reject, read_rejects
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""

@@ -1,5 +1,6 @@
 """Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
 
+from shardctl.format.exact_values import python_values
 from shardctl.reader.column import Column
 from shardctl.reader.gatherer import Gatherer, columns_of
 from shardctl.reader.headers import HEADER_FIELDS, askable_headers, headers_of
@@ -9,7 +10,6 @@ from shardctl.reader.sources import GatherOptions, in_place
 from shardctl.reader.specs import Spec
 from shardctl.reader.transforms import Normalization, Transforms, zeros
 from shardctl.reader.unmoved import refuse_unmoved
-from shardctl.times import python_values
 
 __all__ = [
     "HEADER_FIELDS",

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, StorageError, first_line
+from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.reader.column import Block, Column, flatten
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
-from shardctl.shard import CHECKSUM_KEY, block_checksum
 
 Faults = dict[int, DatasetError]
 """Errors by block."""

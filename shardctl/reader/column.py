@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Image, Mask, Objects, Plain, Role
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Image, Mask, Objects, Plain, Role
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError
+from shardctl.format.roles import Mask
 from shardctl.order import key_of, mix64
 from shardctl.reader.column import Column
 from shardctl.reader.transforms import Normalization, Transforms, range_of
-from shardctl.roles import Mask
 
 _CROP, _FLIP = 11, 12
 """The purpose of a random key: each purpose has its own random stream."""

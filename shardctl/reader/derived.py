@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.roles import Tokens
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located, gather
 from shardctl.reader.lists import Lists, numbers_of
@@ -18,8 +20,6 @@ from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.specs import Spec
-from shardctl.roles import Tokens
-from shardctl.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
 DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)

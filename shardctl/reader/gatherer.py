@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.exact_values import python_values
+from shardctl.format.roles import Mask
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
 from shardctl.reader.derived import Deriver
@@ -26,9 +28,7 @@ from shardctl.reader.specs import Spec, fixed_shape, specs_of
 from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_blocks
-from shardctl.roles import Mask
 from shardctl.system.mmap import mended
-from shardctl.times import python_values
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.errors import Rejection
+from shardctl.format.roles import Roles
 from shardctl.reader.column import Column
-from shardctl.roles import Roles
 
 HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}
 """What can be asked of images and masks: their size in pixels, and the bytes that are stored."""

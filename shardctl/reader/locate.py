@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, first_line
+from shardctl.format.shard import Opener, load_file
 from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Block, Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
 from shardctl.reader.shards import VERIFY_ADVICE, OpenShard, Shards
 from shardctl.reader.stages import Stages
-from shardctl.shard import Opener, load_file
 from shardctl.system.mmap import mended, was_mended, watch
 from shardctl.system.text import printable
 

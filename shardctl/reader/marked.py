@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.codecs import rle
+from shardctl.format.roles import Objects
 from shardctl.motion import KeepRule, Motion, MovedMasks, PixelMask, Seen, columns_seen, left_of
 from shardctl.outlines import Polygons, stretches
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
 from shardctl.reader.lists import is_missing, numbers_of
 from shardctl.reader.moves import Floats, Moves
-from shardctl.roles import Objects
 
 Numbers = npt.NDArray[Any]
 Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from shardctl.codecs import image
 from shardctl.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.errors import DatasetError, Rejection, ShardctlError
+from shardctl.format.roles import Mask
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
 from shardctl.reader.gather import Bytes, Located, in_array
@@ -24,7 +25,6 @@ from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_sample
-from shardctl.roles import Mask
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.shard import BlockFile, Opener, map_file
+from shardctl.format.tables import ShardTable
 from shardctl.reader.shards import Indices, OpenShard, Shards, identity
 from shardctl.reader.stages import CACHE, NETWORK, Stages
 from shardctl.remote.cache import Cache
 from shardctl.remote.dataset import RemoteDataset
 from shardctl.remote.fetching import Ahead
 from shardctl.remote.opening import Place, bring_file, open_again, open_remote, place_of
-from shardctl.shard import BlockFile, Opener, map_file
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable
 
 
 class InMemoryShard(OpenShard):

@@ -22,16 +22,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.history import Generation, beside, folder_of
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.names import MANIFEST, SHARDS
+from shardctl.format.generations import Generation, beside, folder_of
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST, SHARDS
+from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
+from shardctl.format.tables import ShardTable
 from shardctl.reader.stages import Stages
 from shardctl.remote.counts import NAMES as NETWORK_COUNTS
-from shardctl.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
 from shardctl.system.machine import memory_bytes
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable
 
 if TYPE_CHECKING:
     from shardctl.remote.fetching import Ahead

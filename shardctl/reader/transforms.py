@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import UsageError
+from shardctl.format.roles import Mask
 from shardctl.geometry import View
 from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
-from shardctl.roles import Mask
 from shardctl.system.arguments import real_number
 
 if TYPE_CHECKING:

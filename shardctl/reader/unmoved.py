@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from shardctl.codecs.image import open_image
 from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Tokens
 from shardctl.geometry import Size
 from shardctl.reader.column import Column
 from shardctl.reader.gatherer import Gatherer, columns_of
 from shardctl.reader.shards import Indices, Shards
 from shardctl.reader.sources import GatherOptions
 from shardctl.reader.transforms import Transforms
-from shardctl.roles import Image, Label, Mask, Objects, Plain, Tokens
 from shardctl.sources.boxes import First, column_of, place_columns, said_places, values_matter, why_places
 from shardctl.sources.labels import some
 

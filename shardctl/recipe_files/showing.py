@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.writing import recipe_toml
 from shardctl.system.text import printable

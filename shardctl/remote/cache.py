@@ -36,7 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import StorageError
-from shardctl.names import MANIFEST
+from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically

@@ -16,17 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError
+from shardctl.format.footer import END_BYTES, Extents, extents_of, footer_bytes
+from shardctl.format.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
+from shardctl.format.tables import ShardTable
+from shardctl.format.virtual import HeldFile
 from shardctl.remote.cache import About, CachedDataset
 from shardctl.remote.counts import Counts
 from shardctl.remote.fetching import Ahead, Fetcher
-from shardctl.remote.footer import END_BYTES, Extents, extents_of, footer_bytes
-from shardctl.remote.virtual import HeldFile
-from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
 from shardctl.system import stores
 from shardctl.system.files import ordinary
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable
 
 Fields = tuple[int, ...] | None
 """The numbers of the columns that are read, None for all."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError
-from shardctl.manifest import Manifest
-from shardctl.names import MANIFEST, MANIFEST_LIMIT, SHARDS
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.remote.cache import About, Cache, CachedDataset
 from shardctl.remote.dataset import RemoteDataset
 from shardctl.system import stores
@@ -20,7 +21,6 @@ from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomic
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable, size_of
-from shardctl.tables import ShardTable
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""

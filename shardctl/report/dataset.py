@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.codecs.drawing import objects_line
+from shardctl.format.names import REJECTS
+from shardctl.format.step_counts import step_lines
+from shardctl.format.tables import read_rejects
 from shardctl.inspection.blocks import Record, some_records
 from shardctl.inspection.images import is_objects
 from shardctl.inspection.masks import mask_statistics
@@ -17,14 +20,11 @@ from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
 from shardctl.inspection.token_statistics import token_statistics
 from shardctl.inspection.tokens import Decoder
-from shardctl.names import REJECTS
 from shardctl.report import charts, marks
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.report.tokens import sections as token_sections
-from shardctl.step_counts import step_lines
 from shardctl.system.text import counted, format_bytes, printable
-from shardctl.tables import read_rejects
 
 PICTURES = 60
 TEXTS = 24

@@ -13,10 +13,10 @@ from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, 
 from shardctl.codecs.image import Pixels, decode_mask
 from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.errors import Rejection
+from shardctl.format.roles import Mask, Objects
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import is_encoded_image, is_objects
 from shardctl.report.page import Html, text
-from shardctl.roles import Mask, Objects
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""

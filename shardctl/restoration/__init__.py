@@ -15,11 +15,11 @@ from shardctl.conversion import publish
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.errors import UsageError
-from shardctl.mirrors.changing import changed_folder
-from shardctl.mirrors.files import is_file
-from shardctl.mirrors.mirror import BLOCKS
-from shardctl.mirrors.opening import local_folder
-from shardctl.names import STAGING
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.lazy_folder.mirror import BLOCKS
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.names import STAGING
+from shardctl.format.write_back import changed_folder
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.sources import brought

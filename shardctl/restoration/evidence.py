@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.mirrors.files import copy_file, is_regular_file, list_names, move, sha256_of
-from shardctl.names import CHECKSUMS, MANIFEST, SHARDS, STAGING, are_file_names, is_shard_name, shard_name
+from shardctl.format.lazy_folder.ahead import bringing_ahead
+from shardctl.format.lazy_folder.files import copy_file, is_regular_file, list_names, move, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING, are_file_names, is_shard_name, shard_name
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable, read_checksums
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""

@@ -23,14 +23,15 @@ from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
 from shardctl.engines.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
 from shardctl.errors import DatasetError
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLAN, PLANNED, SHARDS, shard_name
+from shardctl.format.shard import ShardReader
+from shardctl.format.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
-from shardctl.layout import Layout
 from shardctl.listing import LabelRule, Listing, list_files
-from shardctl.manifest import Manifest
-from shardctl.names import FILES, PLAN, PLANNED, SHARDS, shard_name
 from shardctl.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
-from shardctl.shard import ShardReader
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
@@ -38,7 +39,6 @@ from shardctl.splitting import SplitRule, Splitting, split_files
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
-from shardctl.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
 
 
 @dataclass(frozen=True)

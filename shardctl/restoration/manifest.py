@@ -11,17 +11,17 @@ from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.history import Generation, generations_of
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
-from shardctl.mirrors.files import is_file, is_regular_file, sha256_of
-from shardctl.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, REJECTS, SHARDS, TABLES, UPDATE, is_shard_name
+from shardctl.format.generations import Generation, generations_of
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import is_file, is_regular_file, sha256_of
+from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
+from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, REJECTS, SHARDS, TABLES, UPDATE, is_shard_name
+from shardctl.format.step_counts import are_counts
+from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
-from shardctl.step_counts import are_counts
 from shardctl.system.files import FileFacts
 from shardctl.system.text import printable
-from shardctl.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.transforms.parts import samples_per_record
 from shardctl.version import __version__
 

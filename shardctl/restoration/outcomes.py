@@ -17,15 +17,15 @@ from shardctl.engines.builder import jpegs_of
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
-from shardctl.jpegs import JpegRecord
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import PLAN, REJECTS, SHARDS
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.shard import ShardFacts, ShardReader
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.format.update_state import NO_COUNTS, Seen
 from shardctl.restoration.results import Lost
-from shardctl.seen import NO_COUNTS, Seen
-from shardctl.shard import ShardFacts, ShardReader
 from shardctl.system.files import FileFacts
 from shardctl.system.text import printable
-from shardctl.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""

@@ -18,9 +18,10 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.task import Progress, read_finished, read_marker
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import copy_file, is_regular_file, sha256_of
-from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import (
     damaged_files,
@@ -47,7 +48,6 @@ from shardctl.system.files import FileFacts, naming_the_path, sync_folder, write
 from shardctl.system.lease import file_lease
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
-from shardctl.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
 from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
 from shardctl.writing.finishing import making_of, write_tables

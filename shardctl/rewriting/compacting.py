@@ -19,18 +19,18 @@ from shardctl.conversion.options import Options
 from shardctl.conversion.whole import refuse_lost_files
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError
-from shardctl.jpegs import COUNTS
-from shardctl.mirrors.opening import refuse_url
-from shardctl.names import shard_name
+from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.lazy_folder.opening import refuse_url
+from shardctl.format.names import shard_name
+from shardctl.format.shard import ShardReader
+from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
+from shardctl.format.update_state import ShardCounts
 from shardctl.order import Permutation
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
-from shardctl.seen import ShardCounts
-from shardctl.shard import ShardReader
-from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.system.files import free_bytes
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import format_bytes, printable
-from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry
 
 Numbers = npt.NDArray[np.int64]
 

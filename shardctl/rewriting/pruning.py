@@ -18,19 +18,19 @@ from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import InputError, UsageError
 from shardctl.filtering import matching
-from shardctl.history import folder_of, kept_generations
-from shardctl.jpegs import COUNTS
+from shardctl.format.generations import folder_of, kept_generations
+from shardctl.format.jpeg_record import COUNTS
+from shardctl.format.lazy_folder.opening import refuse_url
+from shardctl.format.shard import ShardReader
+from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.stored import ShardUnits, possible_names
+from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 from shardctl.loader.stream import Selection
-from shardctl.mirrors.opening import refuse_url
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
-from shardctl.shard import ShardReader
-from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.sources.labels import some
-from shardctl.stored import ShardUnits, possible_names
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import printable
-from shardctl.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

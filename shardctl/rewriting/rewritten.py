@@ -25,17 +25,26 @@ from shardctl.conversion.updating.before import refuse_damaged_tables
 from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.jpegs import COUNTS, JpegRecord, joined
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest, SplitFacts, sum_up
-from shardctl.names import FILES, GENERATIONS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, STAGING
-from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
-from shardctl.shard import Compression
-from shardctl.step_counts import Counts
-from shardctl.stored import StoredDataset
+from shardctl.format.jpeg_record import COUNTS, JpegRecord, joined
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, GENERATIONS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, STAGING
+from shardctl.format.shard import Compression
+from shardctl.format.step_counts import Counts
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    Reject,
+    ShardEntry,
+    ShardSpool,
+    is_written,
+    open_checked_table,
+    read_rejects,
+    taken,
+)
+from shardctl.format.update_state import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.lease import file_lease
-from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry, ShardSpool, is_written, open_checked_table, read_rejects, taken
 from shardctl.writing.finishing import digest_of_shards
 
 Flags = npt.NDArray[np.bool_]

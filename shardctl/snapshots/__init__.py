@@ -15,7 +15,7 @@ from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.remote.opening import cache_of
 from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.places import AtHome, Place, place_of

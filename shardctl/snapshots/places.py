@@ -13,8 +13,8 @@ from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.destinations.folder import Folder
 from shardctl.conversion.staging import how_far
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.names import FILES, MANIFEST, STAGING, UPDATE
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.stores import is_url

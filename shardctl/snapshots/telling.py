@@ -11,7 +11,7 @@ from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.task import Progress
-from shardctl.names import REJECTS
+from shardctl.format.names import REJECTS
 from shardctl.system.text import counted, printable
 
 MOST_SUFFIXES = 6

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.names import CHECKSUMS
+from shardctl.format.names import CHECKSUMS
 from shardctl.sources.brought import exists, is_brought, local, version_of
 from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small

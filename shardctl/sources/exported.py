@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.layout import Layout
-from shardctl.mirrors.files import is_file, sha256_of
-from shardctl.names import CHECKSUMS
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import is_file, sha256_of
+from shardctl.format.names import CHECKSUMS
 from shardctl.sources.brought import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name

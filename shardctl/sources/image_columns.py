@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.system.text import printable
 
 ROLE = b"shardctl.image"

@@ -16,8 +16,8 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.mirrors.files import sha256_of
-from shardctl.sample import RESERVED_FIELDS
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
 from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.text_bytes import bytes_of
+from shardctl.format.text_bytes import bytes_of
 from shardctl.tokenizers.base import Encoded, Form, Ids, Placed, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
+from shardctl.format.text_bytes import bytes_of
 from shardctl.system.text import printable
-from shardctl.text_bytes import bytes_of
 from shardctl.tokenizers import engines, proof
 from shardctl.tokenizers.base import (
     BEGIN_NAMES,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardctl.errors import DatasetError
-from shardctl.names import is_file_name
-from shardctl.roles import Roles
+from shardctl.format.names import is_file_name
+from shardctl.format.roles import Roles
+from shardctl.format.token_columns import main_tokens
 from shardctl.system.text import printable
-from shardctl.token_columns import main_tokens
 from shardctl.tokenizers.base import Tokenizer
 
 

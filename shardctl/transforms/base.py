@@ -13,9 +13,9 @@ from PIL import Image
 
 from shardctl.codecs.resampling import Raster, image_of
 from shardctl.errors import Rejection
+from shardctl.format.roles import Role
+from shardctl.format.sample import Sample
 from shardctl.geometry import Look, Size
-from shardctl.roles import Role
-from shardctl.sample import Sample
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.records import BatchRun
 from shardctl.transforms.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.system.importing import find_function
 from shardctl.transforms.base import SampleTransform, Transform
 from shardctl.transforms.model import Model, is_model

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.system.importing import find_function
 from shardctl.transforms.base import GroupTransform, Transform
 from shardctl.transforms.own_code import code_digest, rejection_of, samples_of

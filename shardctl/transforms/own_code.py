@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.system.files import read_named
 from shardctl.transforms.declared import declared
 from shardctl.transforms.values import describe

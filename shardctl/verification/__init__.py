@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError
-from shardctl.manifest import Manifest, refuse_part_of_dataset
-from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.mirrors.files import is_file, is_regular_file, list_names, sha256_of, size_of_file
-from shardctl.mirrors.mirror import ENDS, WHOLE
-from shardctl.mirrors.opening import check_unchanged, local_folder
-from shardctl.names import (
+from shardctl.format.lazy_folder.ahead import bringing_ahead
+from shardctl.format.lazy_folder.files import is_file, is_regular_file, list_names, sha256_of, size_of_file
+from shardctl.format.lazy_folder.mirror import ENDS, WHOLE
+from shardctl.format.lazy_folder.opening import check_unchanged, local_folder
+from shardctl.format.manifest import Manifest, refuse_part_of_dataset
+from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
     FILES,
@@ -30,10 +30,10 @@ from shardctl.names import (
     is_file_name,
     is_shard_name,
 )
+from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable, read_checksums
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest

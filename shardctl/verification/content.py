@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.format.stored import MOST, Numbers, StoredDataset
 from shardctl.recipe import user_functions
-from shardctl.stored import MOST, Numbers, StoredDataset
 from shardctl.transforms.parts import samples_per_record, splits_records
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.codecs import rle
+from shardctl.format.roles import Objects, Roles
 from shardctl.reader.column import Column
 from shardctl.reader.marked import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
-from shardctl.roles import Objects, Roles
 from shardctl.system.text import counted
 
 Numbers = npt.NDArray[np.int64]

@@ -13,14 +13,14 @@ from shardctl.annotations.base import BAD
 from shardctl.codecs import image
 from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.errors import DatasetError, Rejection
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import is_regular_file, sha256_of, size_of_file
-from shardctl.names import PLAN, shard_name
-from shardctl.roles import Image, Mask, Roles
-from shardctl.shard import ShardReader
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.lazy_folder.files import is_regular_file, sha256_of, size_of_file
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLAN, shard_name
+from shardctl.format.roles import Image, Mask, Roles
+from shardctl.format.shard import ShardReader
+from shardctl.format.tables import ShardEntry
 from shardctl.system.processes.progress_slot import Breadcrumb
-from shardctl.tables import ShardEntry
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
 from shardctl.verification.tokens import wrong_tokens

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import exists, is_regular_file, sha256_of
-from shardctl.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
+from shardctl.format.lazy_folder.files import exists, is_regular_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
+from shardctl.format.stored import MOST, StoredDataset, open_files
+from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.sources.labels import hash_names
-from shardctl.stored import MOST, StoredDataset, open_files
 from shardctl.system.text import printable
-from shardctl.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.roles import Roles, Tokens
-from shardctl.token_columns import (
+from shardctl.format.roles import Roles, Tokens
+from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
     DOCUMENT_KEYS,
     DOCUMENT_LENGTHS,

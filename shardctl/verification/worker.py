@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
-from shardctl.stored import StoredDataset
+from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
+from shardctl.format.stored import StoredDataset
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.processes.worker_loop import Tell
 from shardctl.verification import tables

@@ -21,9 +21,10 @@ from shardctl.conversion.options import check_destination, check_if_running, che
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.manifest import Manifest
-from shardctl.names import JOB, MANIFEST, STAGING
-from shardctl.sample import Sample
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import JOB, MANIFEST, STAGING
+from shardctl.format.sample import Sample
+from shardctl.format.tables import MADE_BY
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
@@ -31,7 +32,6 @@ from shardctl.system.importing import refuse_while_importing
 from shardctl.system.lease import file_lease
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.tables import MADE_BY
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish

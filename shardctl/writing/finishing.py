@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest, SplitFacts, sum_up
-from shardctl.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
-from shardctl.shard import Compression
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
+from shardctl.format.shard import Compression
+from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.system.files import FileFacts, replacing, write_atomically
-from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.version import __version__
 
 

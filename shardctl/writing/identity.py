@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.shard import FORMAT_VERSION
+from shardctl.format.shard import FORMAT_VERSION
 from shardctl.transforms.own_code import code_digest
 from shardctl.version import __version__
 

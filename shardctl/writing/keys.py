@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xxhash
 
 from shardctl.errors import InputError
-from shardctl.shard import ShardReader
+from shardctl.format.shard import ShardReader
 from shardctl.system.text import printable
 
 _FEW = 1000

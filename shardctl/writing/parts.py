@@ -30,13 +30,13 @@ import numpy as np
 
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, Interrupted, ShardctlError, WorkerError
-from shardctl.layout import Layout
-from shardctl.names import is_file_name, shard_name
-from shardctl.shard import Compression
-from shardctl.shard_copying import Copied, Run, copy_shard
+from shardctl.format.layout import Layout
+from shardctl.format.names import is_file_name, shard_name
+from shardctl.format.shard import Compression
+from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.text import counted, printable
-from shardctl.tables import ShardEntry
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.samples import Names, named, part_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardctl.codecs.image import to_rgb
 from shardctl.errors import InputError, ShardctlError, UsageError
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe
 

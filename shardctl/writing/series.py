@@ -6,11 +6,11 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from shardctl.layout import Layout
-from shardctl.names import shard_name
-from shardctl.shard import Compression, ShardFacts, ShardWriter, shard_schema
+from shardctl.format.layout import Layout
+from shardctl.format.names import shard_name
+from shardctl.format.shard import Compression, ShardFacts, ShardWriter, shard_schema
+from shardctl.format.tables import ShardEntry
 from shardctl.system.files import StreamedFile, naming_the_path
-from shardctl.tables import ShardEntry
 
 
 class ShardSeries:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from shardctl.conversion.options import check_shards
 from shardctl.errors import UsageError
+from shardctl.format.sample import Sample
+from shardctl.format.shard import Compression
+from shardctl.format.tables import ShardEntry
 from shardctl.pipeline.sizes import row_size
-from shardctl.sample import Sample
-from shardctl.shard import Compression
 from shardctl.sources.labels import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.splitting import Draw, SplitRule
-from shardctl.tables import ShardEntry
 from shardctl.writing.fields import Fields
 from shardctl.writing.keys import Keys
 from shardctl.writing.series import ShardSeries

@@ -13,7 +13,7 @@ from PIL import Image
 
 import shardctl
 from shardctl.conversion import ConvertResult
-from shardctl.tables import read_rejects
+from shardctl.format.tables import read_rejects
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]
 

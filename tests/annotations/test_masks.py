@@ -11,7 +11,7 @@ from raw_png import png
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.tables import open_table
+from shardctl.format.tables import open_table
 
 
 def stored(out: Path, key: str) -> tuple[str, np.ndarray]:  # type: ignore[type-arg]

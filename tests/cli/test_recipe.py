@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shardctl
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 
 RECIPE = """\
 store = "png"

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from shardctl.json_form import from_json
-from shardctl.member_keys import key_of_member
+from shardctl.format.json_values import from_json
+from shardctl.format.keys import key_of_member
 from shardctl.sources.exported import Description, Field
 
 Sample = dict[str, Any]

@@ -17,7 +17,7 @@ import shardctl
 from shardctl.codecs import rle
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.marked import objects_of as objects_of_sample
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 
 KEYS = ("a/x.jpg", "../up", "new\nline.jpg", "A.jpg", "a.jpg", "café/ü: 1", "con")
 """Names that file systems and readers could take for something else."""

@@ -19,7 +19,7 @@ from restoring import restored
 import shardctl
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.exports.examples import serialized
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.sources.exported import Description, Field
 from shardctl.sources.formats.examples import messages
 

@@ -27,7 +27,7 @@ from restoring import READERS, restored
 import shardctl
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
 from shardctl.exports.webdataset import member_header
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.sources.exported import DESCRIPTION, Description, loose_names
 from shardctl.system.lease import file_lease
 

@@ -22,7 +22,7 @@ import shardctl
 from shardctl.errors import InputError, Interrupted, StorageError
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.staging import Staging
-from shardctl.names import CHECKSUMS
+from shardctl.format.names import CHECKSUMS
 from shardctl.sources.exported import DESCRIPTION, Description
 
 FORMS = {"files": "train/0007.jpg", "coco": "train/0007.jpg", "yolo": "labels/train/0007.txt"}

@@ -19,7 +19,7 @@ from PIL import Image
 
 import shardctl
 from shardctl.codecs import rle
-from shardctl.member_keys import key_of_member
+from shardctl.format.keys import key_of_member
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[2] / ".interop"))
 READERS = Path(__file__).parent / "readers"

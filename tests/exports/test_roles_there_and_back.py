@@ -24,10 +24,10 @@ import shardctl
 from shardctl.annotations.objects import ITEMS, objects_type
 from shardctl.codecs import rle
 from shardctl.errors import InputError, UsageError
-from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
-from shardctl.shard import Compression
-from shardctl.tables import MADE_BY
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
+from shardctl.format.shard import Compression
+from shardctl.format.tables import MADE_BY
 from shardctl.writing.finishing import finish
 from shardctl.writing.series import ShardSeries
 

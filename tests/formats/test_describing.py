@@ -20,10 +20,10 @@ from test_webdataset import tar
 import shardctl
 from shardctl.errors import DatasetError, InputError
 from shardctl.foreign.checking import check
+from shardctl.format.tables import read_rejects
 from shardctl.sources.describing import inputs_among
 from shardctl.sources.endings import ending_of
 from shardctl.sources.walk import walk
-from shardctl.tables import read_rejects
 
 
 def found_in(folder: Path) -> tuple[list[str], list[str]]:

@@ -18,8 +18,8 @@ from test_unmoved import FLIP, png, stored
 import shardctl
 from shardctl.engines.job import Job
 from shardctl.errors import InputError, UsageError
-from shardctl.names import CHECKSUMS, REJECTS
-from shardctl.tables import read_rejects
+from shardctl.format.names import CHECKSUMS, REJECTS
+from shardctl.format.tables import read_rejects
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
 SQUARE = PIXELS[:, :6]

@@ -18,9 +18,9 @@ from test_unmoved import FLIP, GREY, PHOTO, PIXELS, png, stored
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.names import CHECKSUMS, REJECTS
-from shardctl.tables import read_rejects
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.names import CHECKSUMS, REJECTS
+from shardctl.format.tables import read_rejects
 
 NUMBERS = PIXELS[:, :, 0]
 

@@ -18,7 +18,7 @@ from test_tfrecord import write as write_examples
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.layout import ENCODED_IMAGE
+from shardctl.format.layout import ENCODED_IMAGE
 
 PIXELS = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
 FLIP: dict[str, Any] = {"kind": "image", "store": "png", "transform": [{"name": "hflip", "p": 1}]}

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardctl.annotations.coco.file import CocoFile, Numbers
 from shardctl.errors import InputError
-from shardctl.roles import Objects
+from shardctl.format.roles import Objects
 from shardctl.sources.labels import some
 from shardctl.system.text import printable
 

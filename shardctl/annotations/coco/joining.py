@@ -28,7 +28,7 @@ from shardctl.annotations.objects import (
     said_of_boxes,
 )
 from shardctl.errors import Rejection
-from shardctl.roles import Role
+from shardctl.format.roles import Role
 from shardctl.sources.labels import some
 from shardctl.system.text import counted
 

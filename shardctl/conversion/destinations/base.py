@@ -10,7 +10,7 @@ from shardctl.conversion.building import Chosen
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.job import Job
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 
 

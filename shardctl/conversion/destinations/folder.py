@@ -14,8 +14,8 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.names import JOB, STAGING
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import JOB, STAGING
 from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Lease, Waiting

@@ -26,9 +26,10 @@ from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.delivery import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
-from shardctl.manifest import Manifest
-from shardctl.names import BESIDE_SHARDS, JOB, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
-from shardctl.stored import is_path_below
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import BESIDE_SHARDS, JOB, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
+from shardctl.format.stored import is_path_below
+from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
@@ -38,7 +39,6 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store, Stored
 from shardctl.system.text import printable
-from shardctl.tables import ShardTable
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""

@@ -17,16 +17,16 @@ from shardctl.conversion.commit import done_of
 from shardctl.engines.job import records_read
 from shardctl.engines.task import Done
 from shardctl.errors import DatasetError
-from shardctl.jpegs import COUNTS, JpegRecord
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
-from shardctl.seen import Seen
-from shardctl.shard import ShardFacts
+from shardctl.format.jpeg_record import COUNTS, JpegRecord
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
+from shardctl.format.shard import ShardFacts
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
+from shardctl.format.update_state import Seen
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
-from shardctl.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
 
 Numbers = npt.NDArray[np.int64]
 

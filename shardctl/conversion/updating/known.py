@@ -20,10 +20,11 @@ from shardctl.conversion.updating.matching import Matching
 from shardctl.engines.builder import of_several
 from shardctl.engines.job import KNOWN, File, Job, Planned
 from shardctl.errors import Rejection
+from shardctl.format.names import FILES
+from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject
+from shardctl.format.update_state import Pruned
 from shardctl.listing import Listing
-from shardctl.names import FILES
 from shardctl.plan import NOT_KEPT
-from shardctl.seen import Pruned
 from shardctl.sources.brought import is_brought, local
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Misfit, Unit, find_format
@@ -32,7 +33,6 @@ from shardctl.sources.labels import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.text import counted, printable
-from shardctl.tables import PRUNED, UNIT_FIELDS, Reject
 
 Numbers = npt.NDArray[np.int64]
 

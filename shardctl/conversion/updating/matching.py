@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.conversion.updating.before import Before
+from shardctl.format.tables import open_table
 from shardctl.listing import CHUNK_ROWS, Listing
 from shardctl.sources.labels import hash_names
-from shardctl.tables import open_table
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

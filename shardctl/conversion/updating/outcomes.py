@@ -13,7 +13,7 @@ from shardctl.conversion.updating.before import Before
 from shardctl.engines.job import Job
 from shardctl.engines.task import Done, read_marker
 from shardctl.errors import DatasetError
-from shardctl.names import MANIFEST
+from shardctl.format.names import MANIFEST
 from shardctl.plan import NOT_KEPT
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable

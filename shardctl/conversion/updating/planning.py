@@ -31,21 +31,21 @@ from shardctl.conversion.updating.reusing import write_reused
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.errors import DatasetError
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import copy_file
+from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
+from shardctl.format.roles import Label
+from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
-from shardctl.layout import Layout
 from shardctl.listing import CHUNK_ROWS, Listing
-from shardctl.mirrors.files import copy_file
-from shardctl.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.recipe import Recipe
-from shardctl.roles import Label
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
 from shardctl.system.text import printable
-from shardctl.tables import UNIT_FIELDS, open_table
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 

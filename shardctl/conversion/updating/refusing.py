@@ -7,9 +7,9 @@ from pathlib import Path
 
 from shardctl.errors import DatasetError, InputError
 from shardctl.fingerprint import VERSIONS, version_changes
-from shardctl.manifest import Manifest
+from shardctl.format.manifest import Manifest
+from shardctl.format.tables import is_written
 from shardctl.system.text import printable
-from shardctl.tables import is_written
 
 FOLLOWED = ("inputs", "labels", VERSIONS)
 """The parts of a fingerprint that an update follows."""

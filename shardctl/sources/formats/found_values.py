@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.json_form import from_json
+from shardctl.format.json_values import from_json
 from shardctl.sources.formats.base import CHOSEN, Misfit, is_given
 from shardctl.sources.formats.jsonl import fitted_value
 from shardctl.sources.types import Types, without_nulls

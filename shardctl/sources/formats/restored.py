@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.layout import ENCODED_IMAGE
-from shardctl.member_keys import key_of_member
+from shardctl.format.keys import key_of_member
+from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.sources.exported import Description, Field
 from shardctl.sources.formats.containers import Container, Declared, Frame
 from shardctl.sources.formats.content import Content

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from shardctl.codecs import image
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, TEXT_SUFFIXES, Reading

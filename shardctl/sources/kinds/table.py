@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading

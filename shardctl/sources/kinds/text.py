@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sample import Sample
+from shardctl.format.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described
 from shardctl.sources.formats import RECORD_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES, Reading

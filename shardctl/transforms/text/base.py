@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.roles import Role
+from shardctl.format.roles import Role
+from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.token_columns import TOKENS
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 

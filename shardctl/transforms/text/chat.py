@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.roles import Role
+from shardctl.format.roles import Role
+from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
-from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
 from shardctl.tokenizers.huggingface import TEMPLATE
 from shardctl.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing

@@ -14,10 +14,10 @@ from shardctl.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, wit
 from shardctl.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
 from shardctl.duplicates.table import Dropped, DuplicatesTable
 from shardctl.errors import DatasetError, Rejection
-from shardctl.names import DUPLICATES, FILES
-from shardctl.roles import Role
+from shardctl.format.names import DUPLICATES, FILES
+from shardctl.format.roles import Role
+from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.text import printable
-from shardctl.tables import REPAIR_ADVICE, open_table
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.text_bytes import Places, TextBytes, texts_from
+from shardctl.format.text_bytes import Places, TextBytes, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
 from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.roles import Role
-from shardctl.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
+from shardctl.format.roles import Role
+from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import Optional, SettingError, Whole, setting

@@ -1,4 +1,4 @@
-"""Tokens of documents packed into blocks for language models, or cut into pieces. The places: shardctl/packing.py."""
+"""Tokens of documents packed into blocks for language models, or cut into pieces. The places: shardctl/format/packing.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
-from shardctl.roles import Role, Tokens
-from shardctl.system.text import format_bytes, printable
-from shardctl.token_columns import (
+from shardctl.format.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
+from shardctl.format.roles import Role, Tokens
+from shardctl.format.token_columns import (
     DOCUMENT_KEYS,
     DOCUMENT_LENGTHS,
     DOCUMENT_STARTS,
@@ -25,6 +24,7 @@ from shardctl.token_columns import (
     is_list_of_whole_numbers,
     list_offsets,
 )
+from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.text_bytes import bytes_of
+from shardctl.format.text_bytes import bytes_of
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting, unknown
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
 from shardctl.transforms.text.packages import version_of

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
-from shardctl.text_bytes import Places, bytes_of, texts_from
+from shardctl.format.text_bytes import Places, bytes_of, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept

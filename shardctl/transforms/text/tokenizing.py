@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.roles import Role, Tokens
+from shardctl.format.roles import Role, Tokens
+from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.token_columns import TOKENS
 from shardctl.tokenizers.base import UINT16_VOCABULARY, Ids, Offsets, Tokenizer
 from shardctl.tokenizers.huggingface import AUTO, CHOICES
 from shardctl.tokenizers.table import digest_of_files, open_tokenizer

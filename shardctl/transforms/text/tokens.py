@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.roles import Role
+from shardctl.format.roles import Role
+from shardctl.format.text_bytes import bytes_of
+from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import format_bytes
-from shardctl.text_bytes import bytes_of
-from shardctl.token_columns import TOKENS
 from shardctl.tokenizers.base import Encoded, Rows
 from shardctl.tokenizers.proof import not_given_back
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow

@@ -9,8 +9,8 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-from shardctl.remote.footer import extents_of, footer_bytes
-from shardctl.remote.placed import PlacedFile
+from shardctl.format.footer import extents_of, footer_bytes
+from shardctl.format.placed import PlacedFile
 
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""

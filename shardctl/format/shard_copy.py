@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.layout import Layout
-from shardctl.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
+from shardctl.format.layout import Layout
+from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
 from shardctl.system.files import StreamedFile, replacing
 from shardctl.system.text import printable
 

@@ -1,8 +1,8 @@
 """Files that are not in the folder of a dataset, and can be brought: the folder may stand for a dataset on a store.
 
-Such a folder (shardctl/mirrors) is a scratch folder of this machine. Its path tells, and a file beside it says which dataset it
-stands for: so every process that is handed the path finds the rest. Other paths cost nothing: only where a file is not there
-the text of the path is looked at.
+Such a folder is a scratch folder of this machine. Its path tells, and a file beside it says which dataset it stands for: so
+every process that is handed the path finds the rest. Other paths cost nothing: only where a file is not there the text of the
+path is looked at.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from shardctl.mirrors.mirror import Mirror, mirror_at
-from shardctl.mirrors.ranged import OpenFile
+from shardctl.format.lazy_folder.mirror import Mirror, mirror_at
+from shardctl.format.lazy_folder.ranged import OpenFile
 from shardctl.system.files import READ_CHUNK, ordinary, replacing
 from shardctl.system.remote_paths import AT, SCRATCH, SCRATCH_FILES, read_mark
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, NoSuchKeyError
-from shardctl.mirrors.listing import write_listing
-from shardctl.mirrors.mirror import ENDS, mirror_at
-from shardctl.names import (
+from shardctl.format.lazy_folder.listing import write_listing
+from shardctl.format.lazy_folder.mirror import ENDS, mirror_at
+from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardctl.errors import ShardctlError
-from shardctl.mirrors.files import find_mirror
-from shardctl.mirrors.mirror import AHEAD, BLOCKS, WHOLE
+from shardctl.format.lazy_folder.files import find_mirror
+from shardctl.format.lazy_folder.mirror import AHEAD, BLOCKS, WHOLE
 from shardctl.system.machine import usable_cores
 
 AHEAD_BYTES = 128 << 20

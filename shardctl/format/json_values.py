@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.token_columns import list_offsets
+from shardctl.format.token_columns import list_offsets
 
 _types = pa.types
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
-from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.mirrors.files import bring, find_mirror
-from shardctl.mirrors.mirror import BLOCKS, ENDS, WHOLE
-from shardctl.names import BESIDE_SHARDS
+from shardctl.format.lazy_folder.ahead import bringing_ahead
+from shardctl.format.lazy_folder.files import bring, find_mirror
+from shardctl.format.lazy_folder.mirror import BLOCKS, ENDS, WHOLE
+from shardctl.format.names import BESIDE_SHARDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.remote_paths import shown
 from shardctl.system.scratch import scratch_folder
@@ -45,8 +45,8 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
     if not is_url(place):
         yield Path(place)
         return
-    from shardctl.mirrors.making import make_mirror  # takes a moment that local datasets need not wait for
-    from shardctl.mirrors.mirror import mirror_at
+    from shardctl.format.lazy_folder.making import make_mirror  # takes a moment that local datasets need not wait for
+    from shardctl.format.lazy_folder.mirror import mirror_at
     from shardctl.system.text import size_of
 
     url = str(place).rstrip("/")

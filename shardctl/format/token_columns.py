@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.roles import Roles, Tokens
+from shardctl.format.roles import Roles, Tokens
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ SHARDS = "shards.arrow"
 REJECTS = "rejects.jsonl"
 CHECKSUMS = "SHA256SUMS"
 UPDATE = "update.arrows"
-"""What `convert --update` must know (shardctl/seen.py). As it has times, SHA256SUMS does not list it; the manifest does."""
+"""What `convert --update` must know (update_state.py). As it has times, SHA256SUMS does not list it; the manifest does."""
 
 GENERATIONS = "generations"
 """The folder inside a dataset's folder that has earlier generations of it, each a dataset of its own."""

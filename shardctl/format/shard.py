@@ -16,8 +16,8 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.layout import ENCODED_IMAGE, Layout
-from shardctl.mirrors.files import bringing, opened
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.lazy_folder.files import bringing, opened
 from shardctl.system.files import HashingFile, check_ordinary
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable

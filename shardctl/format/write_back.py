@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from shardctl.errors import BusyError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.mirror import WHOLE, Mirror, mirror_of
-from shardctl.mirrors.opening import local_folder
-from shardctl.names import MANIFEST
+from shardctl.format.lazy_folder.mirror import WHOLE, Mirror, mirror_of
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST
 from shardctl.system.files import write_atomically
 from shardctl.system.lease import store_lease as store_lease
 from shardctl.system.lease.probing import probe

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles
+from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 """The type of an encoded image column, as Hugging Face datasets defines it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.names import is_file_name
+from shardctl.format.names import is_file_name
 from shardctl.system.stores.base import Store, Stored
 
 LISTING = "listing.arrow"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
-from shardctl.names import GENERATIONS, MANIFEST, STAGING
+from shardctl.format.names import GENERATIONS, MANIFEST, STAGING
 from shardctl.system.text import printable
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.history import Generation, generations_of
-from shardctl.jpegs import are_counts
-from shardctl.layout import Layout
-from shardctl.mirrors.files import exists, is_file, sha256_of
-from shardctl.names import (
+from shardctl.format.generations import Generation, generations_of
+from shardctl.format.jpeg_record import are_counts
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import exists, is_file, sha256_of
+from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,
@@ -31,14 +31,14 @@ from shardctl.names import (
     is_duplicates_table,
     is_file_name,
 )
-from shardctl.roles import Roles
-from shardctl.shard import FORMAT_VERSION, refuse_other_version
-from shardctl.step_counts import Counts
-from shardctl.step_counts import are_counts as are_step_counts
+from shardctl.format.roles import Roles
+from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
+from shardctl.format.step_counts import Counts
+from shardctl.format.step_counts import are_counts as are_step_counts
+from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
 from shardctl.system.files import FileFacts
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Manifest:
     `records` says how files of many records were read, None where a file is one record: docs/format.md. `objects` says how many
     objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
     objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes are kept, and those of them that take
-    longer to decode (shardctl.jpegs); None if there are none, or it was not recorded. `steps` counts what became of the
-    records in each step of text and tables (shardctl.step_counts); None if there are none, or it was not recorded. `update` are
-    the facts of update.arrows, None if there is none. `history` has all generations, this one last; empty if it was not
+    longer to decode (jpeg_record.py); None if there are none, or it was not recorded. `steps` counts what became of the
+    records in each step of text and tables (step_counts.py); None if there are none, or it was not recorded. `update` are the
+    facts of update.arrows, None if there is none. `history` has all generations, this one last; empty if it was not
     recorded. `keep` of the generations before this one are to be kept. `base` is the folder of everything else, with a / at its
     end, of a dataset on an object store (docs/stores.md); empty where all lies beside the manifest. `replaced` is that of the
     dataset before, which stays for its readers.

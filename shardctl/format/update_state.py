@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.mirrors.files import sha256_of
-from shardctl.names import UPDATE
-from shardctl.step_counts import Counts
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import UPDATE
+from shardctl.format.step_counts import Counts
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.text import printable
 

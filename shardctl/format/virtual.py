@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from shardctl.remote.placed import PlacedFile
+from shardctl.format.placed import PlacedFile
 
 
 class HeldFile(PlacedFile):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, StoreError
-from shardctl.mirrors.listing import Listing
-from shardctl.mirrors.ranged import TAIL, OpenFile, RemoteFile, read_tail
-from shardctl.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
+from shardctl.format.lazy_folder.listing import Listing
+from shardctl.format.lazy_folder.ranged import TAIL, OpenFile, RemoteFile, read_tail
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
 from shardctl.system import stores
 from shardctl.system.file_locks import locked
 from shardctl.system.files import naming_the_path

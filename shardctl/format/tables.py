@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.jpegs import JpegRecord
-from shardctl.mirrors.files import bringing, exists, is_file
-from shardctl.names import PLAN, REJECTS, SHARDS, are_file_names
-from shardctl.shard import ShardFacts, field_names
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.lazy_folder.files import bringing, exists, is_file
+from shardctl.format.names import PLAN, REJECTS, SHARDS, are_file_names
+from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.text import printable
 

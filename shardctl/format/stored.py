@@ -17,13 +17,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import Manifest
-from shardctl.mirrors.files import is_file
-from shardctl.names import FILES, PLAN, SHARDS
-from shardctl.shard import BlockFile, field_names, map_file
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLAN, SHARDS
+from shardctl.format.shard import BlockFile, field_names, map_file
+from shardctl.format.tables import (
+    FILE_FIELDS,
+    PLAN_SCHEMA,
+    REPAIR_ADVICE,
+    ShardEntry,
+    ShardTable,
+    open_checked_table,
+    open_table,
+)
+from shardctl.format.token_columns import packed_column
 from shardctl.system.text import printable
-from shardctl.tables import FILE_FIELDS, PLAN_SCHEMA, REPAIR_ADVICE, ShardEntry, ShardTable, open_checked_table, open_table
-from shardctl.token_columns import packed_column
 
 Numbers = npt.NDArray[np.int64]
 
