@@ -14,7 +14,7 @@ from functools import cache
 from multiprocessing import Pool
 from pathlib import Path
 
-from shardctl.codecs import image
+from shardctl.images.codecs import image
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe

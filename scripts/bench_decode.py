@@ -24,8 +24,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from shardctl.codecs import backend, image
-from shardctl.geometry import View
+from shardctl.images.codecs import backend, image
+from shardctl.images.geometry import View
 from shardctl.transforms.crop import Crop
 from shardctl.transforms.resize import Resize
 

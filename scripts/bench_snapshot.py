@@ -53,7 +53,7 @@ import os, sys, time
 from multiprocessing import Pool
 from pathlib import Path
 import bare_pool
-from shardctl.codecs import image
+from shardctl.images.codecs import image
 
 def made(path):
     steps, _ = bare_pool.steps({recipe!r})

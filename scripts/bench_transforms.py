@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
-    from shardctl.codecs.image import Decoded
+    from shardctl.images.codecs.image import Decoded
     from shardctl.system.startup import reuse_memory
     from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
     from shardctl.transforms.table import parse_step
@@ -58,7 +58,7 @@ Call = Callable[[Any], Any]
 
 
 def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
-    from shardctl.pixels import artefacts, backends, blur, colour, erasing, noise, tables
+    from shardctl.images.pixels import artefacts, backends, blur, colour, erasing, noise, tables
 
     reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
     recipes = {name: in_order(steps, rng, by) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
     recipes |= {name: in_order([step], rng, by) for name, step in GEOMETRY.items()}
     if opencv:
-        from shardctl.pixels import with_opencv
+        from shardctl.images.pixels import with_opencv
 
         adjustments = {"brightness": 1.3, "contrast": 1.3, "saturation": 1.3, "hue": 0.1}
         return same, {

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from shardctl.codecs.image import open_image
+from shardctl.images.codecs.image import open_image
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.transforms.base import ImageTransform

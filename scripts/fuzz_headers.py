@@ -33,10 +33,10 @@ from checked_memory import environment
 from lossless import lossless_jpeg
 from PIL import Image
 
-from shardctl.codecs import image
-from shardctl.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone, decodes_whole, jpeg_facts, plain_size
 from shardctl.errors import Rejection
-from shardctl.geometry import View
+from shardctl.images.codecs import image
+from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone, decodes_whole, jpeg_facts, plain_size
+from shardctl.images.geometry import View
 
 VALGRIND = ["valgrind", "-q", "--error-exitcode=99", "--exit-on-first-error=yes", "--undef-value-errors=no", "--num-callers=30"]
 """Bytes that were never set are not looked for: the libraries for images copy some, and use none of them."""

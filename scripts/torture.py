@@ -44,9 +44,9 @@ from torture_store import store
 from torture_updates import updates
 
 import shardctl
-from shardctl.codecs.formats import FORMATS
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
+from shardctl.images.codecs.formats import FORMATS
 
 COMMAND = [sys.executable, "-m", "shardctl", "convert"]
 OPTIONS = SOURCES["photos"].options

@@ -20,12 +20,12 @@ from shardctl.format.names import GENERATIONS, MANIFEST
 from shardctl.format.roles import Roles
 from shardctl.format.sample import Sample
 from shardctl.format.token_columns import columns_of_blocks
+from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
-from shardctl.motion import KEPT_SHARE
 from shardctl.order import OrderOptions
 from shardctl.reader import (
     Batch,

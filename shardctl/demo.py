@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.codecs import backend  # before PIL: where that is broken, it says so in a sentence
+from shardctl.images.codecs import backend  # before PIL: where that is broken, it says so in a sentence
 
 # isort: split
 from PIL import Image, ImageFilter

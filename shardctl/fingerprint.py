@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs import backend
 from shardctl.format.shard import FORMAT_VERSION
+from shardctl.images.codecs import backend
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.sources.formats import DETECT
@@ -105,7 +105,7 @@ def _versions(recipe: Recipe) -> list[str]:
 
         names += [backend.require_one(), *backend.libraries(), f"simplejpeg {simplejpeg.__version__}"]
     if recipe.uses_opencv:
-        from shardctl.codecs import opencv  # an extra
+        from shardctl.images.codecs import opencv  # an extra
 
         names.append(f"OpenCV {opencv.VERSION}")
     return names + [version for step in recipe.transforms for version in step.versions()]

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.codecs.image import MAX_PIXELS, Store
 from shardctl.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.geometry import Size
-from shardctl.motion import CENTRE, KEPT_SHARE
+from shardctl.images.codecs.image import MAX_PIXELS, Store
+from shardctl.images.geometry import Size
+from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES

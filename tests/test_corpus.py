@@ -17,11 +17,11 @@ from PIL import Image
 from text_to_blocks import assert_decodes_to, convert_thrice
 
 import shardctl
-from shardctl.codecs.formats import FORMATS
-from shardctl.codecs.image import MAX_PIXELS, decode
-from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.errors import TooManyRejectsError
 from shardctl.format.tables import read_rejects
+from shardctl.images.codecs.formats import FORMATS
+from shardctl.images.codecs.image import MAX_PIXELS, decode
+from shardctl.images.codecs.jpeg import JpegDecoder
 
 pytestmark = pytest.mark.corpus
 

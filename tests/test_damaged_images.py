@@ -19,11 +19,11 @@ from lossless import lossless_jpeg
 from PIL import Image, ImageFile
 
 import shardctl
-from shardctl.codecs import formats, image
-from shardctl.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.tables import read_rejects
-from shardctl.geometry import View
+from shardctl.images.codecs import formats, image
+from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
+from shardctl.images.geometry import View
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -196,7 +196,7 @@ def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     with monkeypatch.context() as unchecked:
-        unchecked.setattr("shardctl.codecs.image.check", lambda opened: None)
+        unchecked.setattr("shardctl.images.codecs.image.check", lambda opened: None)
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     found = shardctl.verify(tmp_path / "out", level="deep").findings
     assert [finding.kind for finding in found] == ["does-not-decode"]
@@ -227,9 +227,9 @@ def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey: bool) -> N
 READ = """
 import sys
 from pathlib import Path
-from shardctl.codecs import image
-from shardctl.codecs.jpeg import decodes_whole
-from shardctl.geometry import View
+from shardctl.images.codecs import image
+from shardctl.images.codecs.jpeg import decodes_whole
+from shardctl.images.geometry import View
 data = Path(sys.argv[1]).read_bytes()
 for _ in range(5):
     assert not decodes_whole(data)

@@ -10,8 +10,8 @@ from conftest import CROP
 from PIL import Image
 
 import shardctl
-from shardctl.codecs.image import decode
 from shardctl.errors import DatasetError, UsageError
+from shardctl.images.codecs.image import decode
 
 
 def keys(loader: Any) -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from test_loader_objects import SAMPLES, thing, write
 
-from shardctl.codecs import rle
 from shardctl.errors import UsageError
+from shardctl.images.codecs import rle
 
 torch = pytest.importorskip("torch")
 

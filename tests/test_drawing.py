@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marked import CLASSES, DOG, OBJECTS, PERSON, together
 
-from shardctl.codecs.drawing import Annotations, colour_of, draw, draw_classes, draw_mask, draw_objects, objects_line
-from shardctl.codecs.rle import compress
 from shardctl.format.roles import Mask, Objects
+from shardctl.images.codecs.drawing import Annotations, colour_of, draw, draw_classes, draw_mask, draw_objects, objects_line
+from shardctl.images.codecs.rle import compress
 
 SIZE = (200, 100)
 

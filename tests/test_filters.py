@@ -17,9 +17,9 @@ from test_conversion import sums
 from test_duplicates import dropped, keys, saved, scene
 
 import shardctl
-from shardctl.codecs.image import Opened, open_image, upright
-from shardctl.codecs.measures import blur_score, phash, taken_at, uniformity
 from shardctl.errors import Rejection, UsageError
+from shardctl.images.codecs.image import Opened, open_image, upright
+from shardctl.images.codecs.measures import blur_score, phash, taken_at, uniformity
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import judge
 from shardctl.transforms.table import parse_step

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_images import encoded, scene
 
-from shardctl.codecs.image import Decoded, decoded, open_image
-from shardctl.codecs.object_masks import inside
-from shardctl.codecs.resampling import resampled, resampled_mask
 from shardctl.format.roles import Objects
-from shardctl.geometry import Displacement, Pad, View, Warp, apply, inverted
-from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects, moved_together
-from shardctl.outlines import Polygons
+from shardctl.images.codecs.image import Decoded, decoded, open_image
+from shardctl.images.codecs.object_masks import inside
+from shardctl.images.codecs.resampling import resampled, resampled_mask
+from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
+from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_objects, moved_together
+from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
 from shardctl.transforms.table import TRANSFORMS, parse_step

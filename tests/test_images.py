@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from raw_png import png
 
-from shardctl.codecs import image
-from shardctl.codecs.image import Store, decode, decode_mask, open_image, render, to_rgb
 from shardctl.errors import Rejection, UsageError
-from shardctl.geometry import View
+from shardctl.images.codecs import image
+from shardctl.images.codecs.image import Store, decode, decode_mask, open_image, render, to_rgb
+from shardctl.images.geometry import View
 from shardctl.transforms.crop import Crop, RandomResizedCrop
 from shardctl.transforms.flip import HorizontalFlip
 from shardctl.transforms.resize import Resize

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.codecs import backend
 from shardctl.errors import InstallError
 from shardctl.format.manifest import Manifest
+from shardctl.images.codecs import backend
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 

@@ -22,12 +22,12 @@ from test_damaged_images import lossless_jpeg, scene
 from test_forged import read_table, sign, write_table
 
 import shardctl
-from shardctl.codecs import image, jpeg
-from shardctl.codecs.image import Store
-from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.tables import JPEG_KEY, ShardTable
+from shardctl.images.codecs import image, jpeg
+from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.jpeg import jpeg_facts
 
 SIZE = (40, 32)
 """Width and height of all images."""
@@ -192,7 +192,7 @@ def test_nothing_is_asked_of_images_that_are_known_to_be_plain(
 
 REFUSING = """
 import simplejpeg
-from shardctl.codecs import image, jpeg
+from shardctl.images.codecs import image, jpeg
 
 def asked(*_):
     raise AssertionError("a header was asked for")

@@ -153,7 +153,7 @@ def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are left of it."""
-    from shardctl.codecs import image
+    from shardctl.images.codecs import image
 
     monkeypatch.setattr(image, "MAX_PIXELS", 1000)
     sizes = [(900, 1000), (1000, 900)]

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image as Pictures
 
 import shardctl
-from shardctl.codecs import rle
-from shardctl.codecs.object_masks import object_masks
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, image_tensor
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.geometry import apply
-from shardctl.motion import KeepRule, Motion, moved_objects
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.object_masks import object_masks
+from shardctl.images.geometry import apply
+from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
 
 FLOATS = pa.list_(pa.float32())
 OBJECTS = pa.struct(

@@ -19,8 +19,8 @@ from PIL import Image
 from pyarrow import feather
 
 import shardctl
-from shardctl.codecs.image import decode
 from shardctl.errors import DatasetError, UsageError
+from shardctl.images.codecs.image import decode
 
 COLUMNS = pa.schema(
     [
@@ -707,7 +707,7 @@ def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path: Path, c
 def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import simplejpeg
 
-    from shardctl.codecs import image
+    from shardctl.images.codecs import image
 
     ds = shardctl.open(jpegs)
     victim = ds.take([5], decode=False)["image"][0]

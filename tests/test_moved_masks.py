@@ -15,13 +15,13 @@ from PIL import Image
 from test_geometry import TURNING, picture_of
 
 import shardctl
-from shardctl.codecs import rle
-from shardctl.codecs.object_masks import inside, object_masks
-from shardctl.codecs.resampling import resampled_mask
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Objects, Roles
-from shardctl.geometry import View, apply
-from shardctl.motion import CENTRE, KeepRule, Motion
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.object_masks import inside, object_masks
+from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.geometry import View, apply
+from shardctl.images.object_geometry import CENTRE, KeepRule, Motion
 from shardctl.pipeline.annotated import Annotated
 
 SIZE = (80, 70)

@@ -15,9 +15,9 @@ from PIL import Image
 from test_images import scene
 
 import shardctl
-from shardctl.codecs.image import Decoded
-from shardctl.codecs.resampling import resampled
-from shardctl.geometry import Displacement, Pad, Stage, View, Warp
+from shardctl.images.codecs.image import Decoded
+from shardctl.images.codecs.resampling import resampled
+from shardctl.images.geometry import Displacement, Pad, Stage, View, Warp
 from shardctl.recipe import Recipe
 from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
 from shardctl.transforms.warp import affine, perspective, rotation
@@ -146,7 +146,7 @@ def test_an_image_that_is_too_long_for_opencv_is_warped_by_pillow() -> None:
 @pytest.mark.parametrize("size", [(31, 17), (3000, 1700)])
 def test_the_pixels_of_an_image_are_copied_right_and_are_its_own(size: tuple[int, int]) -> None:
     """The second image is larger than the parts in which Pillow has its memory."""
-    from shardctl.codecs.opencv import pixels_of
+    from shardctl.images.codecs.opencv import pixels_of
 
     image = Image.merge("RGB", [Image.linear_gradient("L").rotate(angle).resize(size) for angle in (0, 90, 180)])
     before = image.tobytes()

@@ -18,9 +18,9 @@ from test_pixels import picture, values
 import shardctl
 from shardctl.errors import InstallError, UsageError
 from shardctl.format.roles import Objects
-from shardctl.motion import KeepRule, Motion, moved_objects
-from shardctl.pixels import blur, colour, noise, tables
-from shardctl.pixels.backends import adjust
+from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
+from shardctl.images.pixels import blur, colour, noise, tables
+from shardctl.images.pixels.backends import adjust
 from shardctl.transforms.base import EVERYTHING, ImageTransform
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import parse_step
@@ -152,7 +152,7 @@ def test_opencv_that_is_missing_is_told_before_anything_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    for module in ("shardctl.codecs.opencv", "shardctl.pixels.with_opencv"):
+    for module in ("shardctl.images.codecs.opencv", "shardctl.images.pixels.with_opencv"):
         monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
     with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):

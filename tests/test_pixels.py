@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from shardctl.codecs.resampling import image_of
 from shardctl.errors import InstallError
-from shardctl.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
+from shardctl.images.codecs.resampling import image_of
+from shardctl.images.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
 
 
 def picture(seed: int, width: int = 41, height: int = 29) -> Image.Image:
@@ -198,7 +198,7 @@ def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
 
 def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    for module in ("shardctl.codecs.opencv", "shardctl.pixels.with_opencv"):
+    for module in ("shardctl.images.codecs.opencv", "shardctl.images.pixels.with_opencv"):
         monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
     with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
@@ -207,7 +207,7 @@ def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_opencv_is_close_to_our_own() -> None:
     pytest.importorskip("cv2")
-    from shardctl.pixels import with_opencv
+    from shardctl.images.pixels import with_opencv
 
     limits = {"brightness": 0, "contrast": 2, "saturation": 2, "hue": 12}
     for seed in range(6):

@@ -20,10 +20,10 @@ from test_conversion import images, sums
 from test_untrusted import signed
 
 import shardctl
-from shardctl.codecs import image
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.images.codecs import image
 from shardctl.restoration import Listener, evidence, repairing
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"

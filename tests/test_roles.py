@@ -16,12 +16,12 @@ from PIL import Image as Pictures
 from test_untrusted import signed
 
 import shardctl
-from shardctl.codecs import image as codec
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.names import SHARDS
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 from shardctl.format.tables import ShardTable
+from shardctl.images.codecs import image as codec
 
 HEIGHT, WIDTH = 20, 24
 CLASSES, COLOURS = ("cat", "dog", "owl"), ("black", "white")

@@ -17,10 +17,10 @@ from PIL import Image
 from test_conversion import images
 
 import shardctl
-from shardctl.codecs import image
 from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Role
 from shardctl.format.tables import read_rejects
+from shardctl.images.codecs import image
 from shardctl.inspection.records import record_of_key
 from shardctl.transforms.base import BatchTransform, settings_of
 from shardctl.transforms.records import Records, RejectRow

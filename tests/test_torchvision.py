@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from test_pixels import picture, values
 
-from shardctl.pixels import artefacts, blur, colour, erasing, noise, tables
+from shardctl.images.pixels import artefacts, blur, colour, erasing, noise, tables
 from shardctl.transforms import draws, policies
 from shardctl.transforms.automatic import do
 from shardctl.transforms.picture import Picture

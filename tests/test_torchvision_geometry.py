@@ -133,7 +133,7 @@ def test_random_warps_have_the_same_distribution(step: dict[str, Any], theirs: s
 
 
 def test_five_and_ten_crops(v2: Any) -> None:
-    from shardctl.geometry import View
+    from shardctl.images.geometry import View
     from shardctl.transforms.picture import Picture
     from shardctl.transforms.table import parse_step
 
@@ -151,7 +151,7 @@ def test_an_elastic_field_is_as_strong_and_as_smooth(v2: Any) -> None:
     """Its mean square, and that of the difference of neighbours, over many pixels."""
     import torch
 
-    from shardctl.geometry import Displacement
+    from shardctl.images.geometry import Displacement
 
     torch.manual_seed(3)
     theirs = v2.ElasticTransform(60.0, 3.0).make_params([torch.zeros(3, 400, 400)])["displacement"][0].numpy() * 200

@@ -179,7 +179,7 @@ def undecodable(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copytree(photos, tmp_path / "in")
     victim = sorted((tmp_path / "in").rglob("*.jpg"))[20]
     victim.write_bytes(victim.read_bytes()[:700])
-    monkeypatch.setattr("shardctl.codecs.image.check", lambda opened: None)
+    monkeypatch.setattr("shardctl.images.codecs.image.check", lambda opened: None)
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     return tmp_path / "out", victim.relative_to(tmp_path / "in").as_posix()
 

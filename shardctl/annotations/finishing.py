@@ -17,12 +17,12 @@ from PIL import Image
 from shardctl.annotations.base import BAD
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
-from shardctl.codecs import rle
-from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
-from shardctl.motion import left_of
-from shardctl.outlines import Polygons
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
+from shardctl.images.object_geometry import left_of
+from shardctl.images.polygons import Polygons
 
 Size = tuple[int, int]
 """(width, height)."""

@@ -16,8 +16,8 @@ import numpy as np
 from shardctl.annotations.base import Annotations, Place
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS
-from shardctl.codecs.image import Opened, open_image
 from shardctl.errors import InputError, Rejection
+from shardctl.images.codecs.image import Opened, open_image
 from shardctl.sources.brought import BEGIN_BYTES, begin_of, begins_ahead, is_brought
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, printable

@@ -20,7 +20,6 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import drop
 from shardctl.benchmark.result import BaselineResult
 from shardctl.benchmark.throughput import Throughput
-from shardctl.codecs.image import Store
 from shardctl.engines.inputs import check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, Root, records_read
@@ -33,6 +32,7 @@ from shardctl.format.names import SHARDS
 from shardctl.format.sample import Sample
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, is_written
+from shardctl.images.codecs.image import Store
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Origin, SamplePipeline
 from shardctl.recipe import Recipe, refuse_unnamed_functions

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from shardctl.codecs import backend
+from shardctl.images.codecs import backend
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.version import __version__
 

@@ -423,7 +423,7 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.codecs.sheet import SHEET
+    from shardctl.images.codecs.sheet import SHEET
     from shardctl.report.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
@@ -523,7 +523,7 @@ def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
 
 def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
     """Return a sample for display: images and objects in a few words, the name of a label in brackets after its number."""
-    from shardctl.codecs.drawing import objects_line
+    from shardctl.images.codecs.drawing import objects_line
     from shardctl.inspection.images import is_objects
 
     shown = {name: _image_text(value) for name, value in sample.items()}

@@ -200,7 +200,7 @@ def bars(counts: Sequence[int]) -> str:
 def check_outputs(given: dict[str, Any]) -> None:
     """Raise StorageError if another file is where a sheet or a page is to go."""
     if given["images"] is not None:
-        from shardctl.codecs.sheet import SHEET
+        from shardctl.images.codecs.sheet import SHEET
 
         SHEET.check(Path(given["images"]))
     if given["html"] is not None:

@@ -96,7 +96,7 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
     """Write what is asked for, and return the paths by what they are."""
     written = {}
     if given["html"] is not None or given["images"] is not None:
-        from shardctl.codecs.sheet import SHEET
+        from shardctl.images.codecs.sheet import SHEET
         from shardctl.preview.page import preview_page, preview_sheet
         from shardctl.report.page import write_page
 

@@ -16,7 +16,7 @@ def version_text() -> str:
     packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyarrow", "numpy", "click"))
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
-        from shardctl.codecs import backend, formats
+        from shardctl.images.codecs import backend, formats
 
         name = backend.require_one()
     except InstallError as error:

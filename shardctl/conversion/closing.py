@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs import backend
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.destinations.base import Destination
 from shardctl.conversion.filled import Filled, without_empty
@@ -24,6 +23,7 @@ from shardctl.fingerprint import fingerprint
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED, SHARDS
 from shardctl.format.tables import ShardTable
+from shardctl.images.codecs import backend
 from shardctl.recipe import Recipe
 from shardctl.version import __version__
 
@@ -124,7 +124,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
     if recipe.uses_opencv:
-        from shardctl.codecs import opencv  # an extra
+        from shardctl.images.codecs import opencv  # an extra
 
         versions["opencv"] = opencv.VERSION
     of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())

@@ -12,12 +12,12 @@ import pyarrow as pa
 from shardctl.annotations import AnnotationRule
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import ITEMS, OBJECTS
-from shardctl.codecs import backend
 from shardctl.engines.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Role
 from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.images.codecs import backend
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import build, telling_what_is_done
@@ -51,6 +50,7 @@ from shardctl.errors import BusyError, DatasetError, InputError, StorageError, T
 from shardctl.fingerprint import VERSIONS, difference, fingerprint, fingerprint_parts, only_versions_differ, version_changes
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
+from shardctl.images.codecs import backend
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.recipe import Recipe
 from shardctl.sources import brought

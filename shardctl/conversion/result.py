@@ -21,8 +21,8 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.step_counts import Counts
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
+from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.listing import Listing
-from shardctl.motion import KEPT_SHARE
 from shardctl.recipe import Recipe
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns

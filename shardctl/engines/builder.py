@@ -12,7 +12,6 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.annotations.masks import MASK
-from shardctl.codecs.jpeg import JpegFacts
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
@@ -30,6 +29,7 @@ from shardctl.format.shard import ShardWriter, shard_schema
 from shardctl.format.shard_copy import objects_of
 from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
+from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together

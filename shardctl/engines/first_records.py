@@ -12,7 +12,6 @@ import numpy as np
 from shardctl.annotations.base import AnnotationRule
 from shardctl.annotations.frames import Evidence
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
-from shardctl.codecs.image import Opened, decode_mask, open_image
 from shardctl.engines.image_files import TableImages, is_nothing
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
@@ -20,6 +19,7 @@ from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
+from shardctl.images.codecs.image import Opened, decode_mask, open_image
 from shardctl.pipeline.samples import Origin
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks

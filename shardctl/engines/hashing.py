@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from shardctl.codecs.image import Opened, check, open_image, upright
-from shardctl.codecs.measures import HASH_SIDE, phash
 from shardctl.engines.fetching import Wanted, take
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
+from shardctl.images.codecs.image import Opened, check, open_image, upright
+from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.brought import is_brought
 from shardctl.sources.formats import ranges
 from shardctl.system.processes.progress_slot import Breadcrumb

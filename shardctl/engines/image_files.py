@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.codecs import image
 from shardctl.engines import fetching
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import beside, digest_of, read_beside
@@ -19,6 +18,7 @@ from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
+from shardctl.images.codecs import image
 from shardctl.pipeline.samples import Origin
 from shardctl.sources.brought import is_brought
 from shardctl.system.processes.progress_slot import Breadcrumb

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.codecs.image import open_image
-from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import DatasetError
 from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
+from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.pipeline.samples import Shape
 from shardctl.system.text import printable
 

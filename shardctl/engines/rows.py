@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.codecs.jpeg import JpegFacts
 from shardctl.format.shard import ShardWriter
+from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Made
 from shardctl.system.processes.progress_slot import Breadcrumb

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.codecs.image import open_image
 from shardctl.engines.image_files import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import records_of
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
-from shardctl.geometry import Size
+from shardctl.images.codecs.image import open_image
+from shardctl.images.geometry import Size
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.values import UnfitValue, plain_value

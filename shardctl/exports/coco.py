@@ -20,7 +20,6 @@ import numpy as np
 
 from shardctl.annotations.coco.categories import mirrored_points
 from shardctl.annotations.objects import ITEMS
-from shardctl.codecs import rle
 from shardctl.errors import InputError
 from shardctl.exports.base import Column, Part, Place, Progress, Written
 from shardctl.exports.loose_files import writing
@@ -42,7 +41,8 @@ from shardctl.exports.marked import (
 from shardctl.exports.source import Source
 from shardctl.format.json_values import dumps
 from shardctl.format.roles import Objects
-from shardctl.outlines import Polygons
+from shardctl.images.codecs import rle
+from shardctl.images.polygons import Polygons
 from shardctl.sources.exported import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 from shardctl.system.text import counted

@@ -71,7 +71,7 @@ class Recoding:
 
 def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
     """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
-    from shardctl.codecs.image import Store  # Pillow, which datasets without images do not need
+    from shardctl.images.codecs.image import Store  # Pillow, which datasets without images do not need
 
     store = Store.parse(form)
 

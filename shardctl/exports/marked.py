@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs.image import open_image
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
@@ -23,6 +22,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.format.json_values import to_json
 from shardctl.format.roles import Objects
+from shardctl.images.codecs.image import open_image
 from shardctl.sources.exported import Field
 from shardctl.system.text import counted
 

@@ -1,6 +1,6 @@
 """What is recorded of JPEG images whose original bytes are kept: which are plain, and how many take longer to decode.
 
-docs/format.md, section 2, `shards.arrow`. This is the record alone; shardctl.codecs.jpeg finds what goes into it.
+docs/format.md, section 2, `shards.arrow`. This is the record alone; shardctl.images.codecs.jpeg finds what goes into it.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.codecs import image
-from shardctl.codecs.drawing import name_of
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
+from shardctl.images.codecs import image
+from shardctl.images.codecs.drawing import name_of
 
 
 def facts_of(data: bytes | None) -> dict[str, Any]:

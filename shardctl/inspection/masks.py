@@ -90,7 +90,7 @@ class _MaskTally:
 
     def add(self, value: pa.Array) -> None:
         """Count the pixels of a mask: an array of one value."""
-        from shardctl.codecs.image import decode_mask
+        from shardctl.images.codecs.image import decode_mask
 
         if isinstance(value.type, pa.FixedShapeTensorType):
             numbers = value.to_numpy_ndarray()[0]

@@ -307,7 +307,7 @@ def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.
 
 
 def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
-    from shardctl.codecs.image import open_image  # loads the decoders, which most datasets never need here
+    from shardctl.images.codecs.image import open_image  # loads the decoders, which most datasets never need here
 
     head = data.slice(0, min(HEAD_BYTES, data.size)).to_pybytes()
     parts = [head] if head.startswith(b"\xff\xd8") else []

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.codecs.image import Store
 from shardctl.errors import StorageError
+from shardctl.images.codecs.image import Store
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import is_encoded_image, is_objects, plain_objects
 from shardctl.system.files import make_folder, naming_the_path

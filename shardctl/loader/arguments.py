@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.motion import CENTRE
+from shardctl.images.object_geometry import CENTRE
 from shardctl.system.arguments import real_number, whole_number
 from shardctl.transforms.resize import Resize
 from shardctl.transforms.settings import Sides

@@ -21,15 +21,15 @@ from shardctl.annotations.base import BAD, AnnotationRule
 from shardctl.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
-from shardctl.codecs import rle
-from shardctl.codecs.image import MAX_PIXELS, Opened, open_image
-from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.sample import Sample
-from shardctl.geometry import Size, Stage
-from shardctl.motion import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import MAX_PIXELS, Opened, open_image
+from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.geometry import Size, Stage
+from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
 from shardctl.pipeline.sizes import value_size
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import describe

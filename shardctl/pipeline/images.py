@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from shardctl.codecs import image
-from shardctl.codecs.image import Opened
+from shardctl.images.codecs import image
+from shardctl.images.codecs.image import Opened
 from shardctl.recipe import Recipe
 from shardctl.transforms.base import Rng
 from shardctl.transforms.picture import Picture, resampling_by

@@ -16,14 +16,14 @@ from PIL import Image
 from shardctl.annotations.base import AnnotationRule
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.annotations.objects import ANNOTATED
-from shardctl.codecs import image
-from shardctl.codecs.image import Opened, Pixels, Store
-from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
 from shardctl.format.sample import Sample
-from shardctl.motion import KeepRule
+from shardctl.images.codecs import image
+from shardctl.images.codecs.image import Opened, Pixels, Store
+from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
+from shardctl.images.object_geometry import KeepRule
 from shardctl.pipeline.annotated import Annotated, Waiting
 from shardctl.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps

@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.annotations import AnnotationRule
-from shardctl.codecs import backend
-from shardctl.codecs.image import Store
 from shardctl.conversion.columns import known_layout, renamed
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.kinds import settle_kind
@@ -35,6 +33,8 @@ from shardctl.errors import InputError, TypesDifferError, UsageError
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
+from shardctl.images.codecs import backend
+from shardctl.images.codecs.image import Store
 from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files

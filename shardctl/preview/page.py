@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from shardctl.codecs.image import Pixels
-from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg
+from shardctl.images.codecs.image import Pixels
+from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import facts_of
 from shardctl.preview.facts import (

@@ -54,7 +54,7 @@ class Converter:
         """Return a stored image (height, width, 3) or mask (height, width), resized."""
         if not self._resizes:
             return values
-        from shardctl.codecs.image import nearest, resample
+        from shardctl.images.codecs.image import nearest, resample
 
         size = self._transforms.resized_view(values.shape[1], values.shape[0]).size
         return nearest(values, size) if self._is_mask else resample(values, size)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.codecs import image
 from shardctl.errors import Rejection
 from shardctl.format.roles import Roles
+from shardctl.images.codecs import image
 from shardctl.reader.column import Column
 
 HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.codecs import rle
 from shardctl.format.roles import Objects
-from shardctl.motion import KeepRule, Motion, MovedMasks, PixelMask, Seen, columns_seen, left_of
-from shardctl.outlines import Polygons, stretches
+from shardctl.images.codecs import rle
+from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, Seen, columns_seen, left_of
+from shardctl.images.polygons import Polygons, stretches
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
 from shardctl.reader.lists import is_missing, numbers_of
@@ -149,8 +149,8 @@ class Marked:
     def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too little can be seen.
 
-        It is what shardctl.motion does in a conversion, for all samples of a batch at once, and by the same rules. A point
-        outside is no longer there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
+        It is what images/object_geometry.py does in a conversion, for all samples of a batch at once, and by the same rules. A
+        point outside is no longer there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
         """
         owners = self.owners
         of_object = moves.at(owners)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError
-from shardctl.geometry import Size
+from shardctl.images.geometry import Size
 from shardctl.reader.convert import Views
 from shardctl.reader.gather import Indices
 from shardctl.reader.transforms import Transforms

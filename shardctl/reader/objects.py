@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardctl.codecs.image import open_image
-from shardctl.codecs.jpeg import plain_size
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.geometry import Size
-from shardctl.motion import KeepRule
+from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.jpeg import plain_size
+from shardctl.images.geometry import Size
+from shardctl.images.object_geometry import KeepRule
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located
 from shardctl.reader.locate import DamagedValues, Wanted

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.codecs import image
-from shardctl.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.errors import DatasetError, Rejection, ShardctlError
 from shardctl.format.roles import Mask
+from shardctl.images.codecs import image
+from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
 from shardctl.reader.gather import Bytes, Located, in_array

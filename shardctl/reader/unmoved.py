@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs.image import open_image
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Tokens
-from shardctl.geometry import Size
+from shardctl.images.codecs.image import open_image
+from shardctl.images.geometry import Size
 from shardctl.reader.column import Column
 from shardctl.reader.gatherer import Gatherer, columns_of
 from shardctl.reader.shards import Indices, Shards

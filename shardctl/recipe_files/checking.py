@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError
-from shardctl.geometry import Size
+from shardctl.images.geometry import Size
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
 from shardctl.system.text import printable

@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shardctl.codecs.drawing import objects_line
 from shardctl.format.names import REJECTS
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
+from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.blocks import Record, some_records
 from shardctl.inspection.images import is_objects
 from shardctl.inspection.masks import mask_statistics

@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy.typing as npt
 
-from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, counted_name, draw, draw_classes, objects_line
-from shardctl.codecs.image import Pixels, decode_mask
-from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.errors import Rejection
 from shardctl.format.roles import Mask, Objects
+from shardctl.images.codecs.drawing import (
+    Annotations,
+    colour_of,
+    counted_categories,
+    counted_name,
+    draw,
+    draw_classes,
+    objects_line,
+)
+from shardctl.images.codecs.image import Pixels, decode_mask
+from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import is_encoded_image, is_objects
 from shardctl.report.page import Html, text

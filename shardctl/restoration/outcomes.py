@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.conversion.commit import done_of
 from shardctl.engines.builder import jpegs_of
 from shardctl.engines.job import Job, Planned, ShardPlace
@@ -23,6 +22,7 @@ from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import NO_COUNTS, Seen
+from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.restoration.results import Lost
 from shardctl.system.files import FileFacts
 from shardctl.system.text import printable

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.conversion.draft import SMALLEST_SHARD_ROWS, shards_of
 from shardctl.conversion.options import Options
 from shardctl.conversion.whole import refuse_lost_files
@@ -26,6 +25,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
 from shardctl.format.update_state import ShardCounts
+from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.order import Permutation
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
 from shardctl.system.files import free_bytes

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import InputError, UsageError
 from shardctl.filtering import matching
@@ -25,6 +24,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.stored import ShardUnits, possible_names
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
+from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.stream import Selection
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from shardctl.format.roles import PLACES, Plain, Role
-from shardctl.geometry import Size
+from shardctl.images.geometry import Size
 from shardctl.sources.first_values import are_of_size, members_of, name_images, show_annotations, show_images, tell_places
 from shardctl.sources.labels import some
 

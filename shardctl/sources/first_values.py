@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.codecs.image import OTHER_SUFFIXES, SUFFIXES, open_image
 from shardctl.errors import Rejection
-from shardctl.geometry import Size
+from shardctl.images.codecs.image import OTHER_SUFFIXES, SUFFIXES, open_image
+from shardctl.images.geometry import Size
 
 _SEPARATED = re.compile(r"[\s,;:|]+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.geometry import BLACK, Colour, Matrix, Size
-from shardctl.pixels import blur, colour, tables
-from shardctl.pixels.blending import mix
+from shardctl.images.geometry import BLACK, Colour, Matrix, Size
+from shardctl.images.pixels import blur, colour, tables
+from shardctl.images.pixels.blending import mix
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.policies import (

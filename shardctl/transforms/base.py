@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.codecs.resampling import Raster, image_of
 from shardctl.errors import Rejection
 from shardctl.format.roles import Role
 from shardctl.format.sample import Sample
-from shardctl.geometry import Look, Size
+from shardctl.images.codecs.resampling import Raster, image_of
+from shardctl.images.geometry import Look, Size
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.records import BatchRun
 from shardctl.transforms.settings import Settings

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.codecs.resampling import Raster
-from shardctl.pixels import blur
-from shardctl.pixels.backends import BLURS, blurrer
+from shardctl.images.codecs.resampling import Raster
+from shardctl.images.pixels import blur
+from shardctl.images.pixels.backends import BLURS, blurrer
 from shardctl.transforms.base import RasterTransform, Rng, between
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Optional, SettingError, Span, Whole, Word, setting

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.codecs.resampling import Raster, image_of
-from shardctl.pixels import colour
-from shardctl.pixels.backends import ADJUSTERS, adjuster
+from shardctl.images.codecs.resampling import Raster, image_of
+from shardctl.images.pixels import colour
+from shardctl.images.pixels.backends import ADJUSTERS, adjuster
 from shardctl.transforms.base import RasterTransform, Rng, between, drawn
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.draws import jitter, order, whole

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardctl.geometry import Size
+from shardctl.images.geometry import Size
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Numbers, Optional, Report, SettingError, setting

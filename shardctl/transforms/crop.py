@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardctl.geometry import BLACK, Colour, Look, Pad, Size, cover
+from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover
 from shardctl.transforms.base import ImageTransform, Rng, ViewTransform
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import Fill, Sides, Span, Whole, setting

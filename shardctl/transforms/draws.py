@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shardctl.geometry import Size
-from shardctl.pixels.erasing import Rectangle
+from shardctl.images.geometry import Size
+from shardctl.images.pixels.erasing import Rectangle
 from shardctl.transforms.base import between
 
 Span = tuple[float, float]

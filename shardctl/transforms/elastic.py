@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardctl.geometry import BLACK, Colour, Displacement
+from shardctl.images.geometry import BLACK, Colour, Displacement
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import Fill, Number, setting

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from shardctl.geometry import BLACK, Colour
-from shardctl.pixels import erasing
+from shardctl.images.geometry import BLACK, Colour
+from shardctl.images.pixels import erasing
 from shardctl.transforms.base import PixelTransform, Rng
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.draws import rectangle

@@ -9,9 +9,9 @@ from functools import cache
 
 from PIL import Image
 
-from shardctl.codecs.image import Opened, upright
-from shardctl.codecs.measures import SHARPNESS_SIDE
 from shardctl.errors import Rejection
+from shardctl.images.codecs.image import Opened, upright
+from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.transforms.base import Transform
 from shardctl.transforms.limits import shown_beside
 from shardctl.transforms.settings import SettingError

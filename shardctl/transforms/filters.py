@@ -7,8 +7,8 @@ import dataclasses
 from datetime import date, datetime, time
 from typing import Any, ClassVar
 
-from shardctl.codecs.image import Opened
-from shardctl.codecs.measures import blur_score, taken_at, uniformity
+from shardctl.images.codecs.image import Opened
+from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
 from shardctl.transforms.filter import Decoded, Filter
 from shardctl.transforms.settings import Kind, Number, Optional, SettingError, Whole, Word, setting
 

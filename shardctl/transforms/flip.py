@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardctl.geometry import Look
+from shardctl.images.geometry import Look
 from shardctl.transforms.base import Rng, ViewTransform, drawn
 from shardctl.transforms.settings import PROBABILITY, setting
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.pixels import artefacts, noise
+from shardctl.images.pixels import artefacts, noise
 from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.draws import whole
 from shardctl.transforms.settings import Number, Span, WholeSpan, setting

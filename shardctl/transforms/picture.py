@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from shardctl.codecs import resampling
-from shardctl.codecs.image import Decoded, Pixels
-from shardctl.codecs.resampling import Field, Raster, image_of, size_of
-from shardctl.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
+from shardctl.images.codecs import resampling
+from shardctl.images.codecs.image import Decoded, Pixels
+from shardctl.images.codecs.resampling import Field, Raster, image_of, size_of
+from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 
 PILLOW, OPENCV = "pillow", "opencv"
 
@@ -43,7 +43,7 @@ _PILLOW = _Pillow()
 def resampling_by(backend: str) -> Resampler:
     """Return what resamples images: PILLOW, or OPENCV. Raises InstallError where OpenCV is wanted and is not there."""
     if backend == OPENCV:
-        from shardctl.codecs import opencv
+        from shardctl.images.codecs import opencv
 
         return opencv
     return _PILLOW

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardctl.geometry import Size
+from shardctl.images.geometry import Size
 from shardctl.transforms.draws import whole
 
 Operation = tuple[str, float]

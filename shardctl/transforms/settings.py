@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
-from shardctl.geometry import Colour, Size
+from shardctl.images.geometry import Colour, Size
 
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""

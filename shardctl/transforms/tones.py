@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.pixels import tables
+from shardctl.images.pixels import tables
 from shardctl.transforms.base import Rng
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Whole, setting

@@ -1,7 +1,7 @@
 """Turning, shearing and bending an image by a matrix. Formulas and settings are those of torchvision's v2.
 
 Steps take the nearest pixels by default where torchvision's do; with `bilinear`, the resampling is one with the crops and
-resizes around it, and images that become smaller are reduced with care (codecs/resampling.py).
+resizes around it, and images that become smaller are reduced with care (images/codecs/resampling.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardctl.geometry import BLACK, Colour, Matrix, Size, View, Warp, apply, bounds, corners, moving
+from shardctl.images.geometry import BLACK, Colour, Matrix, Size, View, Warp, apply, bounds, corners, moving
 from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Fill, Flag, Number, Numbers, Span, Word, setting

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.codecs import rle
 from shardctl.format.roles import Objects, Roles
+from shardctl.images.codecs import rle
 from shardctl.reader.column import Column
 from shardctl.reader.marked import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
 from shardctl.system.text import counted

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.codecs import image
-from shardctl.codecs.image import Store
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Mask, Objects, Role
 from shardctl.format.sample import Sample
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
+from shardctl.images.codecs import image
+from shardctl.images.codecs.image import Store
 from shardctl.system.text import printable
 from shardctl.transforms.values import (
     UnfitValue,

@@ -11,8 +11,8 @@ from making import box, coco_file, converted, photo, photos, rejects, samples
 import shardctl
 from shardctl.annotations import json_parts
 from shardctl.annotations.coco.categories import mirrored_points
-from shardctl.codecs import rle
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.images.codecs import rle
 
 
 @pytest.fixture

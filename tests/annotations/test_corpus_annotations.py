@@ -10,7 +10,7 @@ import pytest
 from making import converted, rejects, samples
 
 import shardctl
-from shardctl.codecs import rle
+from shardctl.images.codecs import rle
 
 pytestmark = pytest.mark.corpus
 

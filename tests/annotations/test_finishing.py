@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardctl.annotations import finishing
-from shardctl.codecs import rle
-from shardctl.codecs.image import turned
 from shardctl.errors import Rejection
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import turned
 
 PLAIN = {"width": None, "height": None, "relative": False, "frame": "auto", "boxes": "keep"}
 

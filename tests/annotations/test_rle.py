@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from shardctl.codecs import rle
+from shardctl.images.codecs import rle
 
 MASKS = arrays.arrays(bool, arrays.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12))
 

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.codecs import rle
 from shardctl.format.keys import key_of_member
+from shardctl.images.codecs import rle
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[2] / ".interop"))
 READERS = Path(__file__).parent / "readers"

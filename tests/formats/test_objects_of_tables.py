@@ -13,8 +13,8 @@ from pyarrow import parquet
 from test_unmoved import FLIP, GREY, PHOTO, png, stored
 
 import shardctl
-from shardctl.codecs import rle
 from shardctl.errors import InputError, UsageError
+from shardctl.images.codecs import rle
 
 NUMBERS = pa.list_(pa.list_(pa.float64()))
 HALVED: dict[str, Any] = {**FLIP, "transform": [{"name": "resize", "size": "4x3"}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardctl.codecs import rle
+from shardctl.images.codecs import rle
 from shardctl.system.text import counted
 
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from shardctl.codecs.image import SNIFF_BYTES, is_image
 from shardctl.errors import InstallError, Rejection
+from shardctl.images.codecs.image import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
 from shardctl.sources.formats.containers import NOTHING_DECLARED, too_large, types_beside

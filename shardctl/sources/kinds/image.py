@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.codecs import image
 from shardctl.format.sample import Sample
+from shardctl.images.codecs import image
 from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, TEXT_SUFFIXES, Reading

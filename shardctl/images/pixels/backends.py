@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image
 
-from shardctl.codecs.resampling import Raster, image_of
-from shardctl.pixels import blur
-from shardctl.pixels.colour import hue, hue_of_pillow, saturation
-from shardctl.pixels.tables import brightness, contrast
+from shardctl.images.codecs.resampling import Raster, image_of
+from shardctl.images.pixels import blur
+from shardctl.images.pixels.colour import hue, hue_of_pillow, saturation
+from shardctl.images.pixels.tables import brightness, contrast
 
 Adjustment = tuple[str, float]
 """brightness, contrast, saturation or hue, and the factor; for the hue the part of the circle."""
@@ -40,7 +40,7 @@ def adjust_as_pillow(raster: Raster, adjustments: Sequence[Adjustment]) -> Image
 def adjuster(backend: str) -> Adjust:
     """Return what adjusts colours. Raises InstallError where OpenCV is wanted and is not there."""
     if backend == "opencv":
-        from shardctl.pixels import with_opencv
+        from shardctl.images.pixels import with_opencv
 
         return with_opencv.adjust
     return adjust_as_pillow if backend == "pillow" else adjust
@@ -49,7 +49,7 @@ def adjuster(backend: str) -> Adjust:
 def blurrer(backend: str) -> Blur:
     """Return what blurs. Raises InstallError where OpenCV is wanted and is not there."""
     if backend == "opencv":
-        from shardctl.pixels import with_opencv
+        from shardctl.images.pixels import with_opencv
 
         return with_opencv.gaussian_blur
     return _blur

@@ -1,7 +1,7 @@
 """Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in docs/images.md.
 
 Speed (docs/performance.md): JPEG is decoded by libjpeg at the smallest scale that still has twice the pixels that the
-output needs (`draft`), and the crop is resampled straight out of it (codecs/resampling.py), each pixel touched once.
+output needs (`draft`), and the crop is resampled straight out of it (images/codecs/resampling.py), each pixel touched once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from shardctl.codecs import backend
-from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
-from shardctl.codecs.jpeg import decode_lossless, decodes_whole, is_lossless
-from shardctl.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.errors import Rejection, UsageError
-from shardctl.geometry import Look, Size, View
+from shardctl.images.codecs import backend
+from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
+from shardctl.images.codecs.jpeg import decode_lossless, decodes_whole, is_lossless
+from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
+from shardctl.images.geometry import Look, Size, View
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""

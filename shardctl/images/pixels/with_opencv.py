@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.codecs.opencv import Pixels, pixels_of  # it says what to do where OpenCV is missing
-from shardctl.codecs.resampling import Raster
-from shardctl.pixels.blur import gaussian_weights
-from shardctl.pixels.tables import blend_table
+from shardctl.images.codecs.opencv import Pixels, pixels_of  # it says what to do where OpenCV is missing
+from shardctl.images.codecs.resampling import Raster
+from shardctl.images.pixels.blur import gaussian_weights
+from shardctl.images.pixels.tables import blend_table
 
 import cv2  # isort: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
-from shardctl.pixels.blending import blend
+from shardctl.images.pixels.blending import blend
 
 STRIP = 40 * 1024
 """Values that are worked on at a time: their intermediate results stay in the processor's cache."""

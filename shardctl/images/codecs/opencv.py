@@ -12,10 +12,19 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.codecs import resampling
-from shardctl.codecs.resampling import WARP_DENSITY, Field, Raster, box_in_pixels, image_of, size_of, smoothing, warp_source
 from shardctl.errors import InstallError
-from shardctl.geometry import Displacement, Matrix, Pad, Size, Stage, View, Warp, moving
+from shardctl.images.codecs import resampling
+from shardctl.images.codecs.resampling import (
+    WARP_DENSITY,
+    Field,
+    Raster,
+    box_in_pixels,
+    image_of,
+    size_of,
+    smoothing,
+    warp_source,
+)
+from shardctl.images.geometry import Displacement, Matrix, Pad, Size, Stage, View, Warp, moving
 
 try:
     import cv2

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from shardctl.codecs.image import Opened, png_metadata
+from shardctl.images.codecs.image import Opened, png_metadata
 
 MEASURED_SIDE = 256
 """Short side, in pixels, at which sharpness and contrast are measured: they depend on the size of what is looked at."""

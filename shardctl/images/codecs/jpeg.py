@@ -1,7 +1,7 @@
 """JPEG to RGB by libjpeg-turbo, straight into a buffer: 1.6 times as fast as Pillow-SIMD with the same pixels.
 
 Only for what both decode alike, and for losslessly coded JPEG, which most builds of Pillow cannot read. Everything else,
-and every fault, is left to `shardctl.codecs.image` and its rules.
+and every fault, is left to `shardctl.images.codecs.image` and its rules.
 """
 
 from __future__ import annotations

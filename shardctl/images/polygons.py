@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, bounds
+from shardctl.images.geometry import Box, bounds
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

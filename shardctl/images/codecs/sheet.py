@@ -11,8 +11,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
-from shardctl.geometry import Size, View
+from shardctl.images.codecs.image import MAX_PIXELS, Pixels, open_image, render
+from shardctl.images.geometry import Size, View
 from shardctl.system.output_files import Form
 
 SHEET = Form("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.codecs import rle
+from shardctl.images.codecs import rle
 
 
 def object_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> npt.NDArray[np.uint8]:

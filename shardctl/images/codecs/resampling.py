@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from shardctl.geometry import (
+from shardctl.images.geometry import (
     Box,
     Displacement,
     Matrix,

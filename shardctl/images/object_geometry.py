@@ -16,8 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted, moving, scaling
-from shardctl.outlines import Polygons
+from shardctl.images.geometry import (
+    Box,
+    Displacement,
+    Matrix,
+    Size,
+    Stage,
+    Warp,
+    apply,
+    bounds,
+    corners,
+    inverted,
+    moving,
+    scaling,
+)
+from shardctl.images.polygons import Polygons
 
 Numbers = npt.NDArray[np.float64]
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, features
 
-from shardctl.codecs import rle
-from shardctl.codecs.image import MAX_PIXELS, Pixels, nearest
 from shardctl.format.roles import Mask, Objects
-from shardctl.geometry import Size
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import MAX_PIXELS, Pixels, nearest
+from shardctl.images.geometry import Size
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""

@@ -1,0 +1,1 @@
+"""Pixels and geometry: decode, encode, resample, draw, move boxes along."""
