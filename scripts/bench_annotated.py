@@ -75,7 +75,7 @@ def compare(
 
 def reading(path: Path) -> tuple[float, float]:
     """Return the processor seconds that it takes to read a COCO file, and to parse it by json.loads: the best of three."""
-    from shardctl.annotations.coco.reading import read_file
+    from shardctl.sources.annotations.coco.reading import read_file
 
     class Anywhere:
         def below(self, _: Path) -> None:

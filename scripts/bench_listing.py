@@ -142,9 +142,9 @@ def unused(files: int, folders: int, runs: int) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from shardctl.annotations.listed import Images
-    from shardctl.annotations.unused import Unused, warnings_of_unused
-    from shardctl.sources.labels import hash_names
+    from shardctl.sources.annotations.listed import Images
+    from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+    from shardctl.sources.label_table import hash_names
     from shardctl.sources.walk import walk
 
     names = [f"class_{number:05d}" for number in range(folders)]

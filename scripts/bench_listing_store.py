@@ -26,8 +26,8 @@ from object_server import ObjectServer
 
 from shardctl.listing import LabelRule, list_files
 from shardctl.recipe import Recipe
-from shardctl.sources import brought, buckets
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.remote import buckets, remote_files
 from shardctl.system.remote_paths import path_of
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Stored
@@ -83,10 +83,10 @@ def measure(store: Any, url: str) -> None:
 
     began = time.perf_counter()
     report("a bare listing", sum(len(page) for page in store.pages("in/")), began)
-    with brought.in_use(), tempfile.TemporaryDirectory() as scratch:
+    with remote_files.in_use(), tempfile.TemporaryDirectory() as scratch:
         began, roots = time.perf_counter(), [path_of(url)]
-        brought.holds(roots[0])
-        report("listed in parallel, kept", len(brought.keys_of(roots[0])), began)
+        remote_files.holds(roots[0])
+        report("listed in parallel, kept", len(remote_files.keys_of(roots[0])), began)
         reading = Recipe.reading_of({"kind": "image"})
         table = Path(scratch, "listing.arrow")
         listing = list_files(roots, KINDS["image"], reading, LabelRule.parse("folder"), table, lambda _: None)

@@ -27,7 +27,7 @@ from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
-from shardctl.sources.brought import is_brought
+from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s

@@ -15,8 +15,8 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.listing import CHUNK_ROWS, LabelRule, Listing
-from shardctl.sources.formats.restored import name_in_records
-from shardctl.sources.labels import SideTable, some
+from shardctl.sources.formats.export_reader import name_in_records
+from shardctl.sources.label_table import SideTable, some
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
 from shardctl.splitting import SplitRule, export_of

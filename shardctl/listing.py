@@ -18,22 +18,31 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hint_of_format, parse_source, read_annotations
-from shardctl.annotations.base import Place
-from shardctl.annotations.counting import said_of_annotations
-from shardctl.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.annotations.listed import Images
-from shardctl.annotations.objects import OBJECTS
-from shardctl.annotations.unused import Unused, warnings_of_unused
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import open_table
-from shardctl.sources import brought, labels
-from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
+from shardctl.sources import label_table
+from shardctl.sources.annotations import (
+    AnnotationRule,
+    Annotations,
+    Inputs,
+    Source,
+    hint_of_format,
+    parse_source,
+    read_annotations,
+)
+from shardctl.sources.annotations.base import Place
+from shardctl.sources.annotations.counting import said_of_annotations
+from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
+from shardctl.sources.annotations.listed import Images
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
 from shardctl.sources.kinds.image import is_unnamed
-from shardctl.sources.labels import SideTable, some
+from shardctl.sources.label_table import SideTable, some
+from shardctl.sources.remote import remote_files
+from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
 from shardctl.system.files import naming_the_path
@@ -43,7 +52,7 @@ from shardctl.system.text import counted, first_repeated, printable
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
 
-SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in labels.SIDECAR_NAMES)
+SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 
 LISTING_SCHEMA = pa.schema(
     [
@@ -275,7 +284,7 @@ def list_files(
         raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
-            listing.side = labels.load(side_files, rule.drop, reading.null_values)
+            listing.side = label_table.load(side_files, rule.drop, reading.null_values)
         except InputError as error:
             hint = hint_of_format(rule.file) if rule.file is not None else ""
             if hint:
@@ -297,7 +306,7 @@ def list_files(
     if rule.annotations:
         _annotate(listing, rule)
     if listing.annotations:
-        from shardctl.annotations.frames import settled  # it reads images, and most conversions have no annotations
+        from shardctl.sources.annotations.frames import settled  # it reads images, and most conversions have no annotations
 
         frame = rule.annotation_rule.frame
         listing.annotations = [settled(each, frame, listing.places_of) for each in listing.annotations]
@@ -312,13 +321,13 @@ def list_files(
 def _walked(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield the files under the sources; where these are on a store, what must be looked into is fetched ahead."""
     files = walk(roots, notice)
-    if not any(map(brought.is_brought, roots)):
+    if not any(map(remote_files.is_brought, roots)):
         return files
 
     def looked_into(file: FoundFile) -> str | None:
-        return file.opened if is_unnamed(file) and brought.is_brought(file.opened) else None
+        return file.opened if is_unnamed(file) and remote_files.is_brought(file.opened) else None
 
-    return brought.begins_ahead(files, looked_into)
+    return remote_files.begins_ahead(files, looked_into)
 
 
 def _annotate(listing: Listing, rule: LabelRule) -> None:
@@ -385,7 +394,7 @@ def wanted_files(
 
 
 def _is_sidecar(file: FoundFile) -> bool:
-    return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
+    return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in label_table.SIDECAR_NAMES
 
 
 def _listing_batch(
@@ -401,7 +410,7 @@ def _listing_batch(
         place = _group_of(path, place_on_disk, folder, splits) if form is Form.MANY else Group(folder, "")
         group.append(groups.setdefault(place, len(groups)))
     _refuse_two_forms(forms)
-    hashes = labels.hash_names(paths)
+    hashes = label_table.hash_names(paths)
     errors = [fault.error if fault else None for fault in faults] if any(faults) else faults
     messages = [fault.message if fault else None for fault in faults] if any(faults) else faults
     columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
@@ -457,7 +466,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
 
 def _nothing_in(file: Path) -> str:
     """Say what a file is that has no records."""
-    if not brought.version_of(str(file))[0]:
+    if not remote_files.version_of(str(file))[0]:
         return "is empty"
     return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
 
@@ -497,7 +506,7 @@ def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collecti
 
 
 def _refuse_repeated_paths(listing: Listing) -> None:
-    count, few = labels.repeated(listing.hashes, listing.paths_at)
+    count, few = label_table.repeated(listing.hashes, listing.paths_at)
     if count:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
@@ -508,9 +517,9 @@ def _refuse_repeated_paths(listing: Listing) -> None:
     lower = np.empty(len(listing), np.uint64)
     place = 0
     for batch in listing.table.select(["path"]).to_batches():
-        lower[place : place + batch.num_rows] = labels.hash_names(_lower(batch.column(0).to_pylist()))
+        lower[place : place + batch.num_rows] = label_table.hash_names(_lower(batch.column(0).to_pylist()))
         place += batch.num_rows
-    alike, _ = labels.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
+    alike, _ = label_table.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
     if alike:
         differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
         listing.notices.append(
@@ -521,7 +530,7 @@ def _refuse_repeated_paths(listing: Listing) -> None:
 def _common_source(roots: list[Path]) -> str:
     """Return the path that contains all sources, as a shell takes it: relative if they were given so."""
     absolute = os.path.commonpath([place_of(root) for root in roots])
-    if brought.is_brought(absolute):
+    if remote_files.is_brought(absolute):
         return shlex.quote(printable(absolute))
     given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
     return shlex.quote(printable(given))

@@ -21,9 +21,9 @@ from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.format.lazy_folder.files import copy_file
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
-from shardctl.sources import brought
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.remote import remote_files
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.pool import Limits
@@ -73,14 +73,14 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
-    brought.bring_all(listing.opened(row) for row in rows)
+    remote_files.bring_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
         if not row["error"]:
             path = Path(listing.opened(row)).resolve()
             # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
             place = folder / f"{number:06d}-{path.name[-60:]}"
-            if brought.is_brought(path):
-                copy_file(brought.local_path(path), place)  # what was brought is not there for long
+            if remote_files.is_brought(path):
+                copy_file(remote_files.local_path(path), place)  # what was brought is not there for long
             else:
                 place.symlink_to(path)
     return Inputs(len(listing), settings)

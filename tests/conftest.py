@@ -21,7 +21,7 @@ from object_stores import azurite, bucket, container, object_server, started_ser
 
 import shardctl
 from shardctl.cli import run
-from shardctl.demo import make_demo
+from shardctl.sources.demo import make_demo
 from shardctl.system.machine import usable_cores
 
 FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))

@@ -19,7 +19,7 @@ from shardctl.conversion import converting
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.sources import labels
+from shardctl.sources import label_table
 from shardctl.sources.boxes import (
     IMAGE_WORDS,
     LABEL_WORDS,
@@ -204,7 +204,7 @@ def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -
     with pytest.raises(InputError) as caught:
         notices_of(source, tmp_path / "out")
     page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
-    for name in labels.FILE_COLUMNS:
+    for name in label_table.FILE_COLUMNS:
         assert name in str(caught.value)
         assert f"`{name}`" in page
 
@@ -518,7 +518,7 @@ def one_bit(names: Iterable[str]) -> Any:
 
 
 def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "hash_names", one_bit)
+    monkeypatch.setattr(label_table, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
     order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
     (source / "labels.csv").write_text("filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order))
@@ -528,8 +528,8 @@ def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: 
 
 
 def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "hash_names", one_bit)
-    monkeypatch.setattr(labels, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(label_table, "hash_names", one_bit)
+    monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
     with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
         notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
@@ -669,7 +669,7 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
 ) -> None:
     """Whether they are found out together or chunks apart, and whichever comes first."""
 
-    monkeypatch.setattr(labels, "TYPED_AT_ONCE", 1)
+    monkeypatch.setattr(label_table, "TYPED_AT_ONCE", 1)
     for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
         put = [{"a": [{"b": value}] if nested else value} for value in values]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))

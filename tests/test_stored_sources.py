@@ -31,8 +31,8 @@ from pyarrow import parquet
 import shardctl
 from shardctl.conversion.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
-from shardctl.sources import brought, buckets, local_copies
-from shardctl.sources.local_copies import LocalCopies
+from shardctl.sources.remote import buckets, object_cache, remote_files
+from shardctl.sources.remote.object_cache import LocalCopies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
 from shardctl.system.stores import open_store
@@ -51,7 +51,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
-    brought.leave()
+    remote_files.leave()
 
 
 def put(url: str, folder: Path) -> str:
@@ -418,17 +418,17 @@ def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tm
 
 
 def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brought, "PART", 1 << 10)
+    monkeypatch.setattr(remote_files, "PART", 1 << 10)
     store = open_store(bucket)
     store.put("in/lines.jsonl", lines_of(records(500)))
     store.put("in/others.jsonl", lines_of(records(500)))
-    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and brought.leave())
+    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and remote_files.leave())
     shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, listener=listener)
     assert rejects(tmp_path / "out") == {"lines.jsonl": "changed"}
 
 
 def test_a_large_object_comes_in_parts(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brought, "PART", 1 << 10)
+    monkeypatch.setattr(remote_files, "PART", 1 << 10)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(1000)))
     on_disk, from_store = both(file, f"{bucket}/lines.jsonl", tmp_path)
@@ -501,9 +501,9 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
     for number in range(12):
         (folder / f"{number}.jsonl").write_bytes(lines_of(records(200, number)))
     size = (folder / "11.jsonl").stat().st_size
-    monkeypatch.setenv(local_copies.LIMIT, str(3 * size))
-    monkeypatch.setattr(local_copies, "LEAST_HELD", 1)
-    monkeypatch.setattr(local_copies, "HELD_BYTES", size)
+    monkeypatch.setenv(object_cache.LIMIT, str(3 * size))
+    monkeypatch.setattr(object_cache, "LEAST_HELD", 1)
+    monkeypatch.setattr(object_cache, "HELD_BYTES", size)
     most = 0
 
     def measure(_: object) -> None:
@@ -535,8 +535,8 @@ def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path
     killed = subprocess.run([sys.executable, "-c", KILLED, *paths], capture_output=True, text=True)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "brought\n"), killed.stderr
     assert all(Path(path).exists() for path in paths)
-    with brought.in_use():
-        assert Path(brought.local(paths[0])).read_bytes() == b"something"
+    with remote_files.in_use():
+        assert Path(remote_files.local(paths[0])).read_bytes() == b"something"
         assert not Path(paths[1]).exists()
     assert not list(own_folder.iterdir())
 
@@ -554,15 +554,15 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
         nonlocal looks
         looks += 1
         if looks <= told:
-            local_copies.tell_progress(lock, "a", looks)
+            object_cache.tell_progress(lock, "a", looks)
 
-    clock = SimpleNamespace(monotonic=lambda: 0.6 * looks * local_copies.PATIENCE, sleep=look_again, time_ns=time.time_ns)
-    with brought.in_use():
-        brought.local(stand_in(f"{bucket}/a"))
+    clock = SimpleNamespace(monotonic=lambda: 0.6 * looks * object_cache.PATIENCE, sleep=look_again, time_ns=time.time_ns)
+    with remote_files.in_use():
+        remote_files.local(stand_in(f"{bucket}/a"))
         Path(path).unlink()
         with LocalCopies(folder_of_all()).locked(path) as lock:
-            monkeypatch.setattr(local_copies, "time", clock)
-            brought.local(path)
+            monkeypatch.setattr(object_cache, "time", clock)
+            remote_files.local(path)
         assert Path(path).read_bytes() == b"something"
     assert looks == told + 2
 
@@ -572,7 +572,7 @@ def test_a_folder_of_others_is_not_used(bucket: str) -> None:
     Path(folder_of_all()).mkdir(mode=0o755)
     Path(folder_of_all()).chmod(0o755)
     with pytest.raises(StorageError, match="TMPDIR"):
-        brought.local(stand_in(f"{bucket}/a"))
+        remote_files.local(stand_in(f"{bucket}/a"))
 
 
 @pytest.mark.parametrize(
@@ -627,10 +627,10 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
     inside = memory_store()
     for key in keys:
         inside.put(f"in/{key}", b"data")
-    with pytest.MonkeyPatch.context() as patched, brought.in_use():
+    with pytest.MonkeyPatch.context() as patched, remote_files.in_use():
         patched.setattr(buckets, "open_store", lambda url: inside)
         buckets.close_stores()
-        assert brought.holds(path_of("s3://bucket/in"))
+        assert remote_files.holds(path_of("s3://bucket/in"))
         notices: list[str] = []
         found = list(walk([path_of("s3://bucket/in")], notices.append))
     visible = [key for key in keys if not any(part.startswith(".") for part in key.split("/"))]

@@ -25,7 +25,7 @@ from shardctl.system.text import counted, printable
 @output_options
 def demo(folder: str, images: int, texts: int, seed: int, output: Output) -> None:
     """Make a small dataset to try things on: DIR/photos with class folders, DIR/texts, DIR/lines.jsonl, DIR/stories.jsonl."""
-    from shardctl.demo import make_demo
+    from shardctl.sources.demo import make_demo
 
     made = make_demo(folder, images, texts, seed)
     if output.as_json:

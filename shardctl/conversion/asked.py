@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.annotations import AnnotationRule
 from shardctl.conversion.options import Options, check_destination, check_place_on_store, check_quarantine, source_path
 from shardctl.errors import UsageError
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
+from shardctl.sources.annotations import AnnotationRule
 from shardctl.splitting import SplitRule
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable

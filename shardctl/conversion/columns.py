@@ -9,9 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardctl.annotations import AnnotationRule
-from shardctl.annotations.huggingface import has_objects
-from shardctl.annotations.objects import ITEMS, OBJECTS
 from shardctl.engines.job import KEY, objects_of_records
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
@@ -21,10 +18,13 @@ from shardctl.images.codecs import backend
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
-from shardctl.sources.exported import Description, described
+from shardctl.sources.export_description import Description, described
 from shardctl.sources.formats import CHOSEN
-from shardctl.sources.formats.restored import name_in_records
+from shardctl.sources.formats.export_reader import name_in_records
 from shardctl.sources.image_columns import (
     AUTO,
     BOXES,
@@ -44,7 +44,7 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 from shardctl.sources.types import WRITTEN
 from shardctl.system.text import printable
 from shardctl.transforms.base import ImageTransform

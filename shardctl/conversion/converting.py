@@ -53,8 +53,8 @@ from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.images.codecs import backend
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.recipe import Recipe
-from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.splitting import warn_of_mixed
 from shardctl.system.files import write_atomically
@@ -69,7 +69,7 @@ UPDATING = "-update"
 
 def run(asked: Asked, listener: Listener, place: Destination, held: Held | None = None) -> ConvertResult:
     """Convert as asked. `held` is the lease of the destination where the caller has it already. Raises what `convert` does."""
-    with brought.in_use(), metered(listener, asked.options.metrics) as metering:
+    with remote_files.in_use(), metered(listener, asked.options.metrics) as metering:
         return _run(asked, metering, place, held)
 
 
@@ -101,7 +101,7 @@ def conversion_of(
     """Return the conversion that is asked for, once its sources are known to be there and their kind is settled."""
     started, settings = time.monotonic(), dict(asked.settings)
     check_sources(asked.roots)
-    brought.list_all(asked.roots, listener.listing)
+    remote_files.list_all(asked.roots, listener.listing)
     notices = settle_kind(settings, list(asked.roots), engine)
     recipe = Recipe.from_settings(settings)
     if recipe.kind == "image":

@@ -44,12 +44,12 @@ from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_l
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
-from shardctl.sources.brought import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
-from shardctl.sources.labels import SPLIT_COLUMN, some
+from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.system.text import counted, format_bytes, printable

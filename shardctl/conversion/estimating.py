@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardctl.annotations.counting import annotated_columns
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
 from shardctl.listing import Listing
 from shardctl.plan import SplitPlan
+from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.system.text import printable
 
 SPARE_DISK = 1.05

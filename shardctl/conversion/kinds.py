@@ -11,10 +11,10 @@ from shardctl.format.roles import Mask
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.exported import described, may_be_of_export
+from shardctl.sources.export_description import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, NUMBERED, PACKAGED, Reading
-from shardctl.sources.formats.restored import RESTORED, name_in_records
+from shardctl.sources.formats.export_reader import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types

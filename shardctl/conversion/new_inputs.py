@@ -17,7 +17,7 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
 from shardctl.listing import Listing
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from shardctl.engines import named
 from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 from shardctl.metrics import check_target
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, refuse_links
@@ -196,14 +196,14 @@ def source_path(source: str | Path) -> Path:
 
 def check_sources(src: Iterable[str | Path]) -> list[Path]:
     """Return the sources as paths; those on stores will be listed anew. Raises InputError for one that does not exist."""
-    brought.forget_lists()
+    remote_files.forget_lists()
     roots = [source_path(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
     for root in roots:
         shown = printable(str(root))
         try:
-            if brought.is_brought(root):
+            if remote_files.is_brought(root):
                 _check_on_store(root)
                 continue
             if not root.exists():
@@ -218,13 +218,13 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
 def _check_on_store(root: Path) -> None:
     """Raise InputError if there is nothing at a path that stands for an object, or for a folder of them."""
     try:
-        if brought.is_folder(root):
+        if remote_files.is_folder(root):
             return
     except NotPermittedError:  # one object can be read without the permission to list the others
-        if brought.is_one_object(root):
+        if remote_files.is_one_object(root):
             return
         raise
-    if not brought.is_one_object(root):
+    if not remote_files.is_one_object(root):
         raise InputError(f"{printable(str(root))}: there is no such object, and none whose key begins so")
 
 
@@ -234,7 +234,7 @@ def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
     A source that is a file has its folder as its base: a copy there would replace the file itself.
     """
     resolved, shown = folder.resolve(), printable(str(folder))
-    local = [root.resolve() for root in roots if not brought.is_brought(root)]
+    local = [root.resolve() for root in roots if not remote_files.is_brought(root)]
     bases = [root if root.is_dir() else root.parent for root in local]
     inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
     around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)

@@ -40,7 +40,7 @@ from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.listing import Listing
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import refuse_unnamed_functions, user_functions
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
 from shardctl.system.lease.file_lease import LOOK_SECONDS
@@ -93,7 +93,7 @@ def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertRes
     engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
-            stack.enter_context(brought.in_use())
+            stack.enter_context(remote_files.in_use())
             begun = _begin(asked, part, listener, engine, place, stack)
             if isinstance(begun, ConvertResult):
                 return begun

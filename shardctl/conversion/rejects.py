@@ -22,11 +22,11 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
 from shardctl.listing import Listing
-from shardctl.sources.brought import begin_of, local, local_path
+from shardctl.sources.encoding_guess import Guess, guess_encodings
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
-from shardctl.sources.guessing import Guess, guess_encodings
 from shardctl.sources.kinds.text import LINES
+from shardctl.sources.remote.remote_files import begin_of, local, local_path
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
 from shardctl.system.text import counted, printable

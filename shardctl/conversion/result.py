@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from shardctl.annotations.huggingface import has_objects
-from shardctl.annotations.objects import OBJECTS
 from shardctl.conversion.columns import renamed, unmoved_members
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.explaining import Explanation
@@ -24,9 +22,11 @@ from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
-from shardctl.sources.labels import hash_names, some
+from shardctl.sources.label_table import hash_names, some
 from shardctl.system.text import counted, printable
 
 NO_KEYS = np.zeros(0, np.uint64)

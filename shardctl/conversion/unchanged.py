@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardctl.annotations.unused import Unused
 from shardctl.conversion.asked import Asked
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import labels_digest, only_versions_differ, parts_without_sources
@@ -18,11 +17,12 @@ from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import Seen
 from shardctl.listing import wanted_files
 from shardctl.recipe import Recipe
-from shardctl.sources.brought import is_brought
-from shardctl.sources.describing import depends_on_others, inputs_among
-from shardctl.sources.exported import may_be_of_export
+from shardctl.sources.annotations.unused import Unused
+from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
+from shardctl.sources.remote.remote_files import is_brought
+from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, place_of
 
 SETTLED = ("format", "image_field", "key_field", "fields")

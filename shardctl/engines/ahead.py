@@ -9,7 +9,7 @@ from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import beside
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.masks import mask_path
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 
 
 def ahead(job: Job, units: Iterable[Planned]) -> Iterable[Planned]:
@@ -20,11 +20,11 @@ def ahead(job: Job, units: Iterable[Planned]) -> Iterable[Planned]:
 def wanted_of(job: Job, planned: Planned) -> Sequence[Wanted]:
     """Return the objects that a unit is read from."""
     path, file = job.path_of(planned.file), planned.file
-    if planned.fault is not None or not brought.is_brought(path):
+    if planned.fault is not None or not remote_files.is_brought(path):
         return ()
     version = job.version_of(file)
     if job.fields is not None:
         return (Wanted(path, file.size, version, False),)
     wanted = Wanted(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)
-    return (wanted,) if mask is None or not brought.is_brought(mask) else (wanted, beside(mask))
+    return (wanted,) if mask is None or not remote_files.is_brought(mask) else (wanted, beside(mask))

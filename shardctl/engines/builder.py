@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.annotations.masks import MASK
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
@@ -33,6 +32,7 @@ from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
+from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import HashingFile

@@ -1,8 +1,8 @@
 """Objects of sources on a store, asked for before they are needed: a worker knows which inputs follow.
 
 Each request takes some ten milliseconds before its first byte comes, so that many are on their way at the same time. Inputs
-that are one record each come into memory, others to the disk (sources/brought.py). While an object is waited for, the work is
-on no input: one that is large takes its time. What went wrong shows when it is read.
+that are one record each come into memory, others to the disk (sources/remote/remote_files.py). While an object is waited for,
+the work is on no input: one that is large takes its time. What went wrong shows when it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 
 AHEAD_BYTES = 64 << 20
 """Bytes that are asked for ahead, or one object if it has more."""
@@ -51,7 +51,7 @@ def take(path: str, size: int, version: int = 0) -> bytes:
     Raises Rejection (changed), OSError, SourceGoneError.
     """
     future = _came.pop(path, None)
-    return brought.read(path, size, version) if future is None else future.result()
+    return remote_files.read(path, size, version) if future is None else future.result()
 
 
 def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Iterator[T]:
@@ -93,11 +93,11 @@ def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Ite
 
 def _fetch(wanted: Wanted) -> bytes:
     if wanted.whole:
-        return brought.read(wanted.path, wanted.most or wanted.size, wanted.version)
-    brought.local(wanted.path, wanted.version)
+        return remote_files.read(wanted.path, wanted.most or wanted.size, wanted.version)
+    remote_files.local(wanted.path, wanted.version)
     return b""
 
 
 @lru_cache(1)
 def _pool(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(brought.REQUESTS, thread_name_prefix="shardctl-fetch")
+    return ThreadPoolExecutor(remote_files.REQUESTS, thread_name_prefix="shardctl-fetch")

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.annotations.base import AnnotationRule
-from shardctl.annotations.frames import Evidence
-from shardctl.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
 from shardctl.engines.image_files import TableImages, is_nothing
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
@@ -21,9 +18,12 @@ from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import Opened, decode_mask, open_image
 from shardctl.pipeline.samples import Origin
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.frames import Evidence
+from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import counted, printable
 

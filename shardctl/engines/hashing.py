@@ -13,8 +13,8 @@ from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.sources.brought import is_brought
 from shardctl.sources.formats import ranges
+from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge

@@ -20,7 +20,7 @@ from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
 from shardctl.pipeline.samples import Origin
-from shardctl.sources.brought import is_brought
+from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import printable
 

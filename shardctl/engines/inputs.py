@@ -17,8 +17,8 @@ from shardctl.engines import fetching
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
-from shardctl.sources import brought
 from shardctl.sources.formats import RECORD_BYTES, ranges
+from shardctl.sources.remote import remote_files
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import format_bytes, printable
 
@@ -39,7 +39,7 @@ def read_whole(job: Job, planned: Planned) -> bytes:
     """
     with reading(job, planned):
         path = job.path_of(planned.file)
-        if brought.is_brought(path):
+        if remote_files.is_brought(path):
             return fetching.take(path, planned.unit.size, job.version_of(planned.file))
         data, status = read_file(path, planned.unit.size)
         if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
@@ -81,16 +81,16 @@ def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "
     away or does not answer.
     """
     try:
-        if brought.is_brought(path):
+        if remote_files.is_brought(path):
             data = fetching.take(path, RECORD_BYTES + 1)
-            size = len(data) if len(data) <= RECORD_BYTES else brought.size_of(path)
+            size = len(data) if len(data) <= RECORD_BYTES else remote_files.size_of(path)
         else:
             size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
             raise Rejection("read", "too-large", message)
-        return data if brought.is_brought(path) else read_file(path, RECORD_BYTES)[0]
+        return data if remote_files.is_brought(path) else read_file(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
@@ -113,8 +113,8 @@ def state_of(job: Job, planned: Planned) -> State:
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
     path = job.path_of(planned.file)
-    found = _state(brought.local(path, job.version_of(planned.file)))
-    if brought.is_brought(path):
+    found = _state(remote_files.local(path, job.version_of(planned.file)))
+    if remote_files.is_brought(path):
         return found
     if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
         raise changed(job, planned)
@@ -124,7 +124,7 @@ def state_of(job: Job, planned: Planned) -> State:
 def check_state(job: Job, planned: Planned, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
     path = job.path_of(planned.file)
-    if not brought.is_brought(path) and _state(path) != before:  # what was brought is never written to
+    if not remote_files.is_brought(path) and _state(path) != before:  # what was brought is never written to
         raise changed(job, planned)
 
 
@@ -224,7 +224,7 @@ def _look_at_other_parts(job: Job, planned: Planned, error: OSError) -> None:
 
 def _forget(path: str) -> None:
     """Drop a file from the page cache, which answers even when the disk does not."""
-    if hasattr(os, "posix_fadvise") and not brought.is_brought(path):
+    if hasattr(os, "posix_fadvise") and not remote_files.is_brought(path):
         with contextlib.suppress(OSError):
             descriptor = open_at_once(path, os.O_RDONLY)
             try:
@@ -234,8 +234,8 @@ def _forget(path: str) -> None:
 
 
 def _read_range(path: str, offset: int, size: int) -> None:
-    if brought.is_brought(path):
-        brought.read_part(path, offset, size)
+    if remote_files.is_brought(path):
+        remote_files.read_part(path, offset, size)
         return
     with open(path, "rb", buffering=0, opener=open_at_once) as file:
         file.seek(offset)

@@ -18,9 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.annotations.base import AnnotationRule
-from shardctl.annotations.huggingface import has_objects
-from shardctl.annotations.objects import OBJECTS
 from shardctl.engines.reused import REUSED, Reused
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.layout import Layout
@@ -30,9 +27,12 @@ from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
-from shardctl.sources.brought import check_on_store, is_brought
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
+from shardctl.sources.remote.remote_files import check_on_store, is_brought
 from shardctl.splitting import Draw
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.remote_paths import path_of, source_of

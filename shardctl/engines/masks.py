@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from shardctl.annotations.masks import MASK_FILE
 from shardctl.engines.inputs import digest_of, read_beside
 from shardctl.engines.job import Job, Planned
+from shardctl.sources.annotations.masks import MASK_FILE
 
 
 def mask_path(job: Job, planned: Planned) -> str | None:

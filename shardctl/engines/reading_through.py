@@ -10,8 +10,8 @@ import xxhash
 
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, stretches_from
-from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
+from shardctl.sources.remote.remote_files import local
 from shardctl.system.processes.progress_slot import Breadcrumb
 
 MOST_REJECTS = 1000

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.annotations.masks import MASK
 from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import KEY, Job, Planned
@@ -21,6 +20,7 @@ from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.pipeline.samples import Origin
+from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 from shardctl.engines.fetching import Wanted, along
 from shardctl.errors import Rejection
-from shardctl.sources.brought import is_brought, local
 from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
+from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.processes.progress_slot import Breadcrumb

@@ -16,8 +16,8 @@ from shardctl.engines.base import Engine
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, reading_from, stretches_from
 from shardctl.errors import Rejection
-from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
+from shardctl.sources.remote.remote_files import local
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.progress_slot import Breadcrumb
 

@@ -18,7 +18,7 @@ from shardctl.exports.examples import ExampleExport, serialized
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, naming_the_path
 from shardctl.system.text import printable
 

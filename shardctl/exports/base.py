@@ -19,7 +19,7 @@ from shardctl.format.json_values import check_type
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Role
 from shardctl.format.stored import is_path_below
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts
 
 Progress = Callable[[int], None]

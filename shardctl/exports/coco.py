@@ -18,8 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardctl.annotations.coco.categories import mirrored_points
-from shardctl.annotations.objects import ITEMS
 from shardctl.errors import InputError
 from shardctl.exports.base import Column, Part, Place, Progress, Written
 from shardctl.exports.loose_files import writing
@@ -43,7 +41,9 @@ from shardctl.format.json_values import dumps
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.images.polygons import Polygons
-from shardctl.sources.exported import Field
+from shardctl.sources.annotations.coco.categories import mirrored_points
+from shardctl.sources.annotations.objects import ITEMS
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
 from shardctl.system.text import counted
 

@@ -12,7 +12,7 @@ from shardctl.errors import StorageError, UsageError
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.source import Source
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.exported import DESCRIPTION, Description, loose_names
+from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 

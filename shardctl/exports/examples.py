@@ -18,7 +18,7 @@ from shardctl.errors import UsageError
 from shardctl.exports.arrays import is_number, is_packed
 from shardctl.exports.base import Column, Export, Place, form_of_raw
 from shardctl.format.token_columns import list_offsets
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 
 PATH = "/path"
 """What the name of the feature ends with that has the path of an image, where that is not the key."""

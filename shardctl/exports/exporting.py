@@ -26,7 +26,7 @@ from shardctl.format.lazy_folder.mirror import BLOCKS
 from shardctl.format.lazy_folder.opening import local_folder
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
-from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
+from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.stores import is_url

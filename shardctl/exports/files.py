@@ -25,7 +25,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.keys import extension_part
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, naming_the_path, replacing
 from shardctl.system.text import counted
 

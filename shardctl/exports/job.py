@@ -12,7 +12,7 @@ from shardctl.exports.base import Export, Part, Progress, Written
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.table import chosen_export
 from shardctl.format.lazy_folder.files import origin_of
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 
 
 @dataclass(frozen=True)

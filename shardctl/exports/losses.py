@@ -9,7 +9,7 @@ from shardctl.exports.base import Column, Export, Place
 from shardctl.exports.images import Recoding
 from shardctl.exports.source import Source
 from shardctl.format.json_values import check_type
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.text import first_repeated
 
 SHORT = 60

@@ -23,7 +23,7 @@ from shardctl.exports.source import KEY, Source
 from shardctl.format.json_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"

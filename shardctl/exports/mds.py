@@ -25,7 +25,7 @@ from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.format.json_values import json_text
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 MOST_BYTES = 2**32 - 1

@@ -22,7 +22,7 @@ from shardctl.exports.base import Part, Progress, Written
 from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenExport
 from shardctl.format.roles import Tokens
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 
 MAGIC = b"MMIDIDX\x00\x00"

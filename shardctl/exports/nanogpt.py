@@ -14,7 +14,7 @@ from shardctl.exports.base import Part, Progress, Written
 from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenExport
 from shardctl.format.roles import Tokens
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.tokenizers.base import UINT16_VOCABULARY
 
 UINT16 = np.dtype("<u2")

@@ -20,7 +20,7 @@ from shardctl.exports.source import Source
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Roles
 from shardctl.format.shard import HUGGINGFACE_KEY
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 FOLDER = "data"

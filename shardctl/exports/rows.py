@@ -10,7 +10,7 @@ from shardctl.exports.base import Part, Progress
 from shardctl.exports.images import encoder
 from shardctl.exports.source import Source
 from shardctl.format.json_values import json_text
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 
 
 def batches(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from shardctl.exports.loose_files import listed
 from shardctl.exports.name_set import NameSet
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.exported import DESCRIPTION
+from shardctl.sources.export_description import DESCRIPTION
 from shardctl.system.files import (
     PARTIAL,
     FileFacts,

@@ -24,7 +24,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.exports.tfrecord import TfRecord, write_records
 from shardctl.format.roles import Label, Mask, Objects, Role
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, write_atomically
 
 DATASET = "shardctl"

@@ -14,7 +14,7 @@ from shardctl.exports.compressed import SUFFIXES, check_compression, compressing
 from shardctl.exports.examples import ExampleExport, serialized
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 

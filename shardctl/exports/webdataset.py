@@ -28,7 +28,7 @@ from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.keys import DistinctNames, extension_part, member_key
-from shardctl.sources.exported import Field
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 IN_JSON = "json/"

@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardctl.annotations.yolo import stray_share
 from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Part, Place, Progress, Written
 from shardctl.exports.loose_files import write_file, writing
@@ -36,7 +35,8 @@ from shardctl.exports.marked import (
 from shardctl.exports.source import KEY, Source
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.roles import Objects
-from shardctl.sources.exported import Field
+from shardctl.sources.annotations.yolo import stray_share
+from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, naming_the_path
 from shardctl.system.text import counted
 

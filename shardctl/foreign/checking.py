@@ -15,8 +15,8 @@ from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.sources.describing import MISSING
-from shardctl.sources.exported import located
+from shardctl.sources.export_description import located
+from shardctl.sources.sidecars import MISSING
 from shardctl.system.text import counted
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error, warning

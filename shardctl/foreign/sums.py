@@ -9,8 +9,8 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.exported import Description, loose_sums
-from shardctl.sources.formats.restored import RESTORED
+from shardctl.sources.export_description import Description, loose_sums
+from shardctl.sources.formats.export_reader import RESTORED
 from shardctl.system.text import printable
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error

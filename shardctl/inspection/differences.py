@@ -23,7 +23,7 @@ from shardctl.format.shard import BlockFile, map_file
 from shardctl.format.stored import ShardUnits, StoredDataset, take
 from shardctl.format.tables import ShardEntry
 from shardctl.order import mix64
-from shardctl.sources.labels import hash_names
+from shardctl.sources.label_table import hash_names
 from shardctl.system.text import printable
 
 EXAMPLES = 10

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.annotations.objects import OUTSIDE_PIXELS
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.statistics import Distribution, spread_of_counts
+from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
 from shardctl.system.sequences import evenly_spaced
 
 SMALL, MEDIUM = 32**2, 96**2

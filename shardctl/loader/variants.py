@@ -13,7 +13,7 @@ from shardctl.loader.options import StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.order import EpochOrder, Ordering
 from shardctl.reader import Gatherer, GatherOptions, Indices, Transforms, columns_of
-from shardctl.sources.labels import hash_names
+from shardctl.sources.label_table import hash_names
 
 VARIANT = "variant"
 

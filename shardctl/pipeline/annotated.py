@@ -17,10 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.annotations.base import BAD, AnnotationRule
-from shardctl.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
-from shardctl.annotations.huggingface import has_objects
-from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Mask, Objects, Roles
@@ -31,6 +27,10 @@ from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.geometry import Size, Stage
 from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
 from shardctl.pipeline.sizes import value_size
+from shardctl.sources.annotations.base import BAD, AnnotationRule
+from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import describe
 

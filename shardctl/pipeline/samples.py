@@ -13,9 +13,6 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.annotations.base import AnnotationRule
-from shardctl.annotations.finishing import finish_annotations
-from shardctl.annotations.objects import ANNOTATED
 from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
@@ -29,6 +26,9 @@ from shardctl.pipeline.functions import Applied, Calls, Functions, Given, unshar
 from shardctl.pipeline.images import ImageSteps
 from shardctl.pipeline.sizes import row_size
 from shardctl.recipe import Recipe
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.finishing import finish_annotations
+from shardctl.sources.annotations.objects import ANNOTATED
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.annotations import AnnotationRule
 from shardctl.conversion.columns import known_layout, renamed
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.kinds import settle_kind
@@ -39,6 +38,7 @@ from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
+from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS

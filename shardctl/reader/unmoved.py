@@ -17,7 +17,7 @@ from shardctl.reader.shards import Indices, Shards
 from shardctl.reader.sources import GatherOptions
 from shardctl.reader.transforms import Transforms
 from shardctl.sources.boxes import First, column_of, place_columns, said_places, values_matter, why_places
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 
 LOOKED_AT = 16
 """Samples whose values are looked at."""

@@ -22,7 +22,7 @@ from shardctl.format.names import STAGING
 from shardctl.format.write_back import changed_folder
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
@@ -48,7 +48,7 @@ def repair(
     repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
     left for a repair; UsageError, InputError, StorageError, BusyError.
     """
-    with brought.in_use():
+    with remote_files.in_use():
         return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
 
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.annotations import AnnotationRule
 from shardctl.conversion.comparing import Compared, compare_texts
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.filled import divided
@@ -32,8 +31,9 @@ from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_l
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
+from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.labels import SPLIT_COLUMN
+from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.splitting import SplitRule, Splitting, split_files
 from shardctl.system.files import naming_the_path, replacing

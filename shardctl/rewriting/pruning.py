@@ -28,7 +28,7 @@ from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.stream import Selection
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import printable
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.format.roles import PLACES, Plain, Role
 from shardctl.images.geometry import Size
 from shardctl.sources.first_values import are_of_size, members_of, name_images, show_annotations, show_images, tell_places
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
 
 PLACE_NAMES = frozenset(
     ("bbox", "bboxes", "box", "boxes", "boundingbox", "boundingboxes", "keypoint", "keypoints", "landmark", "landmarks")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.brought import local_path
+from shardctl.sources.csv_numbers import Written, filled
 from shardctl.sources.jsonl import null_notice
+from shardctl.sources.remote.remote_files import local_path
 from shardctl.sources.types import UNNAMED
-from shardctl.sources.written import Written, filled
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary
 from shardctl.system.text import printable
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from shardctl.errors import Rejection
-from shardctl.sources import brought
 from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, TABLE_SUFFIXES, TEXT_SUFFIXES
+from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import COMPRESSED, suffix_of
 
 _SPELLINGS = (
@@ -58,8 +58,8 @@ def ending_of(path: str, opened: str) -> str:
 
 def _ending_by_content(opened: str) -> str:
     try:
-        if brought.is_brought(opened) and not os.path.exists(opened):  # noqa: PTH110 - see below
-            with brought.copy_of_begin(opened) as begin:
+        if remote_files.is_brought(opened) and not os.path.exists(opened):  # noqa: PTH110 - see below
+            with remote_files.copy_of_begin(opened) as begin:
                 return _ending_by_content(begin)
         status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     except OSError:

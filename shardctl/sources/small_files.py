@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from shardctl.sources.brought import local
+from shardctl.sources.remote.remote_files import local
 
 
 def read_small(path: str | os.PathLike[str], limit: int) -> bytes:

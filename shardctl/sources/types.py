@@ -44,7 +44,7 @@ WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have, `any` if they differ.
 `words`: all cells are `nan`, `inf` or empty, which is text until there is a number.
 
-It is what a later cell must be like for the column to be one of numbers (shardctl/sources/written.py). Columns that a person
+It is what a later cell must be like for the column to be one of numbers (csv_numbers.py). Columns that a person
 gives a type do not have it, and take every cell that can be read as this type.
 """
 
@@ -139,7 +139,7 @@ class Types:
 
         Raises InputError if two columns have the same name.
         """
-        from shardctl.sources.written import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
+        from shardctl.sources.csv_numbers import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
 
         names = _unique_names(batch.schema)
         fields = {name: Kinds(written=Written.of(column)) for name, column in zip(names, batch.columns, strict=True)}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
 
 if TYPE_CHECKING:
-    from shardctl.sources.written import Written
+    from shardctl.sources.csv_numbers import Written
 
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -118,7 +118,7 @@ class Kinds:
         names = frozenset(record["kinds"])
         written = None
         if "written" in record:
-            from shardctl.sources.written import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
+            from shardctl.sources.csv_numbers import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
 
             written = Written.from_json(record["written"])
         return cls(names, record.get("low"), record.get("high"), items, fields, tuple(record.get("lead", ())), written)

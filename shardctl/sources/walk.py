@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources import brought
-from shardctl.sources.buckets import number_of
+from shardctl.sources.remote import remote_files
+from shardctl.sources.remote.buckets import number_of
 from shardctl.system.remote_paths import object_of, path_of, source_of
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable
@@ -95,7 +95,7 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
     """
     hidden, special = LeftOut(), LeftOut()
     for number, root in enumerate(roots):
-        if brought.is_brought(root):
+        if remote_files.is_brought(root):
             yield from _walk_store(number, root, hidden)
         elif root.is_dir():
             yield from _walk_folder(number, root, notice, hidden, special)
@@ -124,8 +124,8 @@ def recorded(root: Path) -> str:
 def folder_of(source: str) -> str:
     """Return the folder that the paths of a source's files are relative to, as a dataset records it; it may be gone."""
     path = path_of(source)
-    if brought.is_brought(path):
-        return source_of(path.parent) if not brought.is_folder(path) and brought.exists(path) else source
+    if remote_files.is_brought(path):
+        return source_of(path.parent) if not remote_files.is_folder(path) and remote_files.exists(path) else source
     return str(path.parent) if path.is_file() else source
 
 
@@ -181,10 +181,10 @@ def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]
     what = object_of(root)
     assert what is not None, "others are walked on the disk"
     if not root.is_dir():
-        size, version = brought.version_of(str(root))
+        size, version = remote_files.version_of(str(root))
         yield tuple.__new__(FoundFile, (number, root.name, str(root), "", suffix_of(root.name), size, version, None))
         return
-    keys = brought.keys_of(root)
+    keys = remote_files.keys_of(root)
     start = len(what.key) + 1 if what.key else 0
     stack = [(f"{what.key}/" if what.key else "", *under(keys, f"{what.key}/" if what.key else ""))]
     while stack:

@@ -1,8 +1,9 @@
 """Paths that stand for objects on a store: s3://bucket/a/b is known in a process by a path in a folder of this machine.
 
 So a source on a store has names, folders and files beside each other as one on a disk has, and the same code finds its way in
-it. Nothing need be at such a path: sources/brought.py brings what is opened. The folder has the same name for all processes of
-a user on a machine, and its paths say which objects they stand for: nothing has to be passed on from one process to another.
+it. Nothing need be at such a path: sources/remote/remote_files.py brings what is opened. The folder has the same name for all
+processes of a user on a machine, and its paths say which objects they stand for: nothing has to be passed on from one process
+to another.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.annotations.base import BAD
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.lazy_folder.files import is_regular_file, sha256_of, size_of_file
@@ -20,6 +19,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.sources.annotations.base import BAD
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable

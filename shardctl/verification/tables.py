@@ -17,7 +17,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.sources.labels import hash_names
+from shardctl.sources.label_table import hash_names
 from shardctl.system.text import printable
 from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 

@@ -9,10 +9,10 @@ import pytest
 from making import box, coco_file, converted, photo, photos, rejects, samples
 
 import shardctl
-from shardctl.annotations import json_parts
-from shardctl.annotations.coco.categories import mirrored_points
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.images.codecs import rle
+from shardctl.sources.annotations import json_parts
+from shardctl.sources.annotations.coco.categories import mirrored_points
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(
 
 def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
-    monkeypatch.setattr("shardctl.annotations.coco.joining.IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr("shardctl.sources.annotations.coco.joining.IMAGES_AT_ONCE", 3)
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
     rng = np.random.default_rng(0)
     annotations = [

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import box, coco_file, converted, photos, samples
 
-from shardctl.annotations import json_parts
-from shardctl.annotations.coco import plain, reading
-from shardctl.annotations.coco.file import OBJECT_COLUMNS, CocoFile
+from shardctl.sources.annotations import json_parts
+from shardctl.sources.annotations.coco import plain, reading
+from shardctl.sources.annotations.coco.file import OBJECT_COLUMNS, CocoFile
 
 NUMBER = st.floats(-100, 700).map(lambda x: round(x, 2) + 0.0) | st.integers(-5, 700)
 ODD = st.sampled_from(

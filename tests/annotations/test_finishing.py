@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardctl.annotations import finishing
 from shardctl.errors import Rejection
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import turned
+from shardctl.sources.annotations import finishing
 
 PLAIN = {"width": None, "height": None, "relative": False, "frame": "auto", "boxes": "keep"}
 

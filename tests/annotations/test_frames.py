@@ -11,8 +11,8 @@ import pytest
 from making import box, converted, mask, photo, rejects, samples, values_of
 
 import shardctl
-from shardctl.annotations import frames
 from shardctl.errors import InputError
+from shardctl.sources.annotations import frames
 
 Listed = dict[str, tuple[int, tuple[int, int], tuple[int, int]]]
 """By name: the orientation, the size as it is stored, and the size that the annotations say."""

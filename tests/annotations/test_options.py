@@ -7,9 +7,9 @@ import pytest
 from making import box, coco_file, photos, samples
 
 import shardctl
-from shardctl.annotations import parse_source
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import LabelRule
+from shardctl.sources.annotations import parse_source
 
 
 @pytest.mark.parametrize(

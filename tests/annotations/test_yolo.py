@@ -8,8 +8,8 @@ import pytest
 from making import converted, photo, photos, rejects, samples
 
 import shardctl
-from shardctl.annotations.yolo import NineNumbersError, Setup, parse
 from shardctl.errors import InputError, UsageError
+from shardctl.sources.annotations.yolo import NineNumbersError, Setup, parse
 
 
 def labelled(root: Path, lines: dict[str, str], images: tuple[str, ...] = ("a.png", "b.png")) -> Path:

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from shardctl.format.json_values import from_json
 from shardctl.format.keys import key_of_member
-from shardctl.sources.exported import Description, Field
+from shardctl.sources.export_description import Description, Field
 
 Sample = dict[str, Any]
 """The columns of a sample by their names in the dataset, each as JSON or as the value that Arrow takes."""

@@ -20,7 +20,7 @@ import shardctl
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.exports.examples import serialized
 from shardctl.format.manifest import Manifest
-from shardctl.sources.exported import Description, Field
+from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.examples import messages
 
 BOTH = ("tfrecord", "tfds")

@@ -28,7 +28,7 @@ import shardctl
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
 from shardctl.exports.webdataset import member_header
 from shardctl.format.manifest import Manifest
-from shardctl.sources.exported import DESCRIPTION, Description, loose_names
+from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
 from shardctl.system.lease import file_lease
 
 FORMS = tuple(READERS)

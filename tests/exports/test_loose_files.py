@@ -23,7 +23,7 @@ from shardctl.errors import InputError, Interrupted, StorageError
 from shardctl.exports.name_set import NameSet
 from shardctl.exports.staging import Staging
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.exported import DESCRIPTION, Description
+from shardctl.sources.export_description import DESCRIPTION, Description
 
 FORMS = {"files": "train/0007.jpg", "coco": "train/0007.jpg", "yolo": "labels/train/0007.txt"}
 """The forms, and one of the files that they write."""

@@ -21,8 +21,8 @@ import shardctl
 from shardctl.errors import DatasetError, InputError
 from shardctl.foreign.checking import check
 from shardctl.format.tables import read_rejects
-from shardctl.sources.describing import inputs_among
 from shardctl.sources.endings import ending_of
+from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
 
 

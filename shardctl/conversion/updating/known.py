@@ -25,11 +25,11 @@ from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject
 from shardctl.format.update_state import Pruned
 from shardctl.listing import Listing
 from shardctl.plan import NOT_KEPT
-from shardctl.sources.brought import is_brought, local
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.formats.streams import split_compression
-from shardctl.sources.labels import some
+from shardctl.sources.label_table import some
+from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.text import counted, printable

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from shardctl.conversion.updating.before import Before
 from shardctl.format.tables import open_table
 from shardctl.listing import CHUNK_ROWS, Listing
-from shardctl.sources.labels import hash_names
+from shardctl.sources.label_table import hash_names
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -42,7 +42,7 @@ from shardctl.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.recipe import Recipe
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
-from shardctl.sources.labels import SPLIT_COLUMN, some
+from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
 from shardctl.system.text import printable

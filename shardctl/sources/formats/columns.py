@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.sources.brought import local
 from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
+from shardctl.sources.remote.remote_files import local
 from shardctl.sources.types import Classes, Types, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
+from shardctl.sources.csv_numbers import Written, filled, gives_back, is_number
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
-from shardctl.sources.written import Written, filled, gives_back, is_number
 from shardctl.system.text import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES

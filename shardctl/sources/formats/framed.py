@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.exported import described
+from shardctl.sources.export_description import described
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
 from shardctl.sources.formats.containers import Container, ContainerFormat, Frame, types_beside
 from shardctl.sources.formats.content import Content, open_content
+from shardctl.sources.formats.export_reader import RESTORED, Restored
 from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
-from shardctl.sources.formats.restored import RESTORED, Restored
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.types import Types
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from shardctl.errors import InstallError, Rejection
-from shardctl.sources.exported import described
+from shardctl.sources.export_description import described
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
-from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
+from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.walk import COMPRESSED, FoundFile
 
 SIDE_FILES = frozenset(

@@ -10,7 +10,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.exported import described
+from shardctl.sources.export_description import described
 from shardctl.sources.formats import RECORD_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import COMPRESSED, FoundFile

@@ -1,0 +1,72 @@
+"""Annotations of images from the files of other tools: docs/annotations.md. A module for each format, named in FORMATS."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from shardctl.errors import UsageError
+from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.remote.remote_files import begin_of, exists
+from shardctl.system.text import printable
+
+FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
+"""The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""
+
+
+def format_of(name: str) -> AnnotationFormat:
+    """Return one of FORMATS. Its module is imported now: most conversions have no annotations."""
+    form: AnnotationFormat = getattr(import_module(f"shardctl.sources.annotations.{name}"), name.capitalize())()
+    return form
+
+
+def parse_source(text: str) -> Source | None:
+    """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
+    return Source.parse(text, FORMATS, format_of)
+
+
+_MEMBERS_OF_COCO = re.compile(rb'"(images|annotations)"\s*:\s*\[')
+
+LOOKED_AT = 1 << 20
+"""Bytes at the beginning of a file that are looked at to know whether it is a COCO file."""
+
+
+def hint_of_format(path: Path) -> str:
+    """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
+    word, colon, _ = str(path).partition(":")
+    if colon and not exists(path):
+        word = word.partition("+")[0]
+        near = difflib.get_close_matches(word, FORMATS, 1)
+        meant = f", perhaps {near[0]}" if near else ""
+        return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
+    try:
+        begin = begin_of(str(path), LOOKED_AT)
+    except OSError:
+        return ""
+    if begin.lstrip().startswith(b"{") and _MEMBERS_OF_COCO.search(begin):
+        return f"if it is a COCO file, give coco:{printable(str(path))}"
+    return ""
+
+
+def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
+    """Read annotations, those of one format together. Raises InputError, UsageError if two give the same column."""
+    found: list[Annotations] = []
+    given: dict[str, str] = {}
+    for name in FORMATS:
+        of_format = [source for source in sources if source.format == name]
+        if not of_format:
+            continue
+        read = format_of(name).read(of_format, inputs, rule, scratch)
+        for field in read.fields:
+            if field.name in given:
+                raise UsageError(f"{given[field.name]} and {name} annotations both give {field.name}; use one of them")
+            given[field.name] = name
+        found.append(read)
+    return found
+
+
+__all__ = ["FORMATS", "AnnotationRule", "Annotations", "Inputs", "Source", "hint_of_format", "parse_source", "read_annotations"]

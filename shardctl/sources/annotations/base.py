@@ -1,0 +1,175 @@
+"""What the formats of annotations have in common: where they are read from, by which rule, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import Rejection, UsageError
+from shardctl.format.roles import Role
+from shardctl.sources.annotations.inputs import Inputs
+from shardctl.system.remote_paths import path_of, source_of
+
+BOXES = ("keep", "clip", "drop")
+FRAMES = ("auto", "stored", "upright")
+TASKS = ("detect", "segment", "pose", "obb")
+
+_SOURCE = re.compile(r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where annotations are: `coco:instances.json`, `voc+zero-based:Annotations`, `masks+ignore=255:masks`.
+
+    `options` are those of the format, each with its value, "" where it has none. `path` is "" where none was given.
+    """
+
+    format: str
+    path: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, formats: Collection[str], format_of: Callable[[str], AnnotationFormat]) -> Source | None:
+        """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
+        found = _SOURCE.fullmatch(text)
+        if found is None or found["format"] not in formats:
+            return None
+        form = format_of(found["format"])
+        given = [part.partition("=")[::2] for part in found["options"].split("+")[1:]]
+        for name, value in given:
+            form.check_option(name, value)
+        if not found["path"] and form.needs_path:
+            raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
+        return cls(
+            form.name, str(path_of(found["path"])) if found["path"] else "", tuple((name, value) for name, value in given)
+        )
+
+    def __str__(self) -> str:
+        options = "".join(f"+{name}={value}" if value else f"+{name}" for name, value in self.options)
+        return f"{self.format}{options}:{source_of(self.path)}"
+
+
+@dataclass(frozen=True)
+class AnnotationRule:
+    """How annotations are read: what is done about boxes that are not within their image, which frame they are in.
+
+    `task` says what the lines of YOLO files are, None if their data.yaml or the lines say it.
+    """
+
+    boxes: str = "keep"
+    frame: str = "auto"
+    task: str | None = None
+
+    def check(self, sources: Sequence[Source]) -> None:
+        """Raise UsageError for what cannot be, and for a task without YOLO files."""
+        for name, value, known in (("boxes", self.boxes, BOXES), ("annotation frame", self.frame, FRAMES)):
+            if value not in known:
+                raise UsageError(f"{name} must be {', '.join(known[:-1])} or {known[-1]}; it is {value!r}")
+        if self.task is not None and self.task not in TASKS:
+            raise UsageError(f"task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}; it is {self.task!r}")
+        if self.task is not None and not any(source.format == "yolo" for source in sources):
+            raise UsageError("a task says what the lines of YOLO files are, and there are none; use --labels yolo:PATH")
+
+    def record(self) -> dict[str, str]:
+        """Return what differs from the defaults, as plain data."""
+        rule = {"boxes": self.boxes, "annotation_frame": self.frame, "task": self.task}
+        plain = {"boxes": "keep", "annotation_frame": "auto", "task": None}
+        return {name: value for name, value in rule.items() if value is not None and value != plain[name]}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An input: the path by which it is opened, and the folder of its source."""
+
+    opened: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What annotations say of the inputs.
+
+    `columns` has a row for each input that they are about, in the order of the inputs, and may be a mapped scratch file;
+    `rows` has the row of each input, -1 for those without: (n,) int64. `fields` are the columns that the dataset gets, `roles`
+    those of them; other columns are for the worker. `classes` are the names of the values of the column `label`, where there
+    is one. `faults` are inputs whose annotations are wrong, each with the reason: they become rejects. `digests` are those of
+    what was read, in hex. Where rows of `columns` name files, `stamps` has a hash of the size and the time of change of each:
+    (rows,). `frame` is that of all rows where it was found out for all of them, None where it is what the rows say.
+    """
+
+    columns: pa.Table
+    rows: npt.NDArray[np.int64]
+    fields: tuple[pa.Field, ...]
+    digests: tuple[str, ...]
+    roles: dict[str, Role] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = None
+    faults: dict[int, Rejection] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    stamps: npt.NDArray[np.uint64] | None = None
+    frame: str | None = None
+
+    def taken(self, first: int, count: int) -> dict[str, pa.Array]:
+        """Return the columns of some inputs, by name; null where they have none. No more than these rows is in memory."""
+        found = self.rows[first : first + count]
+        there = found[found >= 0]
+        low, high = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
+        part = self.columns.slice(low, high - low).combine_chunks()
+        taken = part.take(pa.array(found - low, mask=found < 0))
+        columns = {name: _one_chunk(taken[name]) for name in taken.column_names}
+        return columns if self.frame is None else {name: _with_frame(array, self.frame) for name, array in columns.items()}
+
+
+def _with_frame(array: pa.Array, frame: str) -> pa.Array:
+    """Return a column that tells the worker of a frame with another one; any other column as it is."""
+    place = array.type.get_field_index(FRAME) if pa.types.is_struct(array.type) else -1
+    if place < 0:
+        return array
+    parts = [array.field(number) for number in range(array.type.num_fields)]
+    there = array.is_valid().to_pylist()
+    parts[place] = pa.array([frame if each else None for each in there], pa.string())
+    return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
+
+
+FRAME = "frame"
+"""The member of columns for the worker that says in which frame annotations are. No column of a dataset has it."""
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+class AnnotationFormat(Protocol):
+    """A way in which annotations are written. `needs_path` says that there is nothing to look for without a path."""
+
+    name: ClassVar[str]
+    needs_path: ClassVar[bool]
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError for an option that the format does not have."""
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Read all sources of this format. `scratch` is a folder for files that need not last.
+
+        Raises InputError for what cannot be read, and where it is not clear which input is meant.
+        """
+
+
+def no_options(form: AnnotationFormat, name: str) -> None:
+    """Raise UsageError: the format has no options, and this one was given."""
+    raise UsageError(f"{form.name} annotations have no option {name!r}; use --labels {form.name}:PATH")
+
+
+BAD = "bad-annotation"
+"""The error of rejects of images whose annotations are wrong."""
+
+
+def fault(message: str) -> Rejection:
+    """Return what rejects an image for its annotations."""
+    return Rejection("plan", BAD, message)

@@ -1,0 +1,123 @@
+"""Captions: a file of text or JSON for each image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
+from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.annotations.per_image import (
+    Beside,
+    Digest,
+    files_in,
+    match_files,
+    read_small,
+    refuse_no_match,
+    said_of_others,
+)
+from shardctl.sources.remote.remote_files import bring_all, exists
+from shardctl.sources.walk import FoundFile
+
+SUFFIXES = (".txt", ".json")
+
+
+class Captions:
+    """Text files (the whole text is the caption) or JSON files of the same name as the image, beside it or in a folder."""
+
+    name: ClassVar[str] = "captions"
+    needs_path: ClassVar[bool] = False
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError: it has none."""
+        no_options(self, name)
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Read all files. One that is wrong rejects its image."""
+        if len(sources) > 1:
+            raise UsageError("give --labels captions: once, with the folder that has all captions")
+        matched, lost = _matched(sources[0].path, inputs)
+        digest, faults = Digest(), dict[int, Rejection]()
+        bring_all(file.path for file in matched)
+        captions: list[list[str]] = []
+        several = False
+        for file in matched:
+            found: str | list[str] | None = []
+            try:
+                data = read_small(file.path)
+                digest.add(str(file.row), data)
+                found = parse(data, file.path.suffix)
+            except (OSError, ValueError) as error:
+                faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
+            several = several or (isinstance(found, list) and file.row not in faults)
+            captions.append([found] if isinstance(found, str) else found or [])
+        rows = np.full(len(inputs), -1, np.int64)
+        rows[[file.row for file in matched]] = np.arange(len(matched))
+        if several:
+            field, column = pa.field("captions", pa.list_(pa.string())), pa.array(captions, pa.list_(pa.string()))
+        else:
+            field = pa.field("caption", pa.string())
+            column = pa.array([each[0] if each else None for each in captions], pa.string())
+        said = said_of_others(lost, len(inputs) - len(matched), inputs, "caption", "it is null there")
+        return Annotations(pa.table({field.name: column}), rows, (field,), (digest.hex(),), faults=faults, notices=tuple(said))
+
+
+def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+    if not path:
+        return _siblings(inputs), []
+    found = files_in(Path(path), SUFFIXES, "captions")
+    matched, lost = match_files(found, inputs, "captions")
+    refuse_no_match(matched, found, inputs, Path(path), "captions")
+    return matched, lost
+
+
+def _siblings(inputs: Inputs) -> list[Beside]:
+    """Return the file beside each image that has its caption. Raises InputError if there is none, or two for an image."""
+    matched: list[Beside] = []
+    stems: dict[str, str] = {}
+    row = 0
+    for batch in inputs.table.select(["path", "root"]).to_batches(max_chunksize=AT_ONCE):
+        for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            folder = inputs.roots[root] if inputs.roots[root].is_dir() else inputs.roots[root].parent
+            there = [folder / (stem(path) + suffix) for suffix in SUFFIXES]
+            there = [file for file in there if exists(file)]
+            if len(there) > 1:
+                raise InputError(f"{path} has two captions, {there[0].name} and {there[1].name}; remove one")
+            if there and (other := stems.setdefault(f"{root}/{stem(path)}", path)) != path:
+                raise InputError(f"{there[0]}: may be the caption of {other} and of {path}; rename one of the images")
+            matched += [Beside(row, file) for file in there]
+            row += 1
+    if not matched:
+        example = inputs.paths_at([0])[0]
+        raise InputError(f"no image has a caption beside it (for {example}: {stem(example)}.txt or .json)")
+    return matched
+
+
+def parse(data: bytes, suffix: str) -> str | list[str] | None:
+    """Return the caption of a file, or its captions. None: it is empty. Raises ValueError for what is neither."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}; recode the file") from None
+    if suffix.lower() == ".txt":
+        return text.strip() or None
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from None
+    if isinstance(value, dict):
+        value = value.get("captions", value.get("caption"))
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(each, str) for each in strings):
+        raise ValueError("it has no caption: a string, or a list of strings, alone or as caption or captions of an object")
+    try:
+        "".join(strings).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair, which is no text") from None
+    return value  # type: ignore[no-any-return]  # it was checked

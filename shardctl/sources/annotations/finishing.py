@@ -1,0 +1,274 @@
+"""What becomes of annotations beside their image: shares of its size become pixels, and all is in the frame of the upright one.
+
+The image is opened before, and its pixels are not needed: only those of masks are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from shardctl.errors import Rejection
+from shardctl.format.sample import Sample
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
+from shardctl.images.object_geometry import left_of
+from shardctl.images.polygons import Polygons
+from shardctl.sources.annotations.base import BAD
+from shardctl.sources.annotations.masks import MASK, MASK_FILE
+from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+
+Size = tuple[int, int]
+"""(width, height)."""
+
+Points = npt.NDArray[np.float64]
+"""Places in an image, (n, 2): x and y, in corner coordinates."""
+
+
+def finish_annotations(sample: Sample, opened: Opened) -> int:
+    """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
+
+    Returns how many objects the rule for boxes has dropped. Raises Rejection (stage `decode`) if they are of an image of
+    another size.
+    """
+    how = sample.pop(ANNOTATED, None)
+    file = sample.pop(MASK_FILE, None)
+    dropped = 0
+    if how is not None and sample.get(OBJECTS) is not None:
+        given = sample[OBJECTS]
+        sample[OBJECTS] = finished_objects(given, how, opened.size, opened.orientation)
+        dropped = len(given["bbox"]) - len(sample[OBJECTS]["bbox"])
+    if file is not None and sample.get(MASK) is not None:
+        sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened)
+    return dropped
+
+
+def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:
+    """Return objects in the frame of an upright image of this size. `how` is a value of the column ANNOTATED.
+
+    Raises Rejection if they are of an image of another size.
+    """
+    size = None if how["width"] is None or how["height"] is None else (how["width"], how["height"])
+    orientation = orientation_of(size, how["frame"], upright, orientation, "annotations")
+    stored = _stored(upright, orientation)
+    if how["relative"]:
+        objects = in_pixels(objects, stored)
+    _check_rle(objects, stored)
+    if orientation != 1:
+        objects = turned_objects(objects, orientation, stored)
+    return fitted(objects, upright, how["boxes"])
+
+
+def orientation_of(annotated: Size | None, frame: str, upright: Size, orientation: int, what: str) -> int:
+    """Return how annotations must be turned (as EXIF counts it, 1: not at all) to be those of the upright image.
+
+    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the size of their frame, and
+    where it does not tell the frame: the images that were looked at for the plan have not told it either.
+    """
+    stored = _stored(upright, orientation)
+    chosen = {"stored": orientation, "upright": 1}.get(frame)
+    if chosen is None:
+        chosen = orientation if annotated == stored and annotated != upright else 1
+    expected = upright if chosen == 1 and frame != "stored" else stored
+    if annotated is not None and annotated != expected:
+        sizes = f"{upright[0]}x{upright[1]}"
+        if stored != upright:
+            sizes += f" upright, {stored[0]}x{stored[1]} as stored"
+        message = f"its {what} are of an image of {annotated[0]}x{annotated[1]}, and it has {sizes}"
+        if frame != "auto":
+            message += f"; --annotation-frame or the other images say that the {what} are of the image {_FRAMES[frame]}"
+        raise Rejection("decode", "other-size", message)
+    if frame == "auto" and annotated is not None and orientation != 1 and stored == upright:
+        message = f"EXIF turns it, and the stored and the upright image have the size of its {what}"
+        raise Rejection("decode", "unknown-frame", f"{message}; give --annotation-frame stored or upright")
+    return chosen
+
+
+_FRAMES = {"stored": "as it is stored", "upright": "upright"}
+
+
+def _stored(upright: Size, orientation: int) -> Size:
+    return upright[::-1] if orientation >= 5 else upright
+
+
+def turned_points(points: Points, orientation: int, stored: Size) -> Points:
+    """Return where points of an image as it is stored, (n, 2), are in the upright one."""
+    x, y = points[:, 0], points[:, 1]
+    width, height = stored
+    places = {
+        1: (x, y),
+        2: (width - x, y),
+        3: (width - x, height - y),
+        4: (x, height - y),
+        5: (y, x),
+        6: (height - y, x),
+        7: (height - y, width - x),
+        8: (y, width - x),
+    }[orientation]
+    return np.stack(places, axis=1)
+
+
+def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:
+    """Return objects of an image as it is stored as they are in the upright one."""
+
+    def moved(points: Points) -> Points:
+        return turned_points(points, orientation, stored)
+
+    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
+    one, other = moved(boxes[:, :2]), moved(boxes[:, :2] + boxes[:, 2:])
+    corner = np.minimum(one, other)
+    boxes = np.concatenate([corner, np.maximum(one, other) - corner], axis=1)
+    result = {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
+    if "rle" in objects:
+        result["rle"] = [_turned_rle(each, orientation) for each in objects["rle"]]
+    return result
+
+
+def _turned_rle(runs: dict[str, Any] | None, orientation: int) -> dict[str, Any] | None:
+    if runs is None:
+        return None
+    height, width = runs["size"]
+    stored = rle.decode(runs["counts"], (height, width)).astype(np.uint8)
+    mask = np.asarray(turned(Image.fromarray(stored), orientation)).astype(bool)
+    return {"size": list(mask.shape), "counts": rle.encode(mask)}
+
+
+def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
+    """Return objects whose places are shares of an image's size with places in pixels."""
+    scale = np.asarray(size, np.float64)
+
+    def moved(points: Points) -> Points:
+        return points * scale
+
+    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
+    return {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
+
+
+def _moved_points(objects: dict[str, Any], moved: Callable[[Points], Points]) -> dict[str, Any]:
+    """Return the polygons and keypoints of objects, as far as they have such, where `moved` puts them."""
+    result: dict[str, Any] = {}
+    if "segmentation" in objects:
+        result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
+    if "keypoints" in objects:
+        result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
+    return result
+
+
+def _polygon(moved: Callable[[Points], Points], numbers: list[float]) -> list[float]:
+    points: list[float] = moved(np.asarray(numbers, np.float64).reshape(-1, 2)).ravel().tolist()
+    return points
+
+
+def _keypoints(moved: Callable[[Points], Points], points: list[list[float]]) -> list[list[float]]:
+    """Return moved keypoints; one that is not there stays at 0, 0."""
+    values = np.asarray(points, np.float64).reshape(-1, 3)
+    there = values[:, 2:] > 0
+    result: list[list[float]] = np.concatenate([np.where(there, moved(values[:, :2]), 0.0), values[:, 2:]], axis=1).tolist()
+    return result
+
+
+def _check_rle(objects: dict[str, Any], stored: Size) -> None:
+    """Raise Rejection if a mask of an object is not of the size of the image."""
+    for runs in objects.get("rle", ()):
+        if runs is None:
+            continue
+        height, width = runs["size"]
+        if (width, height) != stored:
+            message = f"the RLE of an object is of {width}x{height}, and the image has {stored[0]}x{stored[1]}"
+            raise Rejection("decode", "other-size", message)
+        try:
+            total = int(rle.decompress(runs["counts"]).sum())
+        except ValueError as error:
+            raise Rejection("decode", BAD, f"the RLE of an object is {error}") from None
+        if total != height * width:
+            message = f"the RLE of an object has runs of {total} pixels, and {width}x{height} are {width * height}"
+            raise Rejection("decode", BAD, message)
+
+
+def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
+    """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or `drop`.
+
+    `clip` cuts the boxes, and drops objects whose box has no area then, or of whose polygons nothing is in the image. `area` is
+    that of what is left; polygons stay as they are. `drop` drops objects whose box reaches over the edge by more than half a
+    pixel, or has no area.
+    """
+    if rule == "keep" or not objects["bbox"]:
+        return objects
+    boxes = np.asarray(objects["bbox"], np.float64)
+    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    edge = np.asarray(size, np.float64)
+    result = {**objects}
+    if rule == "drop":
+        kept = ((low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)).all(axis=1)
+    else:
+        over = np.asarray(((low < 0) | (high > edge)).any(axis=1))
+        low, high = np.clip(low, 0, edge), np.clip(high, 0, edge)
+        boxes = np.where(over[:, None], np.concatenate([low, high - low], axis=1), boxes)  # others keep each digit
+        kept = (boxes[:, 2:] > 0).all(axis=1)
+        if over.any():
+            left = left_within(objects, edge)
+            kept &= (left > 0) | ~over
+            if "area" in objects:
+                result["area"] = [
+                    area if area is None or not cut else area * share
+                    for area, share, cut in zip(objects["area"], left.tolist(), over.tolist(), strict=True)
+                ]
+    result["bbox"] = boxes.tolist()
+    if kept.all():
+        return result
+    places = np.flatnonzero(kept).tolist()
+    return {name: [items[place] for place in places] for name, items in result.items()}
+
+
+def left_within(objects: dict[str, Any], edge: Points) -> npt.NDArray[np.float64]:
+    """Return which share of objects is within an image of this size, (n,): of their polygons, else of their boxes.
+
+    It is 1 of those with an RLE, which is of the image alone.
+    """
+    xywh = np.asarray(objects["bbox"], np.float64)
+    boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    polygons = Polygons.of(objects["segmentation"]) if "segmentation" in objects else None
+    visible = left_of(boxes, polygons, np.zeros(2), edge).visible
+    inside = np.array([runs is not None for runs in objects.get("rle", [None] * len(boxes))])
+    return np.where(inside, 1.0, visible)
+
+
+@lru_cache(maxsize=1)
+def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """Return the numbers of the mask of an image of this size, (height, width), not to be changed. Raises Rejection.
+
+    The last ones are kept: a mask is looked at when its image is opened, and again for each variant that moves it.
+    """
+    values = decode_mask(data, max(MAX_PIXELS, size[0] * size[1]))
+    values.flags.writeable = False
+    return values
+
+
+def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) -> dict[str, Any]:
+    """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
+    try:
+        values = mask_values(mask["bytes"], opened.size)
+    except Rejection as rejection:
+        raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
+    if values.dtype.itemsize * 8 > bits:
+        message = "its mask has 16 bits for each pixel, and the others have 8; store all masks with 16, or this one with 8"
+        raise Rejection("decode", "not-a-mask", message)
+    orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
+    if orientation == 1:
+        return mask
+    return {**mask, "bytes": turned_png(mask["bytes"], values, orientation)}
+
+
+def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
+    """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
+    target = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as image:
+        as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
+        turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
+    return target.getvalue()

@@ -1,0 +1,108 @@
+"""Masks: a PNG for each image, with a number for every pixel."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.roles import Mask
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.per_image import Digest, files_in, match_files, refuse_no_match, said_of_others
+from shardctl.sources.remote.remote_files import begin_of, exists, local_path, version_of
+from shardctl.system.files import read_bytes
+from shardctl.system.sequences import evenly_spaced
+
+MASK = "mask"
+MASK_FILE = "shardctl.mask"
+"""The column that tells the worker where the mask of an image is: its path from the source of the image on, and what it is."""
+
+MASK_FILE_TYPE = pa.struct(
+    [pa.field("path", pa.string()), pa.field("name", pa.string()), pa.field("frame", pa.string()), pa.field("bits", pa.int8())]
+)
+
+IGNORE = "ignore"
+LOOKED_AT = 64
+"""Masks that are looked at for how many bits their numbers have."""
+
+CLASSES = "classes.txt"
+"""A file in the folder that has the names of the numbers, one in a line, from 0 on."""
+
+
+class Masks:
+    """A folder with a PNG of the same name for each image. The worker reads them, each beside its image."""
+
+    name: ClassVar[str] = "masks"
+    needs_path: ClassVar[bool] = True
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError unless it is `ignore` with a number."""
+        if name != IGNORE:
+            no_options(self, name)
+        if not value.isdecimal() or int(value) > 65535:
+            raise UsageError(f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in masks+ignore=255:DIR")
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Find the mask of each image. Their bytes are not read here."""
+        if len(sources) > 1:
+            raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
+        folder = Path(sources[0].path)
+        found = files_in(folder, (".png",), "masks")
+        matched, lost = match_files(found, inputs, "masks")
+        refuse_no_match(matched, found, inputs, folder, "masks")
+        bits = max((_bits(matched[place].path) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
+        digest, places, stamps = Digest(), [], array("Q")
+        resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
+        roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
+        for file, root in zip(matched, roots, strict=True):
+            # From the source on, so that a dataset says the same wherever the two lie together.
+            path = os.path.relpath(os.path.realpath(file.path), resolved[root])
+            places.append({"path": path, "name": file.path.name, "frame": rule.frame, "bits": bits})
+            stamp = "{} {}".format(*version_of(str(file.path))).encode()
+            digest.add(path, stamp)
+            stamps.append(xxhash.xxh3_64_intdigest(stamp))
+        rows = np.full(len(inputs), -1, np.int64)
+        rows[[file.row for file in matched]] = np.arange(len(matched))
+        table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
+        ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
+        if bits == 8 and ignore is not None and ignore > 255:
+            raise UsageError(f"--labels {sources[0]}: the masks have numbers of 8 bits, up to 255, and none is {ignore}")
+        role = Mask("source", None, _names(folder / CLASSES, digest), ignore, bits)
+        said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
+        field = pa.field(MASK, ENCODED_IMAGE)
+        of_rows = np.frombuffer(stamps, np.uint64)
+        return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said), stamps=of_rows)
+
+
+def _bits(path: Path) -> int:
+    """Return 16 for a PNG with as many bits in a channel, else 8."""
+    try:
+        head = begin_of(str(path), _PNG_BITS + 1)
+    except OSError:  # the worker says so when it reads it
+        return 8
+    return 16 if len(head) > _PNG_BITS and head[_PNG_BITS] == 16 else 8
+
+
+_PNG_BITS = 24
+"""Where a PNG says how many bits a number of it has."""
+
+
+def _names(path: Path, digest: Digest) -> tuple[str, ...] | None:
+    """Return the names of the numbers, None if they have none."""
+    if not exists(path):
+        return None
+    try:
+        data = read_bytes(local_path(path))
+        digest.add(path.name, data)
+        return tuple(data.decode("utf-8").splitlines()) or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the names of the classes cannot be read ({error})") from error

@@ -1,0 +1,207 @@
+"""The columns of marked objects: their types, and how those of all images become a table in a scratch file.
+
+docs/annotations.md has the rules. Until the worker has seen the image of a row, its objects are those of the source: the
+column ANNOTATED says in which frame they are, and is no column of the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.system.files import naming_the_path
+from shardctl.system.text import counted
+
+OBJECTS = "objects"
+ANNOTATED = "shardctl.annotated"
+"""The column that tells the worker what it needs to finish the objects of an image."""
+
+POLYGONS = pa.list_(pa.list_(pa.float32()))
+RLE = pa.struct([pa.field("size", pa.list_(pa.int32(), 2)), pa.field("counts", pa.binary())])
+POINTS = pa.list_(pa.list_(pa.float32(), 3))
+BOX = pa.list_(pa.float32(), 4)
+
+ITEMS: Mapping[str, pa.DataType] = {
+    "id": pa.int64(),
+    "category": pa.int64(),
+    "bbox": BOX,
+    "area": pa.float32(),
+    "iscrowd": pa.bool_(),
+    "difficult": pa.bool_(),
+    "truncated": pa.bool_(),
+    "segmentation": POLYGONS,
+    "rle": RLE,
+    "keypoints": POINTS,
+}
+"""What may be known of an object, in the order of the columns."""
+
+ALWAYS = frozenset(("category", "bbox"))
+
+ANNOTATED_TYPE = pa.struct(
+    [
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("relative", pa.bool_()),
+        pa.field("frame", pa.string()),
+        pa.field("boxes", pa.string()),
+    ]
+)
+"""The size that the annotations say the image has, null if they do not; whether places are shares of the size; the rule."""
+
+ROWS_AT_ONCE = 4096
+"""Images whose objects are Python objects at a time."""
+
+BEYOND = 2**31
+"""Places from here on are in no image; and numbers up to it are finite in float32."""
+
+OUTSIDE_PIXELS = 0.5
+"""How far a box may reach over the edge before it counts as outside: annotation tools round."""
+
+
+def objects_type(members: Collection[str]) -> pa.StructType:
+    """Return the type of the column with these members, `category` and `bbox` always among them."""
+    return pa.struct([pa.field(name, pa.list_(type_)) for name, type_ in ITEMS.items() if name in members or name in ALWAYS])
+
+
+def objects_field(members: Collection[str]) -> pa.Field:
+    """Return the column of the dataset."""
+    return pa.field(OBJECTS, objects_type(members))
+
+
+class TableWriter:
+    """Writes the rows of a table into a scratch file, some at a time."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path, self.schema = path, schema
+        with naming_the_path(path):
+            self._sink = pa.OSFile(str(path), "wb")
+            self._writer = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, columns: Iterable[pa.Array]) -> None:
+        """Write some rows."""
+        with naming_the_path(self._path):
+            self._writer.write_batch(pa.record_batch(list(columns), schema=self.schema))
+
+    def finish(self) -> pa.Table:
+        """Return the table, mapped into memory."""
+        with naming_the_path(self._path):
+            self._writer.close()
+            self._sink.close()
+            return pa.ipc.open_file(pa.memory_map(str(self._path))).read_all()
+
+
+class ObjectsWriter:
+    """Takes the objects of one image after the other, in the order of the inputs.
+
+    The objects of an image are a dict of lists, one item per object in each; what is not there is not known of any.
+    """
+
+    def __init__(self, path: Path, rule: AnnotationRule, relative: bool) -> None:
+        schema = pa.schema([(OBJECTS, objects_type(ITEMS)), (ANNOTATED, ANNOTATED_TYPE)])
+        self._writer = TableWriter(path, schema)
+        self._rule, self._relative = rule, relative
+        self._objects: list[dict[str, list[Any]]] = []
+        self._annotated: list[dict[str, Any]] = []
+        self._members: set[str] = set()
+        self.outside = self.degenerate = 0
+
+    def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
+        """Add the objects of an image, whose size (width, height) the annotations say to be this."""
+        self._members |= {name for name, items in objects.items() if items}
+        outside, degenerate = odd_boxes(objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative)
+        self.outside += outside
+        self.degenerate += degenerate
+        count = len(objects["bbox"])
+        self._objects.append({name: objects.get(name) or _empty(name, count) for name in ITEMS})
+        self._annotated.append(annotated(self._rule, size, self._relative))
+        if len(self._objects) >= ROWS_AT_ONCE:
+            self._flush()
+
+    def finish(self, categories: npt.NDArray[np.int64] | None = None) -> tuple[pa.Table, tuple[str, ...]]:
+        """Return the table, without what is not known of any object, and its members.
+
+        `categories` has the number that each category gets in the place of its own.
+        """
+        self._flush()
+        members = tuple(name for name in ITEMS if name in self._members or name in ALWAYS)
+        return trimmed(self._writer.finish(), members, categories), members
+
+    def _flush(self) -> None:
+        self._writer.write([pa.array(self._objects, objects_type(ITEMS)), pa.array(self._annotated, ANNOTATED_TYPE)])
+        self._objects, self._annotated = [], []
+
+
+def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool) -> dict[str, Any]:
+    """Return a value of the column ANNOTATED."""
+    width, height = size or (None, None)
+    return {"width": width, "height": height, "relative": relative, "frame": rule.frame, "boxes": rule.boxes}
+
+
+def _empty(name: str, count: int) -> list[Any]:
+    return [[] if name in ("segmentation", "keypoints") else None for _ in range(count)]
+
+
+def trimmed(table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.int64] | None = None) -> pa.Table:
+    """Return a table whose objects have only some members, and other numbers for their categories."""
+    place = table.column_names.index(OBJECTS)
+    chunks = []
+    type_ = objects_type(members)
+    for chunk in table[OBJECTS].chunks:
+        children = [chunk.field(f.name) for f in type_]
+        if categories is not None:
+            number = type_.get_field_index("category")
+            lists = children[number]
+            values = pa.array(categories[lists.values.to_numpy()], pa.int64())
+            children[number] = pa.ListArray.from_arrays(lists.offsets, values)
+        chunks.append(pa.StructArray.from_arrays(children, fields=list(type_), mask=chunk.is_null()))
+    return table.set_column(place, objects_field(members), pa.chunked_array(chunks, type_))
+
+
+def odd_boxes(boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False) -> tuple[int, int]:
+    """Return how many boxes (n, 4) reach outside of their image, and how many have no area.
+
+    `sizes` is the (width, height) of the image, (2,), or that of each box, (n, 2): 0, 0 where it is not known, so that nothing
+    is outside. `relative` boxes are shares of the size, which is (1, 1).
+    """
+    given, limit = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(sizes, np.float64)
+    low, sides = given[:, :2], given[:, 2:]
+    margin = 1e-3 if relative else OUTSIDE_PIXELS
+    outside = ((low < -margin) | (low + sides > limit + margin)).any(axis=1) & (limit > 0).all(axis=-1)
+    return int(outside.sum()), int((sides <= 0).any(axis=1).sum())
+
+
+def are_shares(boxes: npt.ArrayLike) -> bool:
+    """Return whether boxes (n, 4) are shares of the size of their image: all numbers are from 0 to 1, and not all are whole."""
+    given = np.asarray(boxes, np.float64).reshape(-1, 4)
+    return bool(((given >= 0) & (given <= 1)).all() and (given % 1 != 0).any())
+
+
+def why_shares(shown: str) -> str:
+    """Return why boxes that are shares are refused. `shown` is where they are."""
+    return (
+        f"{shown}: all boxes of objects are numbers from 0 to 1, as shares of the size of an image are, and boxes are to be x,"
+        " y, width, height in pixels; multiply x and width by the width of the image, y and height by its height"
+    )
+
+
+def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[str]:
+    """Say how many boxes are not as they should be, and what is done about them."""
+    parts = []
+    if outside:
+        parts.append(f"{counted(outside, 'box reaches', 'boxes reach')} outside of the image")
+    if degenerate:
+        parts.append(f"{counted(degenerate, 'box has', 'boxes have')} no area")
+    if not parts:
+        return []
+    done = {
+        "keep": "kept as they are (--boxes clip or drop changes that)",
+        "clip": "cut at the edge of the image, and dropped where nothing is left",
+        "drop": "dropped",
+    }
+    return [f"{' and '.join(parts)}; {done[rule.boxes]}"]

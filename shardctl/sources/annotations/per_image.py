@@ -1,0 +1,137 @@
+"""Files of annotations that are one for each image: found in a folder, and each with its image."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import InputError
+from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.label_table import some
+from shardctl.sources.remote.remote_files import holds, local_path
+from shardctl.sources.walk import FoundFile, walk
+from shardctl.system.files import ordinary
+from shardctl.system.text import counted, format_bytes, printable
+
+LARGEST = 64 << 20
+"""The largest file of annotations of one image that is read."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A file of annotations and the input that it is about."""
+
+    row: int
+    path: Path
+
+    @property
+    def shown(self) -> str:
+        """The path for a message."""
+        return printable(str(self.path))
+
+
+def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
+    """Return the files in a folder and below whose names have these endings. Raises InputError if there are none."""
+    found = walked(folder, suffixes, what)
+    if not found:
+        raise InputError(f"{printable(str(folder))}: holds no {what} ({' or '.join(sorted(suffixes))})")
+    return found
+
+
+def walked(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
+    """Return the files in a folder and below whose names have these endings, if any. Raises InputError without the folder."""
+    if not holds(folder):
+        raise InputError(f"{printable(str(folder))}: no such folder; give the folder of the {what}")
+    return [file for file in walk([folder], lambda _: None) if file.suffix in suffixes and file.fault is None]
+
+
+def match_files(
+    found: Sequence[FoundFile], inputs: Inputs, what: str, renamed: Callable[[Path], Path] | None = None
+) -> tuple[list[Beside], list[FoundFile]]:
+    """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
+
+    A file is about the input that has the same path without the ending, from the source or from the folder of these files on,
+    else about the only one of the same name. `renamed` gives the path that an image has by a file's path, which is looked for
+    first. Raises InputError for two files of one input, and where a name may be several inputs.
+    """
+    names = [stem(file.path) for file in found]
+    rows = np.full(len(found), -1, np.int64)
+    if renamed is not None:
+        rows = _exact(inputs, [renamed(Path(file.opened)) for file in found])
+    beside = _exact(inputs, [Path(file.opened) for file in found])
+    rows = np.where(rows >= 0, rows, beside)
+    left = np.flatnonzero(rows < 0)
+    match = inputs.by_stem.find([names[number] for number in left])
+    meant = set(rows[rows >= 0].tolist()) | set(match.rows[match.exact].tolist())
+    # A name that only ends alike is not that of an input which another file has by its whole path.
+    loose = ~match.exact & np.isin(match.rows, np.array(sorted(meant), np.int64))
+    rows[left] = np.where(loose, -1, match.rows)
+    by_row: dict[int, FoundFile] = {}
+    for row, file in zip(rows.tolist(), found, strict=True):
+        if row >= 0 and row in by_row:
+            both = f"{printable(by_row[row].opened)} and {printable(file.opened)}"
+            raise InputError(f"two {what} are of the input {printable(inputs.paths_at([row])[0])}: {both}; remove one")
+        if row >= 0:
+            by_row[row] = file
+    matched = [Beside(row, Path(by_row[row].opened)) for row in sorted(by_row)]
+    return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
+
+
+def _exact(inputs: Inputs, paths: Sequence[Path]) -> npt.NDArray[np.int64]:
+    """Return the input that has each path without its ending, -1 for none."""
+    folders = {folder: inputs.below(folder) for folder in {path.parent for path in paths}}
+    rows = np.full(len(paths), -1, np.int64)
+    below = [number for number, path in enumerate(paths) if folders[path.parent] is not None]
+    names = [stem(f"{folders[paths[number].parent]}/{paths[number].name}".lstrip("/")) for number in below]
+    rows[below] = inputs.by_stem.exact(names)
+    return rows
+
+
+def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: Path, what: str) -> None:
+    """Raise InputError if none of the files is about an input."""
+    if not matched:
+        one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
+        raise InputError(
+            f"{printable(str(folder))}: none of the {len(found):,} {what} has the name of an input ({one}; an input is {other})"
+        )
+
+
+def said_of_others(lost: Sequence[FoundFile], without: int, inputs: Inputs, what: str, means: str) -> list[str]:
+    """Say how many files have no input, and how many inputs have no file; `means` says what becomes of these."""
+    said = []
+    if lost:
+        example = some([file.path for file in lost[:3]])
+        said.append(f"{counted(len(lost), what)} without an image among the inputs ({example}); skipped")
+    if without:
+        said.append(f"{without:,} of {counted(len(inputs), 'input')} without {what}: {means}")
+    return said
+
+
+def read_small(path: Path) -> bytes:
+    """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
+    with open(local_path(path), "rb", opener=ordinary) as file:
+        if os.fstat(file.fileno()).st_size > LARGEST:
+            raise ValueError(f"it has more than {format_bytes(LARGEST)}")
+        return file.read()
+
+
+class Digest:
+    """The digest of what was read of many small files, in their order."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a file by the input that it is about, and its bytes."""
+        self._sha256.update(f"{name}\0{len(data)}\0".encode("utf-8", "surrogateescape"))
+        self._sha256.update(data)
+
+    def hex(self) -> str:
+        """Return the digest."""
+        return self._sha256.hexdigest()

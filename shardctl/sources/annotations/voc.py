@@ -1,0 +1,212 @@
+"""Pascal VOC: an XML file for each image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.parsers import expat
+
+import numpy as np
+
+from shardctl.errors import Rejection
+from shardctl.format.roles import Objects
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
+from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.sources.annotations.per_image import (
+    Beside,
+    Digest,
+    files_in,
+    match_files,
+    read_small,
+    refuse_no_match,
+    said_of_others,
+)
+from shardctl.sources.remote.remote_files import bring_all, holds
+from shardctl.sources.walk import FoundFile
+from shardctl.system.text import counted
+
+ZERO_BASED = "zero-based"
+
+FILE_NAME = "annotation/filename"
+SIZE = ("annotation/size/width", "annotation/size/height")
+OBJECT = "annotation/object"
+CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
+FLAGS = ("difficult", "truncated")
+
+
+class Voc:
+    """The XML files of Pascal VOC, and of the tools that write such (LabelImg, CVAT, Roboflow)."""
+
+    name: ClassVar[str] = "voc"
+    needs_path: ClassVar[bool] = True
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError unless it is `zero-based`."""
+        if name != ZERO_BASED or value:
+            no_options(self, name)
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Read the files of all folders. One that is wrong rejects its image."""
+        matched: list[Beside] = []
+        lost: list[FoundFile] = []
+        zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
+        offsets: dict[int, int] = {}
+        for source in sources:
+            folder = Path(source.path)
+            folder = folder / "Annotations" if holds(folder / "Annotations") else folder
+            found = files_in(folder, (".xml",), "XML files")
+            here, others = _match(found, inputs)
+            refuse_no_match(here, found, inputs, folder, "XML files")
+            matched += here
+            lost += others
+            offsets |= {file.row: int(source.path not in zero_based) for file in here}
+        by_row = {file.row: file for file in matched}
+        bring_all(file.path for file in matched)
+        writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
+        classes: dict[str, int] = {}
+        digest, at_zero = Digest(), 0
+        faults: dict[int, Rejection] = {}
+        for row in sorted(by_row):
+            file = by_row[row]
+            try:
+                data = read_small(file.path)
+                digest.add(str(row), data)
+                read = parse(data)
+                objects, zeros = _objects(read, classes, offsets[row])
+                size = read.size()
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                faults[row] = fault(f"{file.shown}: {reason}")
+                objects, zeros, size = {"category": [], "bbox": []}, 0, None
+            at_zero += zeros
+            writer.add(objects, size)
+        names = sorted(classes)
+        number = np.zeros(len(names), np.int64)
+        number[[classes[name] for name in names]] = np.arange(len(names))
+        table, members = writer.finish(number)
+        rows = np.full(len(inputs), -1, np.int64)
+        rows[sorted(by_row)] = np.arange(len(by_row))
+        notices = said_of_others(lost, len(inputs) - len(by_row), inputs, "XML file", "not annotated")
+        if at_zero:
+            notices.append(
+                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from 1: if these files count from"
+                f" 0, use --labels voc+{ZERO_BASED}:PATH"
+            )
+        notices += said_of_boxes(writer.outside, writer.degenerate, rule)
+        role = Objects(tuple(names) or None)
+        return Annotations(
+            table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
+        )
+
+
+def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+    """Find the image of each file by its own name, and of those that are left by the name that they say."""
+    matched, lost = match_files(found, inputs, "XML files", _image_of)
+    taken = {file.row for file in matched}
+    named: list[tuple[FoundFile, str]] = []
+    bring_all(file.opened for file in lost)
+    for file in lost:
+        try:
+            said = parse(read_small(Path(file.opened))).text.get(FILE_NAME)
+        except (OSError, ValueError):
+            said = None
+        if said:
+            named.append((file, stem(said.replace("\\", "/").rpartition("/")[2])))
+    rows = inputs.by_stem.find([name for _, name in named]).rows.tolist()
+    again: set[str] = set()
+    for (file, _), row in zip(named, rows, strict=True):
+        if row >= 0 and row not in taken:
+            taken.add(row)
+            again.add(file.path)
+            matched.append(Beside(row, Path(file.opened)))
+    return matched, [file for file in lost if file.path not in again]
+
+
+def _image_of(path: Path) -> Path:
+    """Return the path of the image of a file in the folders of the development kit, or of tools that call them otherwise."""
+    folders = {"Annotations": "JPEGImages", "annotations": "images"}
+    return path.parent.parent / folders.get(path.parent.name, path.parent.name) / path.name
+
+
+class Parsed:
+    """The text of the elements of a file, by path; of each object apart."""
+
+    def __init__(self) -> None:
+        self.text: dict[str, str] = {}
+        self.objects: list[dict[str, str]] = []
+        self.lines: list[int] = []
+
+    def size(self) -> tuple[int, int] | None:
+        """Return (width, height), None where the file does not say it."""
+        try:
+            width, height = (int(float(self.text[name])) for name in SIZE)
+        except (KeyError, ValueError, OverflowError):
+            return None
+        return (width, height) if 0 < width < 2**31 and 0 < height < 2**31 else None
+
+
+def parse(data: bytes) -> Parsed:
+    """Read the XML of one image. Raises ValueError: no XML, a DOCTYPE, another root."""
+    parsed = Parsed()
+    path: list[str] = []
+    text: list[str] = []
+    parser = expat.ParserCreate()
+
+    def start(name: str, _: dict[str, str]) -> None:
+        if len(path) >= 32:
+            raise ValueError(f"line {parser.CurrentLineNumber}: elements are nested deeper than 32 levels")
+        path.append(name)
+        text.clear()
+        if path[0] != "annotation":
+            raise ValueError(f"line {parser.CurrentLineNumber}: the root is {name}, and that of a VOC file is annotation")
+        if "/".join(path) == OBJECT:
+            parsed.objects.append({})
+            parsed.lines.append(parser.CurrentLineNumber)
+
+    def end(_: str) -> None:
+        where = "/".join(path)
+        into = parsed.objects[-1] if where.startswith(f"{OBJECT}/") else parsed.text
+        into.setdefault(where, "".join(text).strip())
+        path.pop()
+        text.clear()
+
+    def refuse(*_: Any) -> None:
+        raise ValueError(f"line {parser.CurrentLineNumber}: it has a DOCTYPE, which is not read; remove it")
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = text.append
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"line {error.lineno}: not XML ({expat.errors.messages[error.code]})") from None
+    except LookupError as error:  # no such encoding
+        raise ValueError(f"line 1: not XML that can be read ({error})") from None
+    return parsed
+
+
+def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict[str, list[Any]], int]:
+    """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is wrong."""
+    objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+    flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
+    at_zero = 0
+    for record, line in zip(parsed.objects, parsed.lines, strict=True):
+        name = record.get(f"{OBJECT}/name")
+        if not name:
+            raise ValueError(f"line {line}: an object has no name")
+        try:
+            left, top, right, bottom = (float(record[corner]) for corner in CORNERS)
+        except (KeyError, ValueError):
+            raise ValueError(f"line {line}: the object {name!r:.60} has no bndbox of four numbers") from None
+        if not all(math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)):
+            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} is beyond any image")
+        at_zero += offset and (left == 0 or top == 0)
+        objects["category"].append(classes.setdefault(name, len(classes)))
+        objects["bbox"].append([left - offset, top - offset, right - left + offset, bottom - top + offset])
+        for flag, values in flags.items():
+            values.append({"0": False, "1": True}.get(record.get(f"{OBJECT}/{flag}", "")))
+    known = {flag: [bool(value) for value in values] for flag, values in flags.items() if any(v is not None for v in values)}
+    return {**objects, **known}, at_zero

@@ -1,0 +1,405 @@
+"""YOLO: a text file for each image, with a line for each object: boxes, polygons, keypoints, or turned boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardctl.errors import InputError, InstallError, Rejection, UsageError
+from shardctl.format.roles import Objects
+from shardctl.sources.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
+from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.sources.annotations.per_image import (
+    Beside,
+    Digest,
+    match_files,
+    read_small,
+    refuse_no_match,
+    said_of_others,
+    walked,
+)
+from shardctl.sources.label_table import some
+from shardctl.sources.remote.remote_files import bring_all, exists, holds
+from shardctl.sources.walk import FoundFile
+from shardctl.system.text import printable
+
+NAMES = ("classes.txt", "obj.names")
+"""Files in a folder of labels that have the names of the classes, one in a line."""
+
+SPLITS = ("train", "val", "test", "minival")
+
+SETTINGS = ("path", "names", "nc", "task", "download")
+"""What a data.yaml has beside the folders of its splits."""
+
+YAML = (".yaml", ".yml")
+
+MOST_VALUES = 1_000_000
+"""Values that a data.yaml may have."""
+
+OVERSHOOT = 0.01
+"""How far places may lie outside of 0 to 1. Tools write roundings such as 1.0000001; Ultralytics takes up to 0.01, too."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each.
+
+    `missing` are folders of labels that are not there, of images that are.
+    """
+
+    folders: tuple[Path, ...]
+    names: tuple[str, ...] | None = None
+    task: str | None = None
+    points: tuple[int, int] | None = None
+    flip: tuple[int, ...] | None = None
+    point_names: tuple[str, ...] | None = None
+    missing: tuple[Path, ...] = ()
+
+
+class Yolo:
+    """A data.yaml with the images' folders, or a folder of labels."""
+
+    name: ClassVar[str] = "yolo"
+    needs_path: ClassVar[bool] = True
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError: it has none."""
+        no_options(self, name)
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Read the lines of all images. A wrong one rejects its image; an image without a file has no objects."""
+        if len(sources) > 1:
+            raise UsageError("give --labels yolo:PATH once, with the data.yaml or the folder of all labels")
+        path, digest = Path(sources[0].path), Digest()
+        setup = _read_yaml(path, digest, rule) if path.suffix.lower() in YAML else _of_folder(path, digest, rule)
+        matched: list[Beside] = []
+        lost: list[FoundFile] = []
+        labelled = {folder: _labels_in(folder) for folder in setup.folders}
+        if not any(labelled.values()):
+            raise InputError(f"{printable(str(setup.folders[0]))}: holds no labels (.txt)")
+        for found in labelled.values():
+            here, others = match_files(found, inputs, "labels", _image_of)
+            matched += here
+            lost += others
+        by_row = {file.row: file for file in matched}
+        bring_all(file.path for file in matched)
+        if not by_row:
+            refuse_no_match(matched, lost, inputs, path, "labels")
+        if len(by_row) < len(matched):
+            row = next(file.row for file in matched if by_row[file.row] is not file)
+            raise InputError(f"{printable(str(path))}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
+        writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
+        faults: dict[int, Rejection] = {}
+        for row in range(len(inputs)):
+            objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+            if row in by_row:
+                file = by_row[row]
+                try:
+                    data = read_small(file.path)
+                    digest.add(str(row), data)
+                    objects = parse(data, setup)
+                except NineNumbersError as error:
+                    raise InputError(f"{file.shown}, {error}") from None
+                except (OSError, ValueError) as error:
+                    faults[row] = fault(
+                        f"{file.shown}, {error}" if not isinstance(error, OSError) else f"{file.shown}: {error}"
+                    )
+            writer.add(objects, None)
+        table, members = writer.finish()
+        without = len(inputs) - len(by_row)
+        notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
+        empty = [str(folder) for folder in (*(folder for folder in labelled if not labelled[folder]), *setup.missing)]
+        if empty:
+            notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
+        notices += said_of_boxes(writer.outside, writer.degenerate, rule)
+        role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
+        rows = np.arange(len(inputs))
+        return Annotations(
+            table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
+        )
+
+
+def _labels_in(folder: Path) -> list[FoundFile]:
+    """Return the files of labels in a folder and below; none in a split of background. Raises InputError."""
+    return [file for file in walked(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
+
+
+def _image_of(labels: Path) -> Path:
+    """Return the path of an image that has these labels: `labels` in it is `images`, as Ultralytics has it."""
+    parts = list(labels.parts)
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == "labels":
+            parts[place] = "images"
+            break
+    return Path(*parts)
+
+
+# --- lines ---
+
+
+class NineNumbersError(Exception):
+    """A line may be a polygon of four points, or a turned box: it takes a task to tell."""
+
+
+def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
+    """Return the objects of one image, places as shares of its size.
+
+    Raises ValueError and NineNumbersError, with the end of a message.
+    """
+    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": [], "keypoints": []}
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start}: not UTF-8; recode the file") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = [float(cell) for cell in line.split()]
+        except ValueError:
+            raise ValueError(f"line {number}: it has something else than numbers ({printable(line.strip()[:60])})") from None
+        if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
+            raise ValueError(f"line {number}: a number is not finite, or beyond any image")
+        category = int(values[0])
+        if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
+            known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
+            raise ValueError(f"line {number}: {line.split()[0]} is no number of a class{known}")
+        bbox, polygon, points = _places(values[1:], number, setup)
+        _check_shares(values[1:], bbox, polygon, points, number, setup)
+        objects["category"].append(category)
+        objects["bbox"].append(bbox)
+        objects["segmentation"].append([polygon] if polygon else [])
+        objects["keypoints"].append(points)
+    return {name: items for name, items in objects.items() if name in ("category", "bbox") or any(items)}
+
+
+def _places(values: list[float], number: int, setup: Setup) -> tuple[list[float], list[float], list[list[float]]]:
+    """Return the box (x, y, width, height), the polygon and the keypoints of a line, whose class has been taken off."""
+    count, task = len(values), setup.task
+    if task == "pose":
+        points, each = setup.points or (0, 0)
+        if count != 4 + points * each:
+            wanted = f"{5 + points * each} numbers (a class, a box and {points} keypoints of {each})"
+            raise ValueError(f"line {number}: {count + 1} numbers, and task pose takes {wanted}")
+        return _box(values), [], _points(values[4:], each)
+    if task == "obb":
+        if count != 8:
+            raise ValueError(f"line {number}: {count + 1} numbers, and task obb takes 9 (a class and four corners)")
+        return _around(values), values, []
+    if count == 4:
+        return _box(values), [], []
+    if task == "detect" or count % 2 or count < 6:
+        takes = "5 (a class and a box)" if task == "detect" else "5 (a box), or an odd number from 7 on (a polygon)"
+        pose = f"; {NO_SHAPE}" if count > 4 and setup.points is None else ""
+        raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}{pose}")
+    if count == 8 and task is None:
+        raise NineNumbersError(
+            f"line {number}: nine numbers may be a polygon of four points or a turned box; say which they are:"
+            " --task segment or --task obb"
+        )
+    return _around(values), values, []
+
+
+NO_SHAPE = "if it has keypoints, give a data.yaml that says kpt_shape"
+"""What to do about a line of keypoints that was read as something else."""
+
+
+def _check_shares(
+    values: list[float], bbox: list[float], polygon: list[float], points: list[list[float]], number: int, setup: Setup
+) -> None:
+    """Raise ValueError if the places of a line cannot be shares of the image's size. `values` are those after the class.
+
+    A corner of a turned box may lie far outside of the image: for these the box around it counts, as for Ultralytics.
+    """
+    x, y, width, height = bbox
+    whole = not polygon or setup.task == "obb"
+    places = [x + width / 2, y + height / 2] if whole else polygon
+    places = places + [place for point in points if point[2] > 0 for place in point[:2]]
+    odd = stray_share(places, [width, height] if whole else [])
+    if odd is not None:
+        # Points that are read as a polygon may be a box with keypoints, whose v is 2.
+        pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
+        raise ValueError(f"line {number}: {odd:g} is no share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
+
+
+def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | None:
+    """Return the first place or length that cannot be a share of the image's size, None if all can."""
+    odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
+    return odd if odd is not None else next((length for length in lengths if not 0 <= length <= 1 + OVERSHOOT), None)
+
+
+def _box(values: list[float]) -> list[float]:
+    x, y, width, height = values[:4]
+    return [x - width / 2, y - height / 2, width, height]
+
+
+def _around(values: list[float]) -> list[float]:
+    x, y = values[::2], values[1::2]
+    return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
+
+
+def _points(values: list[float], each: int) -> list[list[float]]:
+    """Return keypoints as x, y and v. One of two numbers is there unless both are 0."""
+    points = [values[place : place + each] for place in range(0, len(values), each)]
+    shown = [point if each == 3 else [*point, 2.0 if any(point) else 0.0] for point in points]
+    return [point if point[2] > 0 else [0.0, 0.0, 0.0] for point in shown]
+
+
+# --- what is known beside the lines ---
+
+
+def _of_folder(folder: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+    if rule.task == "pose":
+        raise UsageError("--task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
+    path = next((folder / name for name in NAMES if exists(folder / name)), None)
+    names = None
+    if path is not None:
+        data = _bytes_of(path)
+        digest.add(path.name, data)
+        try:
+            names = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip())
+        except UnicodeDecodeError as error:
+            raise InputError(f"{printable(str(path))}: not UTF-8 at byte {error.start}; recode the file") from None
+        if len(set(names)) < len(names):
+            raise InputError(f"{printable(str(path))}: two classes have the same name; rename one")
+    return Setup((folder,), names or None, rule.task)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_small(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{printable(str(path))}: cannot be read ({error})") from error
+
+
+def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+    """Read a data.yaml. Raises InputError."""
+    try:
+        import yaml  # an extra, and most conversions have no YOLO files
+    except ImportError:
+        raise InstallError("a data.yaml is read by PyYAML: pip install 'shardctl[yolo]'") from None
+    shown, data = printable(str(path)), _bytes_of(path)
+    digest.add(path.name, data)
+    try:
+        said = yaml.safe_load(data)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(said, dict):
+        raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
+    if not _is_small(said):
+        raise InputError(f"{shown}: has over {MOST_VALUES:,} values, those that aliases (*name) repeat included; write less")
+    names = _names_of(said.get("names"), shown)
+    points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
+    task = rule.task or said.get("task") or ("pose" if points else None)
+    if task is not None and task not in TASKS:
+        raise InputError(f"{shown}: the task {printable(str(task))} is not one of {', '.join(TASKS)}")
+    if task == "pose" and points is None:
+        raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
+    point_names = _point_names(said.get("kpt_names"), points) if points else None
+    folders, missing = _folders_of(said, path, shown)
+    return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing))
+
+
+def _is_small(said: Any) -> bool:
+    """Return whether there are not too many values: aliases of aliases may stand for billions, or for themselves."""
+    left, count = [said], 0
+    while left:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set):
+            left += value
+        if count + len(left) > MOST_VALUES:
+            return False
+    return True
+
+
+def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, dict):
+        if set(given) != set(range(len(given))):
+            raise InputError(f"{shown}: the numbers of names are not 0 to {len(given) - 1}")
+        given = [given[number] for number in range(len(given))]
+    if not isinstance(given, list) or not given or len({str(name) for name in given}) < len(given):
+        raise InputError(f"{shown}: names are a list of different names, or numbers with names")
+    return tuple(str(name) for name in given)
+
+
+def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
+    if shape is None:
+        return None, None
+    fits = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int for n in shape)
+    if not fits or not 0 < shape[0] < 2**16 or shape[1] not in (2, 3):
+        raise InputError(f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]")
+    numbers = flip if isinstance(flip, list) and all(type(number) is int for number in flip) else []
+    if flip is not None and sorted(numbers) != list(range(shape[0])):
+        raise InputError(f"{shown}: flip_idx has each of the {shape[0]} keypoints once")
+    return (shape[0], shape[1]), tuple(flip) if flip else None
+
+
+def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
+    """Return the names of the keypoints: those of the only or first class that has some, else their numbers."""
+    if isinstance(given, dict) and given:
+        given = next(iter(given.values()))
+    if isinstance(given, list) and len(given) == points[0] and len({str(name) for name in given}) == len(given):
+        return tuple(str(name) for name in given)
+    return tuple(str(number) for number in range(points[0]))
+
+
+def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path], list[Path]]:
+    """Return the folders of labels, by those of the images: `images` in their paths is `labels`; and those that are missing."""
+    base = path.parent
+    if isinstance(said.get("path"), str):
+        base = next((place for place in (base / said["path"], Path(said["path"])) if holds(place)), base)
+    folders: list[Path] = []
+    tried: list[str] = []
+    others = [name for name, value in said.items() if name not in (*SPLITS, *SETTINGS) and _is_folder(base, path.parent, value)]
+    for split in (*SPLITS, *others):
+        given = said.get(split)
+        for place in given if isinstance(given, list) else [given] if given else []:
+            images = next((each for each in _places_of(base, path.parent, str(place)) if (exists(each) or holds(each))), None)
+            tried.append(str(place))
+            if images is None:
+                continue
+            found = [images] if holds(images) else _folders_in_list(images, base)
+            folders += [_labels_of(folder) for folder in found]
+    missing = [folder for folder in dict.fromkeys(folders) if not holds(folder)]
+    folders = [folder for folder in dict.fromkeys(folders) if holds(folder)]
+    if not folders:
+        named = f" ({', '.join(map(printable, tried))})" if tried else ""
+        raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
+    outer = [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
+    return outer, missing
+
+
+def _is_folder(base: Path, beside: Path, value: Any) -> bool:
+    """Return whether a value names a folder of images: that of a split with a name of its own."""
+    return isinstance(value, str) and any(holds(place) for place in _places_of(base, beside, value))
+
+
+def _places_of(base: Path, beside: Path, place: str) -> list[Path]:
+    """Return where a folder of images may be. Roboflow writes ../train/images for what is right beside the file."""
+    return [base / place, beside / place, beside / place.removeprefix("../")]
+
+
+def _folders_in_list(path: Path, base: Path) -> list[Path]:
+    """Return the folders of the images that a text file lists."""
+    lines = _bytes_of(path).decode("utf-8", "replace").splitlines()
+    return list(dict.fromkeys((base / line.strip()).parent for line in lines if line.strip()))
+
+
+def _labels_of(images: Path) -> Path:
+    parts = list(images.parts)
+    for place in range(len(parts) - 1, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return Path(*parts)

@@ -1,0 +1,263 @@
+"""shardctl.json: what an export of shardctl is, so that it can be read back with its types, its classes and its order.
+
+There are no times and no paths in it: the same dataset gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import is_file, sha256_of
+from shardctl.format.names import CHECKSUMS
+from shardctl.sources.remote.remote_files import exists, local_path
+from shardctl.sources.small_files import read_small
+from shardctl.sources.splits import is_split_name
+from shardctl.system.files import FileFacts, ordinary
+
+DESCRIPTION = "shardctl.json"
+FORMAT = "shardctl export"
+VERSION = 1
+
+LIMIT = 256 << 20
+"""Bytes of the largest shardctl.json that is read: that of a million shards. Files of one sample each are not in it."""
+
+DEEPEST = 2
+"""How many folders may be between shardctl.json and a file that it describes."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "loose", "fingerprint")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column that is exported: its name in the dataset, its name in the target, and the form in which it is written: `value`,
+    `json`, `image`, `png`, or a word of the form's own."""
+
+    name: str
+    written: str
+    form: str
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The samples of a split, and its files in the order of the samples, by their path in the folder of the export."""
+
+    samples: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LooseFacts:
+    """Files of one image or text each, of which SHA256SUMS has a line: how many there are, and their bytes.
+
+    `folders` are those that they are in, by split. `sums` is the SHA-256 of SHA256SUMS.
+    """
+
+    files: int
+    bytes: int
+    folders: Mapping[str, tuple[str, ...]]
+    sums: str
+
+    def split_of(self, name: str) -> str | None:
+        """Return the split that has the path of a file below the export in one of its folders, None if none has."""
+        return next((split for split, each in self.folders.items() for one in each if name.startswith(f"{one}/")), None)
+
+    def splits_in(self, folder: str) -> set[str]:
+        """Return the splits that have files in a folder, by its path below the export, or below it."""
+        return {
+            split
+            for split, each in self.folders.items()
+            if any(one == folder or one.startswith(f"{folder}/") or folder.startswith(f"{one}/") for one in each)
+        }
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an export is.
+
+    `layout` has the types and the roles of the exported columns under their names in the dataset, `key` is the name that the
+    key has in the target (None: it has none there), `fields` say how each column is written. `splits` are in the dataset's
+    order. `facts` are what else readers of this form need. `loose` is about files that are not in `files`, as there may be
+    millions.
+    """
+
+    to: str
+    layout: Layout
+    key: str | None
+    fields: tuple[Field, ...]
+    splits: Mapping[str, SplitFiles]
+    files: Mapping[str, FileFacts]
+    fingerprint: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    loose: LooseFacts | None = None
+
+    def has(self, name: str) -> bool:
+        """Return whether a file, by its path below the export, is one of it."""
+        return name in self.files or (self.loose is not None and self.loose.split_of(name) is not None)
+
+    def split_of(self, name: str) -> str | None:
+        """Return the split that a file is in, by its path below the export; None if it is in none."""
+        listed = next((split for split, each in self._files_of.items() if name in each), None)
+        return listed if listed is not None or self.loose is None else self.loose.split_of(name)
+
+    @cached_property
+    def _files_of(self) -> dict[str, frozenset[str]]:
+        return {split: frozenset(each.files) for split, each in self.splits.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of shardctl.json as plain data."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "to": self.to,
+            "kind": self.layout.kind,
+            **self.facts,
+            "layout": self.layout.to_json(),
+            "key": self.key,
+            "fields": [asdict(each) for each in self.fields],
+            "splits": {name: {"samples": each.samples, "files": list(each.files)} for name, each in self.splits.items()},
+            "files": {name: asdict(facts) for name, facts in self.files.items()},
+            **({} if self.loose is None else {"loose": asdict(self.loose)}),
+            "fingerprint": self.fingerprint,
+        }
+
+    def dumps(self) -> bytes:
+        """Return the bytes of shardctl.json."""
+        return (json.dumps(self.to_json(), indent=1) + "\n").encode()
+
+    @classmethod
+    def load(cls, folder: Path) -> Description:
+        """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is none, and OSError."""
+        data = read_small(folder / DESCRIPTION, LIMIT)
+        try:
+            return cls.from_json(json.loads(data))
+        except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
+            raise ValueError(f"{DESCRIPTION} is not as docs/formats.md describes it ({error!r:.200})") from error
+
+    @classmethod
+    def from_json(cls, record: Any) -> Description:
+        """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors that `load` turns into it."""
+        _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
+        _expect(type(record["version"]) is int and record["version"] == VERSION, f"its version is {VERSION}")
+        key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
+        _expect(type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings")
+        _expect(key is None or type(key) is str, "the key is a string or null")
+        layout = Layout.loads(record["layout"])
+        fields = tuple(_field(each) for each in record["fields"])
+        names = [each.name for each in fields]
+        _expect(len(set(names)) == len(names) and set(names) <= set(layout.columns.names), "fields are columns")
+        files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
+        splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
+        facts = {name: value for name, value in record.items() if name not in _OWN}
+        loose = None if record.get("loose") is None else _loose(record["loose"])
+        return cls(to, layout, key, fields, splits, files, fingerprint, facts, loose)
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def _field(record: Any) -> Field:
+    made = Field(**record)
+    _expect(all(type(value) is str for value in (made.name, made.written, made.form)), "a field is told in strings")
+    return made
+
+
+def _split(name: Any) -> str:
+    _expect(type(name) is str and is_split_name(name), "a split has a name")
+    return str(name)
+
+
+def _path(name: Any) -> str:
+    """Return the path of a file if it stays in the folder."""
+    parts = name.split("/")
+    _expect("\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts), "files are inside the folder")
+    return str(name)
+
+
+def _facts(record: Any) -> FileFacts:
+    facts = FileFacts(**record)
+    _expect(type(facts.bytes) is int and facts.bytes >= 0, "a size is a number of bytes")
+    _expect(type(facts.sha256) is str and _SHA256.fullmatch(facts.sha256) is not None, "a SHA-256 has 64 hex digits")
+    return facts
+
+
+def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
+    names, samples = record["files"], record["samples"]
+    _expect(isinstance(names, list) and set(names) <= set(files), "a split has files that are listed")
+    _expect(type(samples) is int and samples >= 0, "samples are counted")
+    return SplitFiles(samples, tuple(names))
+
+
+def _loose(record: Any) -> LooseFacts:
+    facts = _facts({"bytes": record["bytes"], "sha256": record["sums"]})
+    _expect(type(record["files"]) is int and record["files"] >= 0, "files are counted")
+    folders = {_split(split): tuple(map(_path, names)) for split, names in record["folders"].items()}
+    return LooseFacts(record["files"], facts.bytes, folders, facts.sha256)
+
+
+def loose_names(folder: Path, export: Description) -> Iterator[str]:
+    """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
+    return (name for name, _ in loose_sums(folder, export))
+
+
+def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
+    """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for another SHA256SUMS."""
+    if export.loose is None:
+        return
+    path = local_path(folder / CHECKSUMS)
+    if not is_file(path) or sha256_of(path) != export.loose.sums:
+        raise ValueError(f"{CHECKSUMS} is not the one of the export")
+    with open(path, "rb", opener=ordinary) as lines:
+        for line in lines:
+            sha256, _, name = line.decode().removesuffix("\n").partition("  ")
+            if name not in export.files:
+                _expect(export.loose.split_of(_path(name)) is not None, "loose files are in the folders of splits")
+                _expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
+                yield name, sha256
+
+
+def may_be_of_export(folder: str) -> bool:
+    """Return whether files of a folder may be of an export: there is a shardctl.json in it, or above it."""
+    absolute = Path(folder).absolute()
+    return any(exists(above / DESCRIPTION) for above in (absolute, *absolute.parents[:DEEPEST]))
+
+
+def described(path: str) -> Description | None:
+    """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
+    found = located(path)
+    return None if found is None else found[0]
+
+
+def located(path: str) -> tuple[Description, str] | None:
+    """Return the description of the export that a file is of, and the path of the file below it; None as above."""
+    folder = Path(path).absolute().parent
+    for above in (folder, *folder.parents[:DEEPEST]):
+        try:
+            if not exists(above / DESCRIPTION):
+                continue
+            status = local_path(above / DESCRIPTION).stat()
+        except OSError:
+            continue
+        found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
+        name = Path(path).absolute().relative_to(above).as_posix()
+        return (found, name) if found is not None and found.has(name) else None
+    return None
+
+
+@lru_cache(8)
+def _loaded(folder: Path, *_version: int) -> Description | None:
+    try:
+        return Description.load(folder)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,186 @@
+"""Records of files that shardctl exported, as the dataset had them: shardctl.json says where each column is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.format.keys import key_of_member
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.sources.export_description import Description, Field
+from shardctl.sources.formats.containers import Container, Declared, Frame
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import JsonForm, Record
+from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
+from shardctl.sources.values import Feature
+from shardctl.system.text import printable
+
+
+class Restored:
+    """The records of an open file, with the columns of the dataset that it was exported from."""
+
+    def __init__(self, container: Container, export: Description) -> None:
+        self._container, self._export = container, export
+
+    @property
+    def content(self) -> Content:
+        """The content of the file."""
+        return self._container.content
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the columns, and the names of the classes of those that are labels."""
+        return declared_by(self._export)
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection."""
+        return self._container.begin()
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`."""
+        return self._container.frame(offset)
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the columns of a record. Raises Rejection if one is not there as shardctl.json says."""
+        return restored(self._container.fields(frame, data), self._export)
+
+
+def restored(found: Record, export: Description) -> Record:
+    """Return the columns of a record of an export. Raises Rejection if one is not there as shardctl.json says."""
+    value, made = RESTORED[export.to], Record()
+    for field in export.fields:
+        try:
+            made[field.name] = _without_tensor(export, field, value(field, found, export))
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
+            raise Rejection("decode", "not-as-described", message) from None
+    return made
+
+
+def name_in_records(field: Field, export: Description) -> str:
+    """Return the name that a column of an export has in the records that are read of it."""
+    return field.name if export.to in RESTORED else field.written
+
+
+def declared_by(export: Description) -> Declared:
+    """Return the types of the columns of an export, and the names of the classes of those that are labels."""
+    return Declared(schema_of(export), classes_of(export))
+
+
+def schema_of(export: Description) -> pa.Schema:
+    """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other tensors lists."""
+    columns = export.layout.columns
+    types = {field.name: _type_of(field, columns.field(field.name).type) for field in export.fields}
+    return pa.schema([(f.name, ENCODED_IMAGE if _is_raw_image(export, f) else types[f.name]) for f in export.fields])
+
+
+def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
+    if field.form == "png" or field.form.startswith("jpeg:"):
+        return ENCODED_IMAGE
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _is_raw_image(export: Description, field: Field) -> bool:
+    """Return whether a column has raw images, as arrays."""
+    type_ = export.layout.columns.field(field.name).type
+    return field.form == "value" and field.name in export.layout.roles.images and isinstance(type_, pa.FixedShapeTensorType)
+
+
+def _without_tensor(export: Description, field: Field, value: Any) -> Any:
+    """Return a value whose column is one of tensors as what a column of a conversion can hold: PNG, or the flat numbers."""
+    type_ = export.layout.columns.field(field.name).type
+    if not isinstance(type_, pa.FixedShapeTensorType) or field.form != "value" or value is None:
+        return value
+    numbers = np.asarray(value.items if isinstance(value, Feature) else value, type_.value_type.to_pandas_dtype())
+    if not _is_raw_image(export, field):
+        return numbers.reshape(-1)
+    from shardctl.images.codecs.image import Store  # Pillow, which few exports need
+
+    return {"bytes": Store.parse("png").encode(numbers.reshape(type_.shape)), "path": None}
+
+
+def classes_of(export: Description) -> dict[str, tuple[str, ...]]:
+    """Return the names of the classes of columns that are labels."""
+    names = {field.name for field in export.fields}
+    return {name: classes for name, classes in export.layout.roles.names.items() if name in names}
+
+
+def _of_members(field: Field, record: Record, export: Description) -> Any:
+    """Return a column of a sample of a tar."""
+    key = key_of_member(record[MEMBERS_KEY])
+    others = record.get("json") or {}
+    if field.form == "key":
+        return key
+    if field.written.startswith("json/"):
+        return JsonForm(others[field.written.removeprefix("json/")])
+    if field.form == "value":
+        return record[field.written]
+    stem = field.written.removesuffix("*")
+    data = next((value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes), None)
+    name = export.facts.get("images", {}).get(field.name, field.name)
+    if data is None and name not in others:
+        raise KeyError(field.written)
+    if field.form != "image":
+        return None if data is None else {"bytes": data, "path": None}
+    said = others.get(name, {"path": key})
+    return None if said is None else {"bytes": data, "path": said["path"]}
+
+
+def _is_image(name: str, stem: str) -> bool:
+    return name.startswith(stem) and "." not in name[len(stem) :] and name not in ("json", "txt", "cls", MEMBERS_KEY)
+
+
+def _of_columns(field: Field, record: Record, export: Description) -> Any:
+    """Return a column of a sample of MDS."""
+    value = record[field.written]
+    if field.form == "json":
+        return JsonForm(value)
+    if field.form.startswith("image:"):
+        path = record[f"{field.written}.path"] if field.form.endswith("+path") else record[str(export.key)]
+        return {"bytes": value, "path": path}
+    return {"bytes": value, "path": None} if field.form == "png" or field.form.startswith("jpeg") else value
+
+
+def _of_features(field: Field, record: Record, export: Description) -> Any:
+    """Return a column of an Example; one that is not there has no value."""
+    if field.form == "struct":
+        members = {part.name: record.get(f"{field.written}/{part.name}") for part in _column_type(export, field)}
+        if all(value is None for value in members.values()):
+            return None
+        return {part.name: _in_lists(members[part.name], part.type) for part in _column_type(export, field)}
+    value = record.get(field.written)
+    if field.form == "value" or value is None:
+        return value
+    data = value.items[0] if isinstance(value, Feature) else value
+    if field.form == "json":
+        return JsonForm(json.loads(data))
+    if field.form in ("image", "image+path"):
+        path = record.get(f"{field.written}/path") if field.form == "image+path" else record[str(export.key)]
+        return {"bytes": data, "path": None if path is None else path.items[0].decode()}
+    return {"bytes": data, "path": None}
+
+
+def _column_type(export: Description, field: Field) -> pa.DataType:
+    return export.layout.columns.field(field.name).type
+
+
+def _in_lists(value: Any, type_: pa.DataType) -> Any:
+    """Return the numbers of a list of lists of one length as that; a list of plain values as it is."""
+    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)) or not pa.types.is_fixed_size_list(type_.value_type):
+        return value
+    return np.asarray(value.items).reshape(-1, type_.value_type.list_size)
+
+
+RESTORED: dict[str, Callable[[Field, Record, Description], Any]] = {
+    "webdataset": _of_members,
+    "mds": _of_columns,
+    "tfrecord": _of_features,
+    "tfds": _of_features,
+    "array-record": _of_features,
+}
+"""What gives a column of a record of each form of export."""
