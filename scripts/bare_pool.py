@@ -15,10 +15,10 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from shardctl.images.codecs import image
-from shardctl.pipeline.images import ImageSteps
-from shardctl.recipe import Recipe
-from shardctl.recipe_files.reading import load_recipe
 from shardctl.system.startup import reuse_memory
+from shardctl.transforms.pipeline.images import ImageSteps
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.reading import load_recipe
 
 
 @cache

@@ -47,7 +47,7 @@ def encoder(engine: str, tokenizer: str) -> Any:
 
         fast = load_hf_json(Path(tokenizer).read_bytes())
         return lambda texts: [fast.encode(text).astype(np.uint16) for text in texts]
-    from shardctl.tokenizers.engines import TiktokenEngine  # only what it makes of a tokenizer.json
+    from shardctl.transforms.tokenizers.engines import TiktokenEngine  # only what it makes of a tokenizer.json
 
     core = TiktokenEngine(Path(tokenizer).read_bytes())._core
     return lambda texts: [core.encode_to_numpy(text, allowed_special="all").astype(np.uint16) for text in texts]

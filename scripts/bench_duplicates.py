@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from shardctl.duplicates.pictures import Hashes, distances, first_of_similar
 from shardctl.images.codecs.image import open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
+from shardctl.transforms.duplicates.pictures import Hashes, distances, first_of_similar
 
 PLANTED = 0.01
 """Share of the hashes that are neighbours of others."""

@@ -26,8 +26,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from processes import run
 
-from shardctl.duplicates.near import BANDED, Components, Sketches, add_bands, connect, shingles_of, signatures_of, sketches_of
-from shardctl.duplicates.runs import Runs
+from shardctl.transforms.duplicates.near import (
+    BANDED,
+    Components,
+    Sketches,
+    add_bands,
+    connect,
+    shingles_of,
+    signatures_of,
+    sketches_of,
+)
+from shardctl.transforms.duplicates.runs import Runs
 
 FILES = 8
 WORDS = 2_000_000

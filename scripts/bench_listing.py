@@ -184,9 +184,9 @@ def bare(root: Path) -> int:
 def listed(root: Path) -> int:
     from shardctl.fingerprint import fingerprint_parts
     from shardctl.listing import LabelRule, detect_kind, list_files
-    from shardctl.recipe import Recipe
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS
+    from shardctl.transforms.recipe import Recipe
 
     with tempfile.TemporaryDirectory() as scratch:
         kind = detect_kind([root], KINDS.values(), Reading())

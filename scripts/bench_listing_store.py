@@ -25,12 +25,12 @@ from typing import Any
 from object_server import ObjectServer
 
 from shardctl.listing import LabelRule, list_files
-from shardctl.recipe import Recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.remote import buckets, remote_files
 from shardctl.system.remote_paths import path_of
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Stored
+from shardctl.transforms.recipe import Recipe
 
 NAMES = {
     "classes": lambda number: f"in/{number // 1000:05}/photo-{number:09}.jpg",

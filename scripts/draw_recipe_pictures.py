@@ -12,9 +12,9 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from shardctl.images.codecs.image import open_image
-from shardctl.pipeline.images import ImageSteps
-from shardctl.recipe import Recipe
 from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.pipeline.images import ImageSteps
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import TRANSFORMS
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"

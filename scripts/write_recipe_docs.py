@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shardctl.recipe import Recipe
-from shardctl.recipe_files.schema import recipe_schema
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.schema import recipe_schema
 from shardctl.transforms.settings import default_of, first_line, settings_in
 from shardctl.transforms.table import TRANSFORMS
 

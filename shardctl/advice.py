@@ -25,13 +25,13 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
-from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
-from shardctl.transforms.parts import samples_per_record
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.samples_per_record import samples_per_record
 
 INPUTS = 300
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")

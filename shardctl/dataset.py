@@ -42,8 +42,8 @@ from shardctl.reader import (
 )
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.stores import is_url
-from shardctl.tokenizers.base import Tokenizer
-from shardctl.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.base import Tokenizer
+from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""

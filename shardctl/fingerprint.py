@@ -14,10 +14,10 @@ import pyarrow as pa
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.images.codecs import backend
 from shardctl.listing import Listing
-from shardctl.recipe import Recipe
 from shardctl.sources.formats import DETECT
 from shardctl.sources.splits import named_as_splits
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
 VERSIONS = "versions"

@@ -20,7 +20,6 @@ from shardctl.engines.taking import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.format.lazy_folder.files import copy_file
 from shardctl.listing import LabelRule, Listing, list_files
-from shardctl.recipe import Recipe
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.remote import remote_files
@@ -29,6 +28,7 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.processes.pool import Limits
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 from shardctl.units import Units
 
 PLACE = "__place__"

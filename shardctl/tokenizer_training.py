@@ -15,13 +15,13 @@ from shardctl.conversion.options import source_path
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.format.names import MANIFEST
-from shardctl.recipe_files.reading import load_recipe
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
-from shardctl.tokenizers.table import open_tokenizer
-from shardctl.tokenizers.training import KINDS, SPECIAL, check_training, count_words
+from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.table import TOKEN_STEPS
+from shardctl.transforms.tokenizers.table import open_tokenizer
+from shardctl.transforms.tokenizers.training import KINDS, SPECIAL, check_training, count_words
 
 AT_ONCE = 4 << 20
 """Bytes of a dataset that are read at once."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.duplicates.pictures import Repeats
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Cut
+from shardctl.transforms.duplicates.pictures import Repeats
 
 Numbers = npt.NDArray[np.int64]
 

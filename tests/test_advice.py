@@ -18,8 +18,8 @@ import shardctl
 from shardctl import advice
 from shardctl.errors import InputError, UsageError
 from shardctl.network_advice import Epoch, OverNetwork
-from shardctl.recipe_files.reading import load_recipe
-from shardctl.recipe_files.writing import recipe_toml
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.writing import recipe_toml
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -24,7 +24,7 @@ from shardctl.conversion import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import read_rejects
-from shardctl.pipeline import annotated
+from shardctl.transforms.pipeline import deferred_objects
 
 WIDTH, HEIGHT = 60, 40
 CROP_AND_FLIP = [{"name": "crop", "size": "30x20"}, {"name": "hflip", "p": 1}]
@@ -492,7 +492,7 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: P
     ):
         monkeypatch.setattr("shardctl.engines.rows.SETTLED_ROWS", rows)
         monkeypatch.setattr("shardctl.engines.rows.SETTLED_BYTES", size)
-        monkeypatch.setattr("shardctl.pipeline.annotated.WAITING_BYTES", waiting)
+        monkeypatch.setattr("shardctl.transforms.pipeline.deferred_objects.WAITING_BYTES", waiting)
         out = tmp_path / f"{rows}-{size}-{waiting}"
         result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)
         made.append(([(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))], result.notices))
@@ -503,7 +503,7 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: P
 
 def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, labels = many_marked(tmp_path, [1] * 6, {3: 2000})
-    move_one, move_many = annotated.moved_objects, annotated.moved_together
+    move_one, move_many = deferred_objects.moved_objects, deferred_objects.moved_together
 
     def one(objects: Any, *rest: Any) -> Any:
         if len(objects["segmentation"][0][0]) == 4000:
@@ -515,8 +515,8 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Pat
             raise MemoryError
         return move_many(given, *rest)
 
-    monkeypatch.setattr(annotated, "moved_objects", one)
-    monkeypatch.setattr(annotated, "moved_together", many)
+    monkeypatch.setattr(deferred_objects, "moved_objects", one)
+    monkeypatch.setattr(deferred_objects, "moved_together", many)
     result = shardctl.convert(source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0)
     assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
     assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["03.png"]
@@ -527,14 +527,14 @@ def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path:
     source, labels = many_marked(tmp_path, [1, 2, 0, 1])
     steps = {"transform": CROP_AND_FLIP}
     shardctl.convert(source, tmp_path / "together", labels=labels, recipe=steps, workers=0)
-    move = annotated.moved_together
+    move = deferred_objects.moved_together
 
     def only_one(given: Any, *rest: Any) -> Any:
         if len(given) > 1:
             raise MemoryError
         return move(given, *rest)
 
-    monkeypatch.setattr(annotated, "moved_together", only_one)
+    monkeypatch.setattr(deferred_objects, "moved_together", only_one)
     shardctl.convert(source, tmp_path / "alone", labels=labels, recipe=steps, workers=0)
     alone, together = ((tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together"))
     assert alone == together

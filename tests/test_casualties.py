@@ -406,7 +406,7 @@ def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> N
 
 
 NO_MEMORY_TO_MOVE = """
-from shardctl.pipeline import annotated
+from shardctl.transforms.pipeline import annotated
 
 move = annotated.moved_together
 

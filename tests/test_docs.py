@@ -17,7 +17,7 @@ import pytest
 import shardctl
 from shardctl.cli import cli
 from shardctl.errors import UsageError
-from shardctl.recipe import KEYS
+from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
 ROOT = Path(__file__).parent.parent
@@ -105,8 +105,8 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert all(key in page for key in KEYS)
     assert all(f"`{name}`" in page for name in TRANSFORMS)
-    from shardctl.recipe import Recipe
-    from shardctl.recipe_files.reading import load_recipe
+    from shardctl.transforms.recipe import Recipe
+    from shardctl.transforms.recipe_files.reading import load_recipe
 
     steps = []
     for toml in snippets(page, "toml"):
@@ -127,7 +127,7 @@ READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
 def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path: Path, photos: Path, tmp_path: Path) -> None:
-    from shardctl.recipe_files.checking import check_recipe
+    from shardctl.transforms.recipe_files.checking import check_recipe
 
     found = check_recipe(path)
     assert [str(problem) for problem in found.problems] == []

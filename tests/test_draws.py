@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardctl.transforms import draws, policies
+from shardctl.transforms.image import draws, policies
 
 DRAWS = 20_000
 KS = math.sqrt(-math.log(1e-6 / 2) / 2) / math.sqrt(DRAWS)

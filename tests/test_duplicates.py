@@ -20,12 +20,12 @@ from test_conversion import sums
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 from shardctl.engines import hashing, local
 from shardctl.engines.hashing import Hashing, Listed
 from shardctl.engines.survey import do_survey
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.transforms.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 
 
 def scene(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
@@ -266,8 +266,8 @@ def near_hashes(draw: st.DrawFn) -> list[int]:
 @given(near_hashes(), st.integers(0, 16), st.booleans())
 def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes: list[int], distance: int, lookup: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardctl.duplicates.pictures.LEAF", 16)
-        patch.setattr("shardctl.duplicates.pictures.SETUP", -(2**60) if lookup else 2**60)
+        patch.setattr("shardctl.transforms.duplicates.pictures.LEAF", 16)
+        patch.setattr("shardctl.transforms.duplicates.pictures.SETUP", -(2**60) if lookup else 2**60)
         found = first_of_similar(np.array(hashes, np.uint64), distance)
     assert found.tolist() == plainly(hashes, distance)
 

@@ -22,9 +22,9 @@ from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inver
 from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.image.warp import affine, perspective, rotation
 from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
 from shardctl.transforms.table import TRANSFORMS, parse_step
-from shardctl.transforms.warp import affine, perspective, rotation
 
 Stages = list[Any]
 

@@ -16,9 +16,9 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import Store, decode, decode_mask, open_image, render, to_rgb
 from shardctl.images.geometry import View
-from shardctl.transforms.crop import Crop, RandomResizedCrop
-from shardctl.transforms.flip import HorizontalFlip
-from shardctl.transforms.resize import Resize
+from shardctl.transforms.image.crop import Crop, RandomResizedCrop
+from shardctl.transforms.image.flip import HorizontalFlip
+from shardctl.transforms.image.resize import Resize
 
 
 def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:

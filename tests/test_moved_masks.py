@@ -22,7 +22,7 @@ from shardctl.images.codecs.object_masks import inside, object_masks
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.geometry import View, apply
 from shardctl.images.object_geometry import CENTRE, KeepRule, Motion
-from shardctl.pipeline.annotated import Annotated
+from shardctl.transforms.pipeline.deferred_objects import Annotated
 
 SIZE = (80, 70)
 MEMBERS = pa.struct([("category", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32(), 4)))])

@@ -18,9 +18,9 @@ import shardctl
 from shardctl.images.codecs.image import Decoded
 from shardctl.images.codecs.resampling import resampled
 from shardctl.images.geometry import Displacement, Pad, Stage, View, Warp
-from shardctl.recipe import Recipe
+from shardctl.transforms.image.warp import affine, perspective, rotation
 from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
-from shardctl.transforms.warp import affine, perspective, rotation
+from shardctl.transforms.recipe import Recipe
 
 pytest.importorskip("cv2")
 

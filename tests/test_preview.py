@@ -24,7 +24,7 @@ from shardctl.inspection.blocks import Record, some_records
 from shardctl.preview import Preview, make_preview
 from shardctl.preview.facts import record_of, steps_in_words
 from shardctl.preview.page import preview_page, preview_sheet
-from shardctl.recipe import Recipe
+from shardctl.transforms.recipe import Recipe
 
 RANDOM = {"transform": [{"name": "random_resized_crop", "size": 24, "scale": [0.2, 0.9]}, {"name": "hflip", "p": 0.5}]}
 OBJECTS = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]], "category": [0, 1, 2]}

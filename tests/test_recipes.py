@@ -20,16 +20,16 @@ import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import InstallError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.recipe import KEYS, RECORDS, Recipe
-from shardctl.recipe_files import checking
-from shardctl.recipe_files.checking import check_recipe
-from shardctl.recipe_files.overriding import parse_step_option
-from shardctl.recipe_files.places import nearest_place, places
-from shardctl.recipe_files.reading import load_recipe
-from shardctl.recipe_files.schema import recipe_schema
-from shardctl.recipe_files.showing import show_recipe
-from shardctl.recipe_files.writing import recipe_toml
-from shardctl.transforms import blur
+from shardctl.transforms.image import blur
+from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
+from shardctl.transforms.recipe_files import checking
+from shardctl.transforms.recipe_files.checking import check_recipe
+from shardctl.transforms.recipe_files.overriding import parse_step_option
+from shardctl.transforms.recipe_files.places import nearest_place, places
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.schema import recipe_schema
+from shardctl.transforms.recipe_files.showing import show_recipe
+from shardctl.transforms.recipe_files.writing import recipe_toml
 from shardctl.transforms.settings import SettingError, settings_in
 from shardctl.transforms.table import CALLED_ELSEWHERE, TRANSFORMS, parse_step
 

@@ -26,14 +26,14 @@ from test_conversion import sums
 
 import shardctl
 from shardctl.conversion import Listener, surveying
-from shardctl.duplicates import exact, near, runs
-from shardctl.duplicates.pieces import pieces_of, without_pieces
-from shardctl.duplicates.table import SCHEMA
 from shardctl.engines import comparing, local
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
-from shardctl.recipe import Recipe
 from shardctl.system.files import naming_the_path
+from shardctl.transforms.duplicates import exact, near, runs
+from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
+from shardctl.transforms.duplicates.table import SCHEMA
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.records import Records
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform

@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
-from shardctl.tokenizers import huggingface, proof
-from shardctl.tokenizers.base import Placing, Tokenizer
-from shardctl.tokenizers.engines import ENGINES
-from shardctl.tokenizers.huggingface import HuggingFace, pieces_of
-from shardctl.tokenizers.table import open_tokenizer
-from shardctl.tokenizers.templates import Template
-from shardctl.tokenizers.tiktoken import ENCODINGS
-from shardctl.tokenizers.training import KINDS, SPECIAL
+from shardctl.transforms.tokenizers import huggingface, proof
+from shardctl.transforms.tokenizers.base import Placing, Tokenizer
+from shardctl.transforms.tokenizers.engines import ENGINES
+from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
+from shardctl.transforms.tokenizers.table import open_tokenizer
+from shardctl.transforms.tokenizers.templates import Template
+from shardctl.transforms.tokenizers.tiktoken import ENCODINGS
+from shardctl.transforms.tokenizers.training import KINDS, SPECIAL
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -16,8 +16,8 @@ from PIL import Image
 from test_pixels import picture, values
 
 from shardctl.images.pixels import artefacts, blur, colour, erasing, noise, tables
-from shardctl.transforms import draws, policies
-from shardctl.transforms.automatic import do
+from shardctl.transforms.image import draws, policies
+from shardctl.transforms.image.automatic import do
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
 

@@ -34,14 +34,14 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import Store
 from shardctl.order import Permutation
-from shardctl.pipeline.samples import Origin, SamplePipeline
-from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import ordinary
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.samples import Origin, SamplePipeline
+from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
 
 INPUTS = 2048
 """The largest number of files that are read, where a file is one record, from all over the dataset."""

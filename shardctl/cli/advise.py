@@ -102,7 +102,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     """
     keep_pandas_out_of_arrow()
     from shardctl.advice import advise as find_advice
-    from shardctl.recipe_files.writing import recipe_toml
+    from shardctl.transforms.recipe_files.writing import recipe_toml
 
     if write is not None:
         RECIPE.check(Path(write))

@@ -15,8 +15,8 @@ from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.recipe import Recipe
-    from shardctl.recipe_files.checking import Check, StepSummary
+    from shardctl.transforms.recipe import Recipe
+    from shardctl.transforms.recipe_files.checking import Check, StepSummary
 
 PROBLEMS_FOUND = 1
 
@@ -62,7 +62,7 @@ def check(file: str, output: Output, imports: bool) -> int:
     Exit codes: 0 nothing is wrong, 1 problems, 3 no such file.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.recipe_files.checking import check_recipe
+    from shardctl.transforms.recipe_files.checking import check_recipe
 
     look_in_current_folder()
     found = check_recipe(Path(file), imports)
@@ -97,7 +97,7 @@ def show(dst: str, output: Output) -> None:
       shardctl convert photos again --recipe recipe.toml
     """
     keep_pandas_out_of_arrow()
-    from shardctl.recipe_files.showing import show_recipe
+    from shardctl.transforms.recipe_files.showing import show_recipe
 
     found = show_recipe(Path(dst))
     if output.as_json:
@@ -120,7 +120,7 @@ def schema(output: Output) -> None:
       #:schema ./recipe.schema.json                   <- the first line of recipe.toml
     """
     keep_pandas_out_of_arrow()
-    from shardctl.recipe_files.schema import recipe_schema
+    from shardctl.transforms.recipe_files.schema import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

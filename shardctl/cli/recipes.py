@@ -193,9 +193,9 @@ for the step alone)."""
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     """Join the recipe file and the options: an option changes what the file says. Raises UsageError."""
-    from shardctl.recipe import KEYS
-    from shardctl.recipe_files.overriding import StepOption, parse_step_option, with_steps
-    from shardctl.recipe_files.reading import load_recipe
+    from shardctl.transforms.recipe import KEYS
+    from shardctl.transforms.recipe_files.overriding import StepOption, parse_step_option, with_steps
+    from shardctl.transforms.recipe_files.reading import load_recipe
 
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
     settings |= {key: given[key] for key in KEYS if given.get(key) is not None}

@@ -74,8 +74,8 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full, 130 interrupted.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.recipe_files.reading import load_recipe
     from shardctl.tokenizer_training import train_tokenizer
+    from shardctl.transforms.recipe_files.reading import load_recipe
 
     look_in_current_folder()
     recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
@@ -116,7 +116,7 @@ def show(file: str, output: Output) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such file, or no tokeniser.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.tokenizers.showing import describe
+    from shardctl.transforms.tokenizers.showing import describe
 
     found = describe(file)
     if output.as_json:

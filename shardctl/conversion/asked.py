@@ -12,12 +12,12 @@ from shardctl.conversion.options import Options, check_destination, check_place_
 from shardctl.errors import UsageError
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule
-from shardctl.recipe import Recipe
-from shardctl.recipe_files.reading import load_recipe
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.splitting import SplitRule
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.reading import load_recipe
 
 
 @dataclass(frozen=True)

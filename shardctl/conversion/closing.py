@@ -24,7 +24,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED, SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
-from shardctl.recipe import Recipe
+from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
 

@@ -17,7 +17,6 @@ from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.images.codecs import backend
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.listing import Listing
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
@@ -48,6 +47,7 @@ from shardctl.sources.label_table import some
 from shardctl.sources.types import WRITTEN
 from shardctl.system.text import printable
 from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.recipe import Recipe
 
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:

@@ -13,11 +13,6 @@ from typing import BinaryIO
 import numpy as np
 
 from shardctl.conversion.surveying import group
-from shardctl.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
-from shardctl.duplicates.near import BANDED, Components, Sketches, add_bands, connect, dropped_by
-from shardctl.duplicates.pieces import DOCUMENT
-from shardctl.duplicates.runs import CHUNK_BYTES, Rows, Runs
-from shardctl.duplicates.table import Numbers, add_dropped, write_table
 from shardctl.engines.base import Engine
 from shardctl.engines.comparing import HASHES, SIGNED, Comparing
 from shardctl.engines.job import NEW_FOLDER, Job
@@ -26,10 +21,15 @@ from shardctl.format.names import FILES
 from shardctl.labelling import Labelling, write_files
 from shardctl.listing import Listing
 from shardctl.plan import Order, Planner
-from shardctl.recipe import Recipe
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, format_bytes
+from shardctl.transforms.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.transforms.duplicates.near import BANDED, Components, Sketches, add_bands, connect, dropped_by
+from shardctl.transforms.duplicates.pieces import DOCUMENT
+from shardctl.transforms.duplicates.runs import CHUNK_BYTES, Rows, Runs
+from shardctl.transforms.duplicates.table import Numbers, add_dropped, write_table
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 from shardctl.units import Units
 

@@ -52,7 +52,6 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
 from shardctl.images.codecs import backend
 from shardctl.listing import KnownFiles, Listing, list_files
-from shardctl.recipe import Recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
@@ -60,6 +59,7 @@ from shardctl.splitting import warn_of_mixed
 from shardctl.system.files import write_atomically
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import format_bytes, printable
+from shardctl.transforms.recipe import Recipe
 
 T = TypeVar("T")
 

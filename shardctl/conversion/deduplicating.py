@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.conversion.surveying import Surveyor, group
-from shardctl.duplicates.pictures import Places, Repeats, distances, first_of_equal, first_of_similar
 from shardctl.engines.hashing import SILENT, Hashing, Listed
 from shardctl.engines.inputs import OTHERS
 from shardctl.engines.job import Root
 from shardctl.engines.survey import Found
 from shardctl.errors import SourceGoneError
 from shardctl.listing import Listing
-from shardctl.recipe import Recipe
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable
+from shardctl.transforms.duplicates.pictures import Places, Repeats, distances, first_of_equal, first_of_similar
+from shardctl.transforms.recipe import Recipe
 from shardctl.units import Units
 
 FILES, FILE_BYTES = 64, 32 << 20

@@ -30,7 +30,6 @@ from shardctl.conversion.comparing import Compared, compare_texts, without_compa
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
-from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
@@ -43,7 +42,6 @@ from shardctl.format.tables import failures
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
-from shardctl.recipe import Recipe
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
@@ -53,6 +51,8 @@ from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.system.text import counted, format_bytes, printable
+from shardctl.transforms.duplicates.pictures import Repeats
+from shardctl.transforms.recipe import Recipe
 from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20

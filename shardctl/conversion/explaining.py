@@ -19,7 +19,7 @@ from shardctl.format.names import FILES, PLANNED
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import Seen
 from shardctl.listing import Listing
-from shardctl.recipe import user_functions
+from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""

@@ -9,7 +9,6 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Stretch, Survey
 from shardctl.format.roles import Mask
 from shardctl.listing import detect_kind, first_file
-from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES
@@ -19,6 +18,7 @@ from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 
 TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *PACKAGED, *NUMBERED, *CONTAINERS))
 """Endings of tables whose columns may be images as bytes. In others bytes are text."""

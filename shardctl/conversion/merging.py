@@ -25,9 +25,9 @@ from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, MANIFEST
 from shardctl.plan import NOT_KEPT
-from shardctl.recipe import Recipe
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
 
 NAMED_PARTS = 8
 """Parts with missing shards that are named."""

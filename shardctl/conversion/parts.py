@@ -39,12 +39,12 @@ from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.listing import Listing
 from shardctl.plan import NOT_KEPT
-from shardctl.recipe import refuse_unnamed_functions, user_functions
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
 from shardctl.system.lease.file_lease import LOOK_SECONDS
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""

@@ -21,13 +21,13 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
 from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.listing import Listing
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
 
 NO_KEYS = np.zeros(0, np.uint64)
 

@@ -21,10 +21,10 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import JOB, REPLACED
-from shardctl.recipe import Recipe
 from shardctl.system.files import PARTIAL, is_folder, naming_the_path, refuse_link, remove_tree
 from shardctl.system.lease.file_lease import LEASE
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"
 """Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has

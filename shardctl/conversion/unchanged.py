@@ -16,7 +16,6 @@ from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import Seen
 from shardctl.listing import wanted_files
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -24,6 +23,7 @@ from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, place_of
+from shardctl.transforms.recipe import Recipe
 
 SETTLED = ("format", "image_field", "key_field", "fields")
 """Settings beside the kind that a conversion may take from its sources."""

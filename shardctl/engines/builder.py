@@ -29,15 +29,15 @@ from shardctl.format.shard_copy import objects_of
 from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
 from shardctl.images.codecs.jpeg import JpegFacts
-from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.pipeline.samples import Made, SamplePipeline, Shape
-from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import HashingFile
 from shardctl.system.processes.progress_slot import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
+from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE, Together
+from shardctl.transforms.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.transforms.records import HeldMemoryError, Records
 
 

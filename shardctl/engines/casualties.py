@@ -9,11 +9,11 @@ from typing import Any
 
 from shardctl.engines.job import Job
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits
 from shardctl.system.processes.progress_slot import KEYS, TOGETHER
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
 
 Task = dict[str, Any]
 

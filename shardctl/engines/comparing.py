@@ -16,9 +16,6 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.duplicates.exact import HASHED, PIECE_BITS
-from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
-from shardctl.duplicates.pieces import Numbers, pieces_of
 from shardctl.engines.ahead import wanted_of
 from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import read_whole
@@ -27,12 +24,15 @@ from shardctl.engines.records import FITTED_RECORDS, read_unit
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.text_bytes import bytes_of
-from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import printable
+from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
+from shardctl.transforms.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
+from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
+from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.transforms.records import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 

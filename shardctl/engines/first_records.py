@@ -17,7 +17,6 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import Opened, decode_mask, open_image
-from shardctl.pipeline.samples import Origin
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
@@ -26,6 +25,7 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said, witho
 from shardctl.sources.label_table import some
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import counted, printable
+from shardctl.transforms.pipeline.samples import Origin
 
 
 @dataclass

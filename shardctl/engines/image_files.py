@@ -19,10 +19,10 @@ from shardctl.errors import Rejection
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
-from shardctl.pipeline.samples import Origin
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.samples import Origin
 
 
 class TableImages:

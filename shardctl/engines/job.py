@@ -26,7 +26,6 @@ from shardctl.format.roles import Objects
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.plan import NOT_KEPT, SplitPlan
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
@@ -37,6 +36,7 @@ from shardctl.splitting import Draw
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""

@@ -29,9 +29,9 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
-from shardctl.pipeline.samples import Finished, SamplePipeline
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import counted
+from shardctl.transforms.pipeline.samples import Finished, SamplePipeline
 from shardctl.transforms.values import (
     UnfitValue,
     array_type,

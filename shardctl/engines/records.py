@@ -18,13 +18,13 @@ from shardctl.engines.masks import read_mask
 from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
-from shardctl.pipeline.batches import check_keys, check_labels, encode_labels
-from shardctl.pipeline.samples import Origin
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import KEYS, WHOLE, Breadcrumb
+from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
+from shardctl.transforms.pipeline.samples import Origin
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""

@@ -21,8 +21,8 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.pipeline.samples import Shape
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.samples import Shape
 
 Numbers = npt.NDArray[np.int64]
 

@@ -12,8 +12,8 @@ import xxhash
 from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.order import Permutation
-from shardctl.pipeline.samples import Made
 from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.transforms.pipeline.samples import Made
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""

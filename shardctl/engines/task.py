@@ -25,9 +25,9 @@ from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
-from shardctl.pipeline.samples import Shape
 from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
 from shardctl.system.processes.progress_slot import NOWHERE, Breadcrumb
+from shardctl.transforms.pipeline.samples import Shape
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""

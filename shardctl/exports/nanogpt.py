@@ -15,7 +15,7 @@ from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenExport
 from shardctl.format.roles import Tokens
 from shardctl.sources.export_description import Field
-from shardctl.tokenizers.base import UINT16_VOCABULARY
+from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY
 
 UINT16 = np.dtype("<u2")
 

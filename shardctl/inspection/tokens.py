@@ -20,8 +20,8 @@ from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.inspection.blocks import Piece, Record
 from shardctl.system.text import printable
-from shardctl.tokenizers.base import Tokenizer
-from shardctl.tokenizers.stored import stored_tokenizer
+from shardctl.transforms.tokenizers.base import Tokenizer
+from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
 BEGINNING = 48
 """Tokens of a document whose text is shown beside it: a line."""

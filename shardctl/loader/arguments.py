@@ -10,7 +10,7 @@ import numpy as np
 from shardctl.errors import UsageError
 from shardctl.images.object_geometry import CENTRE
 from shardctl.system.arguments import real_number, whole_number
-from shardctl.transforms.resize import Resize
+from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.settings import Sides
 
 

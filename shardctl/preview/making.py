@@ -20,7 +20,6 @@ from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import begin
-from shardctl.duplicates.rule import KEEP_ALL
 from shardctl.engines import local
 from shardctl.engines.base import Engine, OnFound, Report
 from shardctl.engines.job import Job, Root
@@ -37,7 +36,6 @@ from shardctl.images.codecs.image import Store
 from shardctl.inspection.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
@@ -47,6 +45,8 @@ from shardctl.splitting import SplitRule
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
+from shardctl.transforms.duplicates.rule import KEEP_ALL
+from shardctl.transforms.recipe import Recipe
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""

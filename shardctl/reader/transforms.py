@@ -18,7 +18,7 @@ from shardctl.reader.column import Column
 from shardctl.system.arguments import real_number
 
 if TYPE_CHECKING:
-    from shardctl.transforms.resize import Resize
+    from shardctl.transforms.image.resize import Resize
 
 Shape = tuple[int, ...]
 

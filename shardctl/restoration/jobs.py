@@ -30,7 +30,6 @@ from shardctl.format.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTabl
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
-from shardctl.recipe import Recipe
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
@@ -39,6 +38,7 @@ from shardctl.splitting import SplitRule, Splitting, split_files
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.system.files import FileFacts
 from shardctl.system.text import printable
-from shardctl.transforms.parts import samples_per_record
+from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""

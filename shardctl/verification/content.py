@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.format.stored import MOST, Numbers, StoredDataset
-from shardctl.recipe import user_functions
-from shardctl.transforms.parts import samples_per_record, splits_records
+from shardctl.transforms.recipe import user_functions
+from shardctl.transforms.samples_per_record import samples_per_record, splits_records
 
 
 @dataclass(frozen=True)

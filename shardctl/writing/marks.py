@@ -16,11 +16,11 @@ from PIL import Image
 from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import MAX_PIXELS, decode_mask, open_image
-from shardctl.pipeline.annotated import NOT_FINITE, are_finite, check_runs, object_faults
 from shardctl.reader.column import Column
 from shardctl.reader.marked import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
+from shardctl.transforms.pipeline.deferred_objects import NOT_FINITE, are_finite, check_runs, object_faults
 from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value, python_value
 
 Size = tuple[int, int]

@@ -14,10 +14,10 @@ from shardctl.errors import UsageError
 from shardctl.format.sample import Sample
 from shardctl.format.shard import Compression
 from shardctl.format.tables import ShardEntry
-from shardctl.pipeline.sizes import row_size
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.splitting import Draw, SplitRule
+from shardctl.transforms.pipeline.sizes import row_size
 from shardctl.writing.fields import Fields
 from shardctl.writing.keys import Keys
 from shardctl.writing.series import ShardSeries

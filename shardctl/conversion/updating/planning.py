@@ -40,12 +40,12 @@ from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema,
 from shardctl.listing import CHUNK_ROWS, Listing
 from shardctl.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
-from shardctl.recipe import Recipe
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from shardctl.conversion.updating.before import Before
 from shardctl.engines.reused import REUSED, REUSED_SCHEMA
 from shardctl.plan import job_table
-from shardctl.recipe import Recipe
+from shardctl.transforms.recipe import Recipe
 
 Numbers = npt.NDArray[np.int64]
 

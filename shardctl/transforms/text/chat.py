@@ -19,12 +19,12 @@ from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
-from shardctl.tokenizers.base import Placed, Placing, joined
-from shardctl.tokenizers.huggingface import TEMPLATE
-from shardctl.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
 from shardctl.transforms.text.tokenizing import TokenStep
+from shardctl.transforms.tokenizers.base import Placed, Placing, joined
+from shardctl.transforms.tokenizers.huggingface import TEMPLATE
+from shardctl.transforms.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing
 
 MESSAGES = "messages"
 AUTO, BUILT_IN = "auto", "chatml"

@@ -10,15 +10,15 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
-from shardctl.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
-from shardctl.duplicates.table import Dropped, DuplicatesTable
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.names import DUPLICATES, FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
+from shardctl.transforms.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
+from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
+from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting
 from shardctl.transforms.text.base import require_text, texts_of, with_texts

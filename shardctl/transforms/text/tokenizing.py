@@ -15,11 +15,11 @@ from shardctl.errors import InputError
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.tokenizers.base import UINT16_VOCABULARY, Ids, Offsets, Tokenizer
-from shardctl.tokenizers.huggingface import AUTO, CHOICES
-from shardctl.tokenizers.table import digest_of_files, open_tokenizer
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.settings import Optional, SettingError, Text, Word, setting
+from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Ids, Offsets, Tokenizer
+from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES
+from shardctl.transforms.tokenizers.table import digest_of_files, open_tokenizer
 
 S = TypeVar("S", bound="TokenStep")
 

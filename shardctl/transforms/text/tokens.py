@@ -17,12 +17,12 @@ from shardctl.format.roles import Role
 from shardctl.format.text_bytes import bytes_of
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import format_bytes
-from shardctl.tokenizers.base import Encoded, Rows
-from shardctl.tokenizers.proof import not_given_back
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.tokenizing import TokenStep
+from shardctl.transforms.tokenizers.base import Encoded, Rows
+from shardctl.transforms.tokenizers.proof import not_given_back
 
 
 @dataclass(frozen=True)

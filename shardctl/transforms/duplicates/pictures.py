@@ -1,0 +1,224 @@
+"""Which images of a dataset are duplicates of others: the answer of a rule for hashes of all of them.
+
+An image is kept unless one that is kept before it, in the order of the listing, is alike; it is then dropped for the first of
+these. So the answer depends on nothing but the images and their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import Rejection
+from shardctl.system.text import printable
+from shardctl.transforms.duplicates.rule import DuplicateRule
+
+Hashes = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
+
+LEAF = 256
+"""So many hashes are compared each with each."""
+
+_PARTS = 8
+"""Into so many parts more hashes are cut: each part is compared with what is kept of those before it."""
+
+_AT_ONCE = 1 << 16
+"""Pairs of hashes that are in memory at a time, at about 100 bytes each."""
+
+SETUP, LOOKUP = 1 << 20, 10
+"""What tables for lookups, and one lookup, cost: as much as comparing so many pairs one by one (measured)."""
+
+_TABLES, _CHUNK = 4, 16
+"""A hash is looked up by each of 4 chunks of 16 bits: where it differs in d bits, one chunk differs in d // 4 or fewer."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The duplicates among files. `kept_for` has the place of the file that each one is dropped for, its own where it is kept:
+    (n,) int64. `apart` is in how many bits their hashes differ, (n,) uint8, where they look alike; None: the bytes are equal.
+
+    `paths` gives the paths of files by their places, in increasing order.
+    """
+
+    rule: DuplicateRule
+    kept_for: Places
+    apart: npt.NDArray[np.uint8] | None
+    paths: Callable[[Places], list[str]]
+
+    @property
+    def dropped(self) -> npt.NDArray[np.bool_]:
+        """Which files are dropped, (n,)."""
+        dropped: npt.NDArray[np.bool_] = self.kept_for != np.arange(len(self.kept_for))
+        return dropped
+
+    def rejections(self, places: Places) -> list[Rejection | None]:
+        """Return why files are dropped, None for those that are kept."""
+        kept_for = self.kept_for[places]
+        dropped = kept_for != places
+        named = np.unique(kept_for[dropped])
+        paths = dict(zip(named.tolist(), self.paths(named), strict=True)) if len(named) else {}
+        return [
+            self._rejection(place, printable(paths[kept])) if is_dropped else None
+            for place, kept, is_dropped in zip(places.tolist(), kept_for.tolist(), dropped.tolist(), strict=True)
+        ]
+
+    def _rejection(self, place: int, path: str) -> Rejection:
+        if self.apart is None:
+            return Rejection("plan", "duplicate", f"has the same bytes as {path}, which is kept")
+        bits = f"{self.apart[place]} of 64 bits of their hashes differ, up to {self.rule.distance} may"
+        return Rejection("plan", "duplicate", f"looks like {path}, which is kept ({bits})")
+
+
+def first_of_equal(digests: Hashes) -> Places:
+    """Return for each digest the place of the first one that is equal, its own if there is none before it.
+
+    `digests` is (n, 2) uint64; the result is (n,) int64.
+    """
+    first = np.arange(len(digests))
+    order = np.lexsort((first, digests[:, 1], digests[:, 0]))
+    ordered = digests[order]
+    begins = np.ones(len(order), bool)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    first[order] = order[np.flatnonzero(begins)[np.cumsum(begins) - 1]] if len(order) else order
+    return first
+
+
+def first_of_similar(hashes: Hashes, distance: int) -> Places:
+    """Return for each hash the place of the first kept one that differs in no more than `distance` bits, its own if it is kept.
+
+    `hashes` and the result are (n,). One million unrelated hashes take some seconds, and twice as many four times as long.
+    """
+    values, first, value_of = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int32)  # of each value, in the order in which they come first
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    ranks, values, first = rank[value_of.reshape(-1)], values[order], first[order]
+    del value_of, order, rank
+    return first[_Greedy(values, distance).settle()][ranks]
+
+
+def distances(some: Hashes, others: Hashes) -> npt.NDArray[np.uint8]:
+    """Return in how many bits hashes differ, pair by pair."""
+    return _ones(some ^ others)
+
+
+class _Greedy:
+    """Goes through different hashes in their order, and keeps each one that is not near one that it has kept."""
+
+    def __init__(self, hashes: Hashes, distance: int) -> None:
+        self._hashes, self._distance = hashes, distance
+        self._first = np.arange(len(hashes))
+
+    def settle(self) -> Places:
+        """Return for each hash the place of the first kept one that it is near, its own where it is kept."""
+        self._settle(np.arange(len(self._hashes)))
+        return self._first
+
+    def _settle(self, places: Places) -> Places:
+        """Settle hashes that are near none that were kept before them, and return the places of those that are kept."""
+        if len(places) <= LEAF:
+            return self._settle_each(places)
+        kept: list[Places] = []
+        for part in np.array_split(places, _PARTS):
+            rest = self._without_near(part, np.concatenate(kept)) if kept else part
+            kept.append(self._settle(rest))
+        return np.concatenate(kept)
+
+    def _settle_each(self, places: Places) -> Places:
+        here = self._hashes[places]
+        near = np.triu(_ones(here[:, None] ^ here[None, :]) <= self._distance, 1)
+        keep = np.ones(len(places), bool)
+        for later in np.flatnonzero(near.any(axis=0)).tolist():
+            before = np.flatnonzero(near[:, later] & keep)
+            if len(before):
+                keep[later] = False
+                self._first[places[later]] = places[before[0]]
+        return places[keep]
+
+    def _without_near(self, places: Places, kept: Places) -> Places:
+        """Settle those of some hashes that are near a kept one, and return the others."""
+        hashes, others = self._hashes[places], self._hashes[kept]
+        near = _looked_up if _lookups_pay(len(places), len(kept), self._distance) else _compared
+        first = np.full(len(places), len(kept))
+        for of, other in near(hashes, others, self._distance):
+            np.minimum.at(first, of, other)
+        alike = first < len(kept)
+        self._first[places[alike]] = kept[first[alike]]
+        return places[~alike]
+
+
+def _lookups_pay(hashes: int, others: int, distance: int) -> bool:
+    """Return whether it costs less to look hashes up among others than to compare each with each."""
+    lookups = hashes * _TABLES * len(_masks(distance // _TABLES))
+    each = LOOKUP + 4 * others / (1 << _CHUNK)  # the pairs that it leads to are spread over memory
+    return SETUP + lookups * each < hashes * others
+
+
+def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:
+    """Yield the pairs of a hash and another one, by their numbers, that are near, having compared each with each."""
+    step = max(1, _AT_ONCE // len(others))
+    for start in range(0, len(hashes), step):
+        of, other = np.nonzero(_ones(hashes[start : start + step, None] ^ others) <= distance)
+        yield of + start, other
+
+
+def _looked_up(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:
+    """Yield the pairs of a hash and another one, by their numbers, that are near, some of them several times.
+
+    Only those are compared of which one chunk is near.
+    """
+    masks = _masks(distance // _TABLES)
+    for table in range(_TABLES):
+        of_hashes, of_others = _chunks(hashes, table), _chunks(others, table)
+        in_order = np.argsort(of_others, kind="stable")
+        ordered = others[in_order]
+        ends = np.cumsum(np.bincount(of_others, minlength=1 << _CHUNK))
+        starts = np.concatenate([[0], ends[:-1]])
+        asked = np.argsort(of_hashes, kind="stable")  # neighbours look at the same places of memory
+        for some in np.array_split(asked, -(-len(asked) * len(masks) // _AT_ONCE)):
+            keys = (of_hashes[some, None] ^ masks).reshape(-1)
+            for numbers, places in _near(np.repeat(hashes[some], len(masks)), ordered, starts[keys], ends[keys], distance):
+                yield some[numbers // len(masks)], in_order[places]
+
+
+def _near(hashes: Hashes, others: Hashes, starts: Places, ends: Places, distance: int) -> Iterator[tuple[Places, Places]]:
+    """Yield the pairs of a hash and one of the others from its start to its end, by their numbers, that are near."""
+    counts = ends - starts
+    total = np.cumsum(counts)
+    begin, before = 0, 0
+    while begin < len(counts):
+        end = max(begin + 1, int(np.searchsorted(total, before + _AT_ONCE, side="right")))
+        here, after = counts[begin:end], total[begin:end]
+        places = np.arange(before, int(after[-1])) + np.repeat(starts[begin:end] - after + here, here)
+        near = np.flatnonzero(_ones(np.repeat(hashes[begin:end], here) ^ others[places]) <= distance)
+        yield begin + np.searchsorted(after, near + before, side="right"), places[near]
+        begin, before = end, int(after[-1])
+
+
+def _chunks(hashes: Hashes, table: int) -> npt.NDArray[np.uint16]:
+    chunks: npt.NDArray[np.uint16] = (hashes >> np.uint64(table * _CHUNK)).astype(np.uint16)
+    return chunks
+
+
+@cache
+def _masks(radius: int) -> npt.NDArray[np.uint16]:
+    """Return all numbers of 16 bits of which no more than `radius` are set."""
+    numbers = (sum(1 << bit for bit in bits) for count in range(radius + 1) for bits in combinations(range(_CHUNK), count))
+    return np.fromiter(numbers, np.uint16)
+
+
+def _ones(values: Hashes) -> npt.NDArray[np.uint8]:
+    """Return how many bits of each number are set."""
+    if hasattr(np, "bitwise_count"):
+        counted: npt.NDArray[np.uint8] = np.bitwise_count(values)
+        return counted
+    values = values - ((values >> np.uint64(1)) & np.uint64(0x5555555555555555))  # numpy 1: sums of 2, of 4, of 8 bits
+    values = (values & np.uint64(0x3333333333333333)) + ((values >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    values = (values + (values >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    sums: npt.NDArray[np.uint8] = ((values * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+    return sums

@@ -1,0 +1,378 @@
+"""What is marked in an image, moved along with it through the steps of a recipe."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from PIL import Image
+
+from shardctl.errors import Rejection
+from shardctl.format.layout import Layout
+from shardctl.format.roles import Mask, Objects, Roles
+from shardctl.format.sample import Sample
+from shardctl.images.codecs import rle
+from shardctl.images.codecs.image import MAX_PIXELS, Opened, open_image
+from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.geometry import Size, Stage
+from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
+from shardctl.sources.annotations.base import BAD, AnnotationRule
+from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.system.text import counted, printable
+from shardctl.transforms.pipeline.sizes import value_size
+from shardctl.transforms.values import describe
+
+WAITING_BYTES = 16 << 10
+"""Bytes of the objects of an image from which they are moved at once: there is little to win, and memory that they need and do
+not get is their record's own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time.
+
+    `bytes` is about what they take: less than WAITING_BYTES.
+    """
+
+    objects: dict[str, Any]
+    size: Size
+    stages: tuple[Stage, ...]
+    role: Objects
+    bytes: int
+
+
+class Annotated:
+    """The annotations that samples of a layout have beside their main image. `rule` says which objects a cut keeps.
+
+    Objects of tables may have no role: their types are those of the table. Those that are `unmoved` stay as they are.
+    `of_records` are the masks and objects that came with records as they are, and how each is read.
+    """
+
+    def __init__(
+        self,
+        layout: Layout | None,
+        rule: KeepRule,
+        of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
+        unmoved: Collection[str] = (),
+    ) -> None:
+        roles = layout.roles if layout else Roles()
+        has_table = layout is not None and not roles.objects and has_objects(layout.columns) and OBJECTS not in unmoved
+        of_table = {OBJECTS: Objects()} if has_table else {}
+        self._of_records = tuple(of_records.items())
+        self._objects = tuple((roles.objects or of_table).items())
+        self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
+        self._rule = rule
+        self._marked = tuple((name, role, _members(layout, name)) for name, role in roles.objects.items())
+
+    def __bool__(self) -> bool:
+        return bool(self._objects or self._masks)
+
+    def count(self, sample: Sample) -> int:
+        """Return how many objects are marked in a sample."""
+        found = (sample.get(name) for name, _ in self._objects)
+        return sum(len(objects.get("bbox") or ()) for objects in found if isinstance(objects, dict))
+
+    def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
+        """Raise Rejection if a person's functions made objects that could not be read. `setter` names who set a field.
+
+        Whether a value fits the type of its column is not looked at here.
+        """
+        for name, role, members in self._marked:
+            objects = sample.get(name)
+            if not isinstance(objects, dict) or not members.issuperset(objects):
+                continue
+            lists = {member: objects.get(member) for member in sorted(members)}
+            if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
+                fault = next(object_faults(lists, role), None)
+                if fault:
+                    raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
+
+    def upright(self, sample: Sample, opened: Opened) -> int:
+        """Make the masks and objects that came with a record those of its upright image. Raises Rejection.
+
+        Returns how many objects the rule for boxes has dropped. What needs no change is left as it came.
+        """
+        dropped = 0
+        for name, rule in self._of_records:
+            given = sample.get(name)
+            if given is None or not any(given.values()):
+                continue
+            if name == OBJECTS:
+                sample[name] = _upright_objects(given, rule, opened)
+                dropped += len(given["bbox"] or ()) - len(sample[name]["bbox"] or ())
+            else:
+                sample[name] = _upright_mask(given, name, rule, opened)
+        return dropped
+
+    def moved(
+        self, sample: Sample, size: Size, stages: Sequence[Stage], of_table: bool, later: bool = False
+    ) -> tuple[Sample, int]:
+        """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
+
+        Masks stay the bytes that they are if nothing moves them. Objects that came with a record (`of_table`) are checked
+        first; those of annotations were. With `later` objects may be Waiting, none of which fell away so far; `settled` has
+        them. Raises Rejection.
+        """
+        changed: Sample = {}
+        lost = 0
+        if stages:
+            for name, role in self._objects:
+                given = sample.get(name)
+                if given is None or not any(given.values()):
+                    continue
+                may_wait = later and not of_table and given["bbox"] and not given.get("rle")
+                if may_wait and (taken := value_size(given)) < WAITING_BYTES:
+                    changed[name] = Waiting(given, size, tuple(stages), role, taken)
+                else:
+                    checked = _checked(given, name, size) if of_table else given
+                    changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
+                    lost += len(checked["bbox"]) - len(changed[name]["bbox"])
+            for name, mask in self._masks:
+                if sample.get(name) is not None:
+                    changed[name] = _moved_mask(sample[name], name, stages, mask, size)
+        return changed, lost
+
+    def settled(self, waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
+        """Return objects that were to be moved later."""
+        moved: list[dict[str, Any]] = [{} for _ in waiting]
+        for _, role in self._objects:
+            places = [place for place, each in enumerate(waiting) if each.role is role]
+            given = [waiting[place] for place in places]
+            moving = [(each.objects, Motion.of(each.size, each.stages)) for each in given]
+            for place, made in zip(places, moved_together(moving, role, self._rule), strict=True):
+                moved[place] = made
+        return moved
+
+    def _moved_objects(self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects) -> dict[str, Any]:
+        runs = given.get("rle")
+        if not runs or all(each is None for each in runs):
+            return moved_objects(given, motion, role, self._rule)
+        masks = MovedMasks(len(runs))
+        seen: Seen | None = None
+        made: list[dict[str, Any] | None] = []
+        for place, each in enumerate(runs):
+            if each is None:
+                made.append(None)
+                continue
+            height, width = each["size"]
+            seen = seen or columns_seen(motion, (width, height))
+            mask = rle.decode(each["counts"], (height, width))
+            moved = masks.moved(place, mask, seen, lambda mask: _resampled(mask, stages))
+            made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode(moved)})
+        return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
+
+
+def _resampled(mask: npt.NDArray[Any], stages: Sequence[Stage]) -> npt.NDArray[Any]:
+    for stage in stages:
+        mask = resampled_mask(mask, stage, 0)
+    return mask
+
+
+def _members(layout: Layout | None, name: str) -> frozenset[str]:
+    """Return the members of a column of objects."""
+    type_ = layout.columns.field(name).type if layout else None
+    return frozenset(f.name for f in type_) if type_ is not None and pa.types.is_struct(type_) else frozenset()
+
+
+def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+    """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists are counted from 0."""
+    missing = [member for member, items in lists.items() if items is None]
+    if missing:
+        yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
+        return
+    count = len(lists["bbox"])
+    for member, items in lists.items():
+        if len(items) != count:
+            yield f"with {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            return
+    for place, box in _not_boxes(lists["bbox"]):
+        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height, none beyond float32"
+    most = "" if role.names is None else f" to {len(role.names) - 1}"
+    for place, category in enumerate(lists["category"]):
+        is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
+        is_known = is_number and category >= 0 and (role.names is None or category < len(role.names))
+        if category is None or (is_number and not is_known):
+            yield f"whose category[{place}] is {describe(category)}; categories are whole numbers from 0{most}"
+    for place, polygons in enumerate(lists.get("segmentation", ())):
+        odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
+        if odd:
+            yield f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they are x, y, x, y, …"
+        elif not all(map(are_finite, _lists_in(polygons))):
+            yield f"whose segmentation[{place}] has a polygon with {NOT_FINITE}"
+    for place, points in enumerate(lists.get("keypoints", ())):
+        if not all(map(are_finite, _lists_in(points))):
+            yield f"whose keypoints[{place}] have {NOT_FINITE}"
+    if role.keypoints is not None:
+        for place, points in enumerate(lists.get("keypoints", ())):
+            if _is_list(points) and len(points) not in (0, len(role.keypoints)):
+                given = counted(len(points), "point")
+                yield f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, and there may be none"
+
+
+NOT_FINITE = "a number that is not finite, or beyond float32"
+
+
+def are_finite(numbers: Any) -> bool:
+    """Return whether all of some numbers are finite as float32; True too for what are no numbers."""
+    try:
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.asarray(numbers, np.float32)).all())
+    except OverflowError:
+        return False
+    except (TypeError, ValueError):
+        return True
+
+
+def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the place and the value of what is no box, or one with numbers that are not finite as float32."""
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):  # all at once: there may be many
+        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float32).reshape(len(boxes), 4)).all():
+            return
+    for place, box in enumerate(boxes):
+        if not _is_list(box) or len(box) != 4:
+            yield place, box
+        else:
+            numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
+            if not all(numbers) or not are_finite(box):
+                yield place, box
+
+
+def _shown(box: Any) -> str:
+    if _is_list(box) and len(box) == 4:
+        return f"[{', '.join(str(each) if isinstance(each, int | float) else describe(each) for each in box)}]"
+    return describe(box)
+
+
+def _lists_in(items: Any) -> list[Any]:
+    return [each for each in items if _is_list(each)] if _is_list(items) else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
+    """Return objects of a table whose lists go together, those that are missing as lists of nothing. Raises Rejection.
+
+    Those of annotations are checked when they are read; those of tables come as they are. `size` is that of the image.
+    """
+    count = len(objects["bbox"] or ())
+    for member, items in objects.items():
+        if items is not None and len(items) != count:
+            message = f"{name} has {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            raise Rejection("transform", BAD, message)
+    if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
+        raise Rejection("transform", BAD, f"a bbox of {name} is not four numbers: x, y, width, height")
+    for polygon in chain.from_iterable(each or () for each in objects.get("segmentation") or ()):
+        if not _are_numbers(polygon) or len(polygon) % 2:
+            raise Rejection("transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
+    for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
+        if not isinstance(point, list) or len(point) != 3 or not all(type(number) in (int, float) for number in point):
+            raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
+    for runs in objects.get("rle") or ():
+        if runs is not None:
+            check_runs(runs, name, size)
+    made = {member: [None] * count if items is None else items for member, items in objects.items()}
+    if "keypoints" in made:
+        made["keypoints"] = [each or [] for each in made["keypoints"]]
+    return made
+
+
+def _are_numbers(values: Any, count: int | None = None) -> bool:
+    fits = isinstance(values, list) and (count is None or len(values) == count)
+    return fits and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def check_runs(runs: Any, name: str, size: Size) -> None:
+    """Raise Rejection for the RLE of an object that is none, or is not of the size of its image."""
+    try:
+        height, width = runs["size"]
+        rle.decode(runs["counts"], (height, width))
+    except (TypeError, KeyError, ValueError):
+        raise Rejection("transform", BAD, f"an RLE of {name} is not one, with a size and counts") from None
+    if (width, height) != size:
+        message = f"an RLE of {name} is of {width}x{height}, and the image has {size[0]}x{size[1]}"
+        raise Rejection("transform", BAD, message)
+
+
+def _upright_objects(given: dict[str, Any], rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+    """Return objects of a table in the frame of the upright image, and within it by the rule. Raises Rejection."""
+    sizes = (runs["size"] for runs in given.get("rle") or () if isinstance(runs, dict) and len(runs.get("size") or ()) == 2)
+    height, width = next(sizes, (None, None))
+    said = None if width is None or height is None else (width, height)
+    orientation = 1
+    if opened.orientation != 1:
+        orientation = orientation_of(said, rule.frame, opened.size, opened.orientation, "objects' RLE masks")
+    if orientation == 1 and rule.boxes == "keep":
+        return given
+    stored = opened.size[::-1] if orientation >= 5 else opened.size
+    objects = _checked(given, OBJECTS, stored)
+    if orientation != 1:
+        if "segmentation" in objects:
+            objects["segmentation"] = [each or [] for each in objects["segmentation"]]
+        objects = turned_objects(objects, orientation, stored)
+    return fitted(objects, opened.size, rule.boxes)
+
+
+def _upright_mask(mask: dict[str, Any], name: str, rule: AnnotationRule, opened: Opened) -> dict[str, Any]:
+    """Return a mask of a record as it is where it fits the upright image, else turned, as a PNG. Raises Rejection."""
+    if opened.orientation == 1 and _png_size(mask["bytes"]) == opened.size:  # nearly all, and a header takes long to open
+        return mask
+    size = open_image(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1])).size
+    if opened.orientation == 1:
+        if size != opened.size:
+            raise _other_size(name, size, opened.size)
+        return mask
+    try:
+        orientation = orientation_of(size, rule.frame, opened.size, opened.orientation, "mask's pixels")
+    except Rejection as rejection:
+        raise Rejection(rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}") from None
+    if orientation == 1:
+        return mask
+    return {**mask, "bytes": turned_png(mask["bytes"], mask_values(mask["bytes"], opened.size), orientation)}
+
+
+def _png_size(data: bytes) -> Size | None:
+    """Return the size in the header of a PNG, None for other formats."""
+    if not data.startswith(b"\x89PNG") or len(data) < 24:
+        return None
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
+    sizes = f"{size[0]}x{size[1]}, and the image has {of_image[0]}x{of_image[1]}"
+    return Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
+
+
+def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
+    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette.
+
+    `name` is that of its field. Raises Rejection.
+    """
+    values, fill = mask_values(mask["bytes"], size), role.ignore or 0
+    if values.shape != (size[1], size[0]):
+        raise _other_size(name, (values.shape[1], values.shape[0]), size)
+    if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
+        values = values.astype(np.uint16)
+    for stage in stages:
+        values = resampled_mask(values, stage, fill)
+    with Image.open(io.BytesIO(mask["bytes"])) as before:
+        made = Image.fromarray(np.ascontiguousarray(values))
+        if before.mode == "P" and values.dtype == np.uint8 and (palette := before.getpalette()):
+            made.putpalette(palette)
+    target = io.BytesIO()
+    made.save(target, "PNG")
+    return {**mask, "bytes": target.getvalue()}

@@ -1,0 +1,270 @@
+"""The functions and models of a person that a recipe names, called one after the other on samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shardctl.errors import Rejection
+from shardctl.format.sample import Sample
+from shardctl.transforms.base import GroupTransform, SampleTransform
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.values import DEEPEST, describe
+
+Given = tuple[Sample, ...]
+"""The fields of a sample as each of the functions was given them, in order; nothing where that is not kept."""
+
+
+@dataclass
+class Applied:
+    """What functions made of records: samples, each with the number of its record and what was given to each function, and
+    rejects by record.
+
+    `left_out` names, by record, the function that returned no sample. Lists side by side: an object for each sample would cost
+    more than calling the function.
+    """
+
+    records: list[int] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    given: list[Given] = field(default_factory=list)
+    rejects: dict[int, Rejection] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
+
+    def extend(self, other: Applied) -> None:
+        """Add what was made of other records, or of other variants of the same."""
+        self.records += other.records
+        self.samples += other.samples
+        self.given += other.given
+        self.rejects.update(other.rejects)
+        self.left_out.update(other.left_out)
+
+    def drop_rejected(self) -> None:
+        """Drop the samples of records that are rejected: one of them costs all of its record."""
+        if self.rejects:
+            kept = [place for place, record in enumerate(self.records) if record not in self.rejects]
+            self.records = [self.records[place] for place in kept]
+            self.samples = [self.samples[place] for place in kept]
+            self.given = [self.given[place] for place in kept]
+
+
+class FailedCallError(Exception):
+    """A call of a model with the samples of several records failed: any of them may be why."""
+
+    def __init__(self, records: list[int], who: str, rejection: Rejection) -> None:
+        super().__init__(str(rejection))
+        self.records, self.who, self.rejection = records, who, rejection
+
+
+class Calls(Protocol):
+    """Is told of every call of a function or a model before it is made."""
+
+    def one(self, record: int) -> None:
+        """A function is called with a sample of a record."""
+        ...
+
+    def many(self, records: list[int]) -> None:
+        """A model is called with the samples of some records, which are different ones, in order."""
+        ...
+
+
+class _Step(NamedTuple):
+    """A function or a model: its place among them, counted from 1, and its name in messages."""
+
+    number: int
+    step: SampleTransform
+    who: str
+    draws: bool
+
+
+class Functions:
+    """Calls the functions and the models of a recipe. `numbered` says whether a record may become several samples of one
+    variant.
+
+    `traced` asks for what each function was given. Of several that is kept in any case: a message names the one to blame.
+    """
+
+    def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
+        self._recipe, self._numbered = recipe, numbered
+        self._steps = [
+            _Step(number, step, str(step.settings().get("target", step.name)), step.draws)
+            for number, step in enumerate(recipe.sample_transforms, 1)
+        ]
+        self._stretches = [
+            list(steps) for _, steps in groupby(self._steps, lambda each: each.number if _is_model(each.step) else 0)
+        ]
+        self._traced = traced or len(self._steps) > 1
+        for model in recipe.models:
+            model.begin()
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    @property
+    def last(self) -> str:
+        """The name of the last function."""
+        return self._steps[-1].who
+
+    def setters(self, given: Given, final: Sample) -> dict[str, str]:
+        """Return the function that set a field last, for each field of a sample that one of them set."""
+        if not given:
+            return {}
+        absent = object()
+        return {
+            name: step.who
+            for step, before, after in zip(self._steps, given, (*given[1:], final), strict=True)
+            for name in before.keys() | after.keys()
+            if after.get(name, absent) is not before.get(name, absent)
+        }
+
+    def apply(self, records: list[int], samples: list[Sample], calls: Calls) -> Applied:
+        """Return what the functions make of samples, each given with the number of its record.
+
+        Several functions are called in turn on each sample: one may leave something for the next. A model is called with the
+        samples of all records, some at a time. `settle` must follow once all samples of the records are there.
+
+        Raises FailedCallError.
+        """
+        applied = Applied(records, samples, [()] * len(samples))
+        for steps in self._stretches:
+            if len(steps) < 2:
+                applied = self._in_turn(applied, steps, calls)
+                continue
+            made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+            for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+                if record not in made.rejects:
+                    made.extend(self._in_turn(Applied([record], [sample], [given]), steps, calls))
+            applied = made
+        return applied
+
+    def _in_turn(self, applied: Applied, steps: list[_Step], calls: Calls) -> Applied:
+        """Call the first function on all samples, then the second on what it made, and so on."""
+        for step in steps:
+            if isinstance(step.step, GroupTransform):
+                applied = self._together(applied, step.step, step.who, calls)
+                continue
+            made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+            for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+                if record in made.rejects:
+                    continue
+                calls.one(record)
+                key, variant = sample["key"], sample["variant"]
+                # Its own stream per function, so that one that draws more or less does not disturb the next.
+                rng = self._recipe.rng(f"{key}\0{step.number}", variant) if step.draws else None
+                so_far = (*given, sample.copy()) if self._traced else given
+                try:
+                    results = step.step.apply(sample, rng)
+                    _take(made, record, results, key, variant, step.who, so_far)
+                except Rejection as rejection:
+                    made.rejects.setdefault(record, rejection)
+            applied = made
+        return applied
+
+    def _together(self, applied: Applied, model: GroupTransform, who: str, calls: Calls) -> Applied:
+        """Call a model on all samples, some at a time. Raises FailedCallError."""
+        applied.drop_rejected()
+        made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+        for first in range(0, len(applied.records), model.batch):
+            some = slice(first, first + model.batch)
+            records, samples = applied.records[some], applied.samples[some]
+            applied.samples[some] = [{} for _ in samples]  # what the model lets go of is not held here
+            names = [(sample["key"], sample["variant"]) for sample in samples]
+            before = [
+                (*given, sample.copy()) if self._traced else given
+                for given, sample in zip(applied.given[some], samples, strict=True)
+            ]
+            calls.many(list(dict.fromkeys(records)))
+            try:
+                results = model.apply_together(samples)
+            except Rejection as rejection:
+                if len(set(records)) > 1:
+                    raise FailedCallError(list(dict.fromkeys(records)), who, rejection) from rejection
+                made.rejects.setdefault(records[0], rejection)
+                continue
+            for record, result, (key, variant), given in zip(records, results, names, before, strict=True):
+                try:
+                    if isinstance(result, Rejection):
+                        raise result
+                    _take(made, record, result, key, variant, who, given)
+                except Rejection as rejection:
+                    made.rejects.setdefault(record, rejection)
+        return made
+
+    def settle(self, applied: Applied) -> None:
+        """Number the samples of records of which functions made several, and reject those of which they made none."""
+        for record in applied.left_out.keys() - set(applied.records):
+            applied.rejects.setdefault(record, Rejection("transform", "left-out", f"{applied.left_out[record]} left it out"))
+        if len(set(applied.records)) == len(applied.records):
+            return
+        groups: defaultdict[int, list[Sample]] = defaultdict(list)
+        for record, sample in zip(applied.records, applied.samples, strict=True):
+            groups[record].append(sample)
+        for record, group in groups.items():
+            if len({sample["variant"] for sample in group}) == len(group):
+                continue
+            if not self._numbered:
+                several = "returned several samples, which it did of none of the inputs that were tried beforehand"
+                applied.rejects.setdefault(record, Rejection("transform", "several-samples", f"{self.last} {several}"))
+            for number, sample in enumerate(group):
+                sample["variant"] = number
+
+
+def _is_model(step: SampleTransform) -> bool:
+    return isinstance(step, GroupTransform)
+
+
+def _take(made: Applied, record: int, results: Sequence[Sample], key: str, variant: int, who: str, given: Given) -> None:
+    """Add what a function made of a sample. Raises Rejection."""
+    for changed in results:
+        if changed.get("key") is not key or changed.get("variant") is not variant:
+            _check(changed, key, variant, who)
+        if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
+            changed = unshared(changed)
+        made.records.append(record)
+        made.samples.append(changed)
+        made.given.append(given)
+    if not results:
+        made.left_out[record] = who
+
+
+_UNCHANGEABLE = frozenset((str, int, float, bool, bytes, type(None)))
+_MUTABLE = frozenset((list, dict, bytearray, np.ndarray))
+
+
+def unshared(fields: Sample) -> Sample:
+    """Return a copy in which nothing is shared with `fields`.
+
+    Samples are stored later than they are made. A function may return the same buffer at every call, and change what it has.
+    """
+    return {name: _copied(value, DEEPEST) if type(value) in _MUTABLE else value for name, value in fields.items()}
+
+
+def _copied(value: Any, levels: int) -> Any:
+    if not levels or isinstance(value, np.ndarray | bytearray):
+        return value.copy()
+    if _MUTABLE.isdisjoint(map(type, value.values() if isinstance(value, dict) else value)):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(part, levels - 1) if type(part) in _MUTABLE else part for part in value]
+    return {name: _copied(part, levels - 1) if type(part) in _MUTABLE else part for name, part in value.items()}
+
+
+def _check(changed: Sample, key: str, variant: int, who: str) -> None:
+    """Make sure that a sample still names the input that it was made of. Raises Rejection."""
+    if not _is_same(changed.get("key"), key):
+        did = f"changed the key to {describe(changed['key'])}" if "key" in changed else "removed the key"
+        message = f"{who} {did}; it names the input and must stay"
+        raise Rejection("transform", "key-changed", message)
+    if not _is_same(changed.get("variant", variant), variant):
+        message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of an input"
+        raise Rejection("transform", "variant-changed", message)
+    changed["variant"] = variant
+
+
+def _is_same(value: Any, wanted: str | int) -> bool:
+    """Return whether a function has left a value as it was; what it may have put there need not even be comparable."""
+    return isinstance(value, type(wanted)) and not isinstance(value, bool) and value == wanted

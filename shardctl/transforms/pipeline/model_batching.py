@@ -1,0 +1,152 @@
+"""Records that models are called with together, some at a time.
+
+What a model returns for a sample may depend on the others in its call. So the rows that are stored come from calls without any
+record that is rejected, at whatever point: whoever makes the shard again, knowing the rejects, makes the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.sample import Sample
+from shardctl.transforms.pipeline.functions import FailedCallError
+from shardctl.transforms.pipeline.samples import Finished, Origin, Prepared, SamplePipeline
+
+T = TypeVar("T")
+
+OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
+
+
+class Watch(Protocol):
+    """Is told what is worked on next. Records have the numbers by which they were added."""
+
+    def on(self, record: int, stage: str) -> None:
+        """Work on one record begins, or reaches a stage."""
+        ...
+
+    def on_all(self) -> None:
+        """A model is called with samples of several records."""
+        ...
+
+
+@dataclass
+class _Held:
+    """A record, and its samples where they are ready."""
+
+    fields: Sample
+    origin: Origin
+    prepared: Prepared | None
+
+
+class Together(Generic[T]):
+    """Records whose samples models are called with together. `laid_out` makes of a finished sample what is wanted of it."""
+
+    def __init__(self, pipeline: SamplePipeline, laid_out: Callable[[Finished], T], watch: Watch) -> None:
+        self._pipeline, self._laid_out, self._watch = pipeline, laid_out, watch
+        self._held: list[_Held] = []
+        self._called: set[int] = set()
+        self._current: int | None = None
+
+    def add(self, fields: Sample, origin: Origin) -> int:
+        """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not added."""
+        self._held.append(_Held(fields, origin, self._pipeline.prepare(fields, origin)))
+        return len(self._held) - 1
+
+    def finish(self, careful: bool) -> list[list[T] | Rejection]:
+        """Return the samples of each record that was added, or why it is rejected, and forget them.
+
+        With `careful` each goes through the models alone first, so that one which ends the process does so there. Raises
+        InputError if calls with several records fail, and none of these alone.
+        """
+        try:
+            return self._finish(careful)
+        finally:
+            self._held = []
+
+    def _finish(self, careful: bool) -> list[list[T] | Rejection]:
+        found: dict[int, list[T] | Rejection] = {}
+        left = list(range(len(self._held)))
+        if careful:
+            for held in self._held:
+                held.prepared = None  # one at a time is in memory, as later all of them
+            for record in left:
+                self._attempt([record])
+        while left:
+            self._called.clear()
+            try:
+                made = self._attempt(left)
+            except FailedCallError as failed:
+                made = self._culprits(failed)
+            rejected = {record: each.bare() for record, each in made.items() if isinstance(each, Rejection)}
+            if not self._called & rejected.keys():
+                return [each for _, each in sorted({**found, **made}.items())]
+            found.update(rejected)
+            left = [record for record in left if record not in rejected]
+        return [each for _, each in sorted(found.items())]
+
+    def _culprits(self, failed: FailedCallError) -> dict[int, list[T] | Rejection]:
+        """Return those of the records of a call that failed which fail alone too. Raises InputError if there are none."""
+        alone = {record: self._attempt([record])[record] for record in failed.records}
+        rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
+        if not rejected:
+            raise InputError(
+                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, and with each of them alone"
+                f" {failed.who} works: do they fit together (images of one size: add a resize or a crop), or do they need too"
+                " much memory (set batch lower)?"
+            ) from failed
+        self._called.update(rejected)
+        return dict(rejected)
+
+    def _attempt(self, records: Iterable[int]) -> dict[int, list[T] | Rejection]:
+        """Do all to some records. Raises FailedCallError."""
+        made: dict[int, list[T] | Rejection] = {}
+        ready: dict[int, Prepared] = {}
+        try:
+            for record in records:
+                held = self._held[record]
+                prepared, held.prepared = held.prepared, None  # functions change what they get
+                try:
+                    if prepared is None:
+                        self.on(record, "decode")
+                        prepared = self._pipeline.prepare(held.fields, held.origin)
+                    ready[record] = prepared
+                except Rejection as rejection:
+                    made[record] = rejection
+            finished = self._pipeline.finish_together(ready, self)
+            for record, each in finished.items():
+                made[record] = each if isinstance(each, Rejection) else self._rows(record, each)
+        except MemoryError as error:
+            no_memory = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+            if self._current is None:
+                raise FailedCallError(list(ready), "the model", no_memory) from error
+            self._called.add(self._current)  # whatever it was in: the others are done again without it
+            return {self._current: no_memory}
+        return made
+
+    def _rows(self, record: int, finished: list[Finished]) -> list[T] | Rejection:
+        self.on(record, "encode")
+        try:
+            return [self._laid_out(each) for each in finished]
+        except Rejection as rejection:
+            return rejection
+
+    def on(self, record: int, stage: str) -> None:
+        """Work on one record begins, or reaches a stage."""
+        self._current = record
+        self._watch.on(record, stage)
+
+    def one(self, record: int) -> None:
+        """A function is called with a sample of a record."""
+        self.on(record, "transform")
+
+    def many(self, records: list[int]) -> None:
+        """A model is called with the samples of some records."""
+        self._called.update(records)
+        if len(records) == 1:
+            self.on(records[0], "transform")
+            return
+        self._current = None
+        self._watch.on_all()

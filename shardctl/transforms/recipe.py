@@ -1,0 +1,676 @@
+"""A recipe: what is done to every input, and how the result is stored. Files of recipes: recipe_files/."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import UsageError
+from shardctl.format.shard import Compression
+from shardctl.images.codecs.image import MAX_PIXELS, Store
+from shardctl.images.geometry import Size
+from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
+from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.formats import CHOSEN, GIVEN, Reading
+from shardctl.sources.image_columns import NO_IMAGES
+from shardctl.sources.kinds import KINDS
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
+from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
+from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
+from shardctl.transforms.filter import Filter
+from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
+from shardctl.transforms.settings import (
+    PROBABILITY,
+    Auto,
+    Kind,
+    Names,
+    Optional,
+    Parsed,
+    Report,
+    SettingError,
+    Settings,
+    Text,
+    Whole,
+    Word,
+    raise_it,
+    setting,
+    settings_in,
+)
+from shardctl.transforms.table import TOKEN_STEPS, Steps
+from shardctl.transforms.text.base import TextFilter, TextStep
+from shardctl.transforms.text.deduplicate import Deduplicate
+
+FIELD_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+}
+"""The types that a given schema may name."""
+
+_NAMES_OF_TYPES = {type_: name for name, type_ in FIELD_TYPES.items()}
+
+
+def parse_schema(text: str) -> pa.Schema:
+    """Read `name:type,name:type`, or the file of this name that has it. Raises UsageError."""
+    written = text if ":" in text else _file_of_schema(Path(text))
+    fields = []
+    for part in written.replace("\n", ",").split(","):
+        if not part.strip():
+            continue
+        name, _, type_ = part.strip().rpartition(":")
+        if not name or type_.strip() not in FIELD_TYPES:
+            raise UsageError(f"schema {part.strip()!r} is not of the form name:type with one of {', '.join(FIELD_TYPES)}")
+        fields.append(pa.field(name.strip(), FIELD_TYPES[type_.strip()]))
+    if not fields or len({f.name for f in fields}) < len(fields):
+        raise UsageError(f"schema {text!r} must have at least one field, and each name once")
+    return pa.schema(fields, {CHOSEN: GIVEN})
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Read `new=old,name`: the fields to keep, by the names that they have in records. Raises ValueError."""
+    pairs = [(part.partition("=") if "=" in part else (part, "", part)) for part in text.split(",") if part.strip()]
+    found = {old.strip(): new.strip() for new, _, old in pairs}
+    if not found or "" in found or "" in found.values() or len(set(found.values())) < len(pairs) or len(found) < len(pairs):
+        raise ValueError("must be fields and their new names, each once, such as image=image/encoded,label=image/class/label")
+    return found
+
+
+def _written_fields(text: str) -> str:
+    """Return what fields are chosen, in one way."""
+    return ",".join(f"{new}={old}" for old, new in parse_fields(text).items())
+
+
+def _file_of_schema(path: Path) -> str:
+    try:
+        return read_named(path).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"schema {printable(str(path))}: neither name:type,… nor a file that can be read ({reason})") from None
+
+
+def _written_schema(text: str) -> str:
+    """Return what a schema says, in one way: a file may change, and two ways to write the same are no two datasets."""
+    return ",".join(f"{f.name}:{_NAMES_OF_TYPES[f.type]}" for f in parse_schema(text))
+
+
+@dataclass(frozen=True)
+class Delimiter(Kind[str]):
+    """One character that is between the cells of a line; `tab` for a tab."""
+
+    def read(self, value: Any) -> str:
+        """Return the character."""
+        text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
+        if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
+            raise ValueError("must be one character, such as ; or |, or tab")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a character, and of `tab`."""
+        return {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}
+
+
+@dataclass(frozen=True)
+class KeptShare(Kind["float | str"]):
+    """A share of an area from 0 to 1, or `center`."""
+
+    def read(self, value: Any) -> float | str:
+        """Return the number, or the word."""
+        try:
+            return CENTRE if value == CENTRE else PROBABILITY.read(value)
+        except ValueError:
+            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
+
+
+RECORDS = ("file", "line", "paragraph")
+
+DEEPEST = 16
+"""How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
+
+UNDECIDED = "auto"
+"""The kind where the sources say what it is."""
+
+
+def _known_encoding(name: str) -> str:
+    from shardctl.sources.formats.encodings import known_encoding
+
+    return known_encoding(name)
+
+
+_STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
+_DUPLICATES = {"pattern": r"^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$"}
+_COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
+
+
+@dataclass(frozen=True)
+class Recipe(Settings):
+    """A checked recipe: its fields are the keys of a recipe file. `from_settings` makes one, and decides what is left open.
+
+    Then `store` is None for text and tables only. `variants` samples are made of every record.
+
+    `text_field` and `label_field` name the fields of records that become `text` and `label`; `image_field` the one of a table
+    that has the images (`auto`: it is to be found, None: images are files of their own), or for tables `none`: there is none.
+    `schema` has the types of the fields where they need not be found.
+    """
+
+    name: ClassVar[str] = ""
+    what: ClassVar[str] = "recipe key"
+    kind: str = setting(
+        Word((UNDECIDED, *KINDS, *FORMAT_NAMES)),
+        UNDECIDED,
+        "Kind of the samples: image, text or table; auto: what the sources contain; a format: auto, and only its files.",
+    )
+    store: Store | None = setting(
+        Optional(Parsed(Store.parse, _STORES)),
+        None,
+        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw, none. Default: source, jpeg:90 if changed.",
+    )
+    compression: Compression = setting(
+        Auto(Parsed(Compression.parse, _COMPRESSIONS)),
+        None,
+        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images and packed tokens.",
+    )
+    seed: int = setting(Whole(0, 2**63 - 1), 0, "For random steps and random splits.")
+    variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
+    max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
+    truncated: str = setting(
+        Word(("reject", "keep")), "reject", "Images whose data ends too early: reject them, or keep what is there."
+    )
+    duplicates: DuplicateRule = setting(
+        Parsed(DuplicateRule.parse, _DUPLICATES),
+        KEEP_ALL,
+        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS. Copies of a text: exact, near"
+        " or near:SHARE; line and paragraph drop repeated lines or paragraphs. For texts it adds the step deduplicate after the"
+        " last one that changes texts.",
+        later=True,
+    )
+    record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
+    encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
+    columns: tuple[str, ...] = setting(Names(), (), "Names of the columns of CSV files without a header.")
+    delimiter: str | None = setting(
+        Optional(Delimiter()), None, "What is between the cells of CSV files; tab too. Default: a comma, in .tsv files a tab."
+    )
+    null_values: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Cells of CSV files that stand for a missing value, such as NA. Default: none; see docs/inputs.md.",
+        later=True,
+    )
+    text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
+    label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
+    key_field: str | None = setting(
+        Optional(Text()),
+        None,
+        "The field with the keys of samples, each there once. Default: keys are made of the file and the record's number.",
+        later=True,
+    )
+    image_field: str | None = setting(
+        Optional(Text()), None, "The field of a table that is an image; none: no field is. Default: found by type and name."
+    )
+    format: str = setting(
+        Word((UNDECIDED, *FORMAT_NAMES)),
+        UNDECIDED,
+        "Only files of this format are read, such as webdataset or tfrecord. auto: of any.",
+        later=True,
+    )
+    fields: str | None = setting(
+        Optional(Parsed(_written_fields)),
+        None,
+        "The fields of records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
+        later=True,
+    )
+    schema: str | None = setting(
+        Optional(Parsed(_written_schema)),
+        None,
+        "The fields to keep and their types, name:type,…, or a file with this. Default: all, with the types that are found.",
+    )
+    resampling: str = setting(
+        Word((PILLOW, OPENCV)),
+        PILLOW,
+        "What resamples images in crops, resizes and warps: pillow, or opencv (faster, with slightly other pixels).",
+        later=True,
+    )
+    keep_objects: float | str = setting(
+        KeptShare(),
+        KEPT_SHARE,
+        "Objects in images that are cut: the share of the area that must be visible to keep one, or center: of its box.",
+        later=True,
+    )
+    unmoved: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Fields that look like places, masks or other images, and stay as they are where steps move the pixels of the image.",
+        later=True,
+    )
+    mask_fields: tuple[str, ...] = setting(
+        Names(),
+        (),
+        "Fields of records that are masks of the image and move with it. Default: where steps move pixels, those that look so.",
+        later=True,
+    )
+    transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The steps."""
+        return self.transform
+
+    @property
+    def renames(self) -> dict[str, str]:
+        """The fields of records that have another name in the dataset."""
+        named = (
+            (self.text_field, "text"),
+            (self.label_field, "label"),
+            (self.key_field, "key"),
+            *self.chosen_fields.items(),
+        )
+        return {old: new for old, new in named if old is not None and old != new}
+
+    @property
+    def chosen_fields(self) -> dict[str, str]:
+        """The fields of records that are kept, and the names that they get; empty if all are kept.
+
+        Fields that other settings name are kept with them.
+        """
+        if not self.fields:
+            return {}
+        named = ((self.text_field, "text"), (self.label_field, "label"), (self.key_field, "key"))
+        return {**parse_fields(self.fields), **{old: new for old, new in named if old is not None}}
+
+    @property
+    def label_source(self) -> str:
+        """The name that the label has in records."""
+        return next((old for old, new in self.renames.items() if new == "label"), "label")
+
+    @property
+    def key_source(self) -> str | None:
+        """The field of records that has the keys of samples; None: these are made of the file and the number of the record."""
+        return self.key_field or next((old for old, new in self.chosen_fields.items() if new == "key"), None)
+
+    @property
+    def typed_fields(self) -> pa.Schema | None:
+        """The types of the fields, where they are given."""
+        return parse_schema(self.schema) if self.schema else None
+
+    @property
+    def reading(self) -> Reading:
+        """How records are read."""
+        image = self.image_field if self.kind == "image" else None
+        only, format_ = tuple(self.chosen_fields), "" if self.format == UNDECIDED else self.format
+        return Reading(
+            self.record,
+            self.encoding,
+            self.columns,
+            self.delimiter,
+            self.label_source,
+            image,
+            format=format_,
+            only=only,
+            null_values=self.null_values,
+        )
+
+    @classmethod
+    def reading_of(cls, settings: dict[str, Any]) -> Reading:
+        """Return how records are read by settings whose kind need not be decided yet. Raises SettingError."""
+        return cls(**cls.values(settings, raise_it)).reading
+
+    @classmethod
+    def image_source(cls, settings: dict[str, Any]) -> str | None:
+        """Return the field that settings choose as the image, None if they choose none. Raises SettingError."""
+        chosen = cls(**cls.values(settings, raise_it)).chosen_fields
+        return next((old for old, new in chosen.items() if new == "image"), None)
+
+    @property
+    def keep_truncated(self) -> bool:
+        """Whether images that end too early are kept."""
+        return self.truncated == "keep"
+
+    @property
+    def image_transforms(self) -> tuple[ImageTransform, ...]:
+        """The transforms of the image."""
+        return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+
+    @property
+    def moving(self) -> tuple[ImageTransform, ...]:
+        """The transforms that move what is in the image."""
+        return tuple(step for step in self.image_transforms if not step.in_place)
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """The steps that only reject images."""
+        return tuple(step for step in self.transforms if isinstance(step, Filter))
+
+    @property
+    def changes(self) -> tuple[Transform, ...]:
+        """The transforms that may change a sample: all but the filters."""
+        return tuple(step for step in self.transforms if not isinstance(step, Filter))
+
+    @property
+    def parts(self) -> int:
+        """How many samples the transforms make of one."""
+        return math.prod(step.samples for step in self.image_transforms)
+
+    @property
+    def samples_per_record(self) -> int:
+        """How many samples are made of every record: its variants, and the parts of each."""
+        return self.variants * self.parts
+
+    @property
+    def sample_transforms(self) -> tuple[SampleTransform, ...]:
+        """The user's own functions."""
+        return tuple(step for step in self.transforms if isinstance(step, SampleTransform))
+
+    @property
+    def models(self) -> tuple[GroupTransform, ...]:
+        """Those of the user's own functions that are called on many samples."""
+        return tuple(step for step in self.transforms if isinstance(step, GroupTransform))
+
+    @property
+    def records_together(self) -> int:
+        """How many records the models need together, so that their calls are as large as they may be; 1 without models."""
+        return max((max(1, model.batch // self.samples_per_record) for model in self.models), default=1)
+
+    @property
+    def batch_transforms(self) -> tuple[BatchTransform, ...]:
+        """The transforms of whole batches of records."""
+        return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
+
+    @property
+    def joins(self) -> bool:
+        """Whether a sample may be of several records."""
+        return any(step.joins for step in self.batch_transforms)
+
+    @property
+    def random(self) -> bool:
+        """Whether the recipe draws random numbers."""
+        return any(step.random for step in self.transforms)
+
+    @property
+    def uses_opencv(self) -> bool:
+        """Whether OpenCV resamples, or does a step."""
+        return self.resampling == OPENCV or any(_is_by_opencv(step.settings()) for step in self.image_transforms)
+
+    @property
+    def output_size(self) -> Size | None:
+        """The (width, height) of every image where the transforms fix it."""
+        size: Size | None = None
+        for step in self.image_transforms:
+            size = step.output_size(size)
+        return size
+
+    def rng(self, key: str, variant: int) -> np.random.Generator:
+        """Return the generator of one sample, keyed by (seed, key, variant): the same in any worker and any order."""
+        digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
+        return np.random.Generator(np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64)))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
+        return {
+            key: field.metadata["kind"].write(getattr(self, key))
+            for key, field in settings_in(Recipe).items()
+            if not (field.metadata["later"] and getattr(self, key) == field.default)
+        }
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults, as plain data."""
+        fields = settings_in(Recipe)
+        return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that its steps depend on, by the names that they have in the dataset."""
+        return {name: data for step in self.transforms for name, data in step.files.items()}
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables that its steps need in the job's folder, and that become part of the dataset."""
+        return [step.table for step in self.transforms if step.table]
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
+        """Build and check a recipe, and import its functions; what is left out takes its default.
+
+        `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,
+        InputError.
+        """
+        return cls._loaded(settings, folder, lambda step: True)
+
+    @classmethod
+    def without_functions(cls, settings: dict[str, Any], folder: Path) -> Recipe:
+        """Build a recipe that makes no sample: what a person's functions are called is known, and none is imported."""
+        return cls._loaded(settings, folder, lambda step: step.name not in _OWN)
+
+    @classmethod
+    def _loaded(cls, settings: dict[str, Any], folder: Path | None, loads: Callable[[Transform], bool]) -> Recipe:
+        decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
+        recipe = cls.parse(**decided)
+        steps = []
+        for place, step in enumerate(recipe.transforms):
+            try:
+                steps.append(step.loaded(folder) if loads(step) else step)
+            except SettingError as error:
+                raise error.within("transform", place) from None
+        loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
+        for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
+            raise misfit
+        resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
+        return loaded
+
+    @classmethod
+    def checked(cls, given: dict[str, Any], report: Report) -> Recipe | None:
+        """Build from what a recipe says; None if something is wrong, after telling `report` of all that is.
+
+        Functions are not imported. Whether the settings fit each other is looked at only if the kind and the steps are right.
+        """
+        told: list[SettingError] = []
+        values = cls.values(given, told.append)
+        recipe = None
+        if not {"kind", "transform"} & {error.key[0] for error in told if error.key}:
+            try:
+                recipe = cls(**values)._decided()
+                told += recipe.misfits()
+            except UsageError as error:
+                told.append(error if isinstance(error, SettingError) else SettingError(str(error)))
+        for each in told:
+            report(each)
+        return None if told else recipe
+
+    @classmethod
+    def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Return those of the given settings that are right, after telling `report` of the others. None says nothing."""
+        said = {key: value for key, value in given.items() if value is not None}  # a manifest has None for what is left out
+        if _is_deep(said.get("transform")):
+            del said["transform"]
+            report(SettingError(f"there are steps in steps, deeper than {DEEPEST}", "transform"))
+        return super().values(said, report)
+
+    def _decided(self) -> Recipe:
+        """Return the recipe with what was left open."""
+        images = self.kind == "image" or (self.kind == UNDECIDED and not self.batch_transforms)
+        store = self.store
+        if store is None and images:
+            store = Store.parse("jpeg:90" if self.changes else "source")
+        compression = self.compression
+        if compression is None:
+            # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
+            # more where they can be read in place. So are blocks of tokens (docs/text.md): zstd makes them a quarter smaller,
+            # and a hundred times slower at random. Text is a third to a quarter of its size under zstd.
+            compression = Compression.parse("none" if images or self.joins else "zstd:3")
+        return replace(self, store=store, compression=compression)
+
+    def _with_text_duplicates(self) -> Recipe:
+        """Return the recipe of texts with a step in place of the key `duplicates`, after the last step that changes texts."""
+        if self.kind == "image" or self.duplicates.mode in ("keep", *OF_IMAGES):
+            return self
+        steps = self.transform
+        changes = [isinstance(step, TextStep) and not isinstance(step, TextFilter) for step in steps]
+        place = max((number for number, changed in enumerate(changes, 1) if changed), default=0)
+        step = Deduplicate.of_rule(self.duplicates)
+        return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
+
+    def misfits(self) -> Iterator[SettingError]:
+        """Yield what does not fit together, each with the key that says it."""
+        if self.kind not in (UNDECIDED, "image"):
+            if self.store is not None:
+                yield SettingError(f"store {self.store} is for images, and these inputs are {self.kind}", "store")
+            if self.mask_fields:
+                yield SettingError(f"mask_fields are of images, and these inputs are {self.kind}", "mask_fields")
+            for place, step in enumerate(self.transforms):
+                if isinstance(step, ImageTransform | Filter):
+                    yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
+        if both := set(self.mask_fields) & set(self.unmoved):
+            yield SettingError(f"{printable(min(both))} is among mask_fields and unmoved: leave one of them out", "unmoved")
+        yield from self._misfits_of_duplicates()
+        yield from self._misfits_of_fields()
+        if self.variants > 1 and not self.random:
+            yield SettingError(
+                "variants above 1 would store the same sample several times: nothing in the recipe is random", "variants"
+            )
+        if self.store and self.store.name == "source" and self.changes:
+            yield SettingError(
+                f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
+                " use store jpeg:90, png, webp:80 or raw",
+                "store",
+            )
+        if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
+            yield SettingError(
+                "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
+                " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)",
+                "store",
+            )
+        if self.store and self.store.name == "none" and not self.sample_transforms:
+            yield SettingError(
+                "store none keeps no image, and nothing in the recipe makes another field of it: add your own function or model"
+                " (--transform), or store the images",
+                "store",
+            )
+        yield from self._misfits_of_steps()
+
+    def _misfits_of_duplicates(self) -> Iterator[SettingError]:
+        mode, images = self.duplicates.mode, self.kind in (UNDECIDED, "image")
+        if mode == "keep":
+            return
+        if self.reading.image is not None and self.kind == "image":
+            yield SettingError(
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are tables with"
+                " images; leave it out",
+                "duplicates",
+            )
+        elif self.kind == "image" and mode in OF_TEXTS:
+            problem = f"duplicates {self.duplicates} compares texts, and these inputs are images; use exact or similar"
+            yield SettingError(problem, "duplicates")
+        elif not images and mode in OF_IMAGES:
+            problem = f"duplicates {self.duplicates} compares images, and these inputs are {self.kind}; use exact or near"
+            yield SettingError(problem, "duplicates")
+
+    def _misfits_of_steps(self) -> Iterator[SettingError]:
+        several = [place for place, step in enumerate(self.transforms) if isinstance(step, ImageTransform) and step.samples > 1]
+        for place in several[1:]:
+            name = self.transforms[place].name
+            yield SettingError("only one step may make several samples of each image", "transform", place, owner=name)
+        for place, step in enumerate(self.transforms[: several[0]] if several else ()):
+            if isinstance(step, ImageTransform) and step.random:
+                last = self.transforms[several[0]].name
+                yield _of_step(
+                    place, f"{step.name} is random and must come after {last}, whose samples are parts of the same image"
+                )
+        tables = [step.table for step in self.transforms]
+        names = [step.name for step in self.transforms]
+        for place, table in enumerate(tables):
+            if table and table in tables[:place]:
+                yield _of_step(place, f"{names[place]} of the same unit is given twice; leave one of them out")
+            made = next((name for name in names[:place] if name in TOKEN_STEPS), None)
+            if table and made is not None:
+                yield _of_step(place, f"{names[place]} must come before {made}, whose tokens are those of the whole text")
+        own = False
+        for place, step in enumerate(self.transforms):
+            if isinstance(step, BatchTransform) and self.sample_transforms:
+                yield _of_step(place, f"{step.name} cannot be used together with your own function")
+            if isinstance(step, BatchTransform) and step.is_last and place < len(self.transforms) - 1:
+                yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
+            if isinstance(step, BatchTransform) and self.kind == "image":
+                yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
+            if isinstance(step, ImageTransform | Filter) and self.kind == UNDECIDED and self.batch_transforms:
+                yield _of_step(place, f"{step.name} is for images, and {self.batch_transforms[0].name} for text and tables")
+            if own and not isinstance(step, SampleTransform):
+                yield _of_step(
+                    place, f"{step.name} must come before your own function, which works on what the others have made"
+                )
+            own = own or isinstance(step, SampleTransform)
+
+    def _misfits_of_fields(self) -> Iterator[SettingError]:
+        if self.text_field is not None and self.text_field == self.label_field:
+            yield SettingError(
+                f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them", "label_field"
+            )
+        if self.image_field is None:
+            return
+        if self.kind == "table" and self.image_field != NO_IMAGES:
+            yield SettingError(
+                f"--image-field {printable(self.image_field)} is for --kind image; as a table, all structs of bytes and path"
+                " are images, and with --image-field none no field is",
+                "image_field",
+            )
+        if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
+            yield SettingError(
+                f"--image-field {printable(self.image_field)} does not fit --kind {self.kind}; leave it out", "image_field"
+            )
+
+
+KEYS = tuple(settings_in(Recipe))
+"""The keys of a recipe file."""
+
+
+def _is_deep(steps: Any) -> bool:
+    """Return whether there are steps in steps, more than DEEPEST times."""
+    level = [steps]
+    for _ in range(2 * DEEPEST):  # a list of steps, and a step that has another list
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+        ]
+    return bool(level)
+
+
+def _is_by_opencv(settings: dict[str, Any]) -> bool:
+    """Return whether a step, or one inside it, is done by OpenCV."""
+    return settings.get("backend") == OPENCV or any(_is_by_opencv(step) for step in settings.get("steps", ()))
+
+
+def _of_step(place: int, problem: str) -> SettingError:
+    return SettingError(problem, "transform", place)
+
+
+_OWN = ("custom", "model")
+"""The names of the steps that call a person's code."""
+
+
+def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
+    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name."""
+    unnamed = [target for target in user_functions(settings) if target not in named]
+    if unnamed:
+        shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
+        raise UsageError(
+            f"{printable(str(root))}: was made with user functions, and {who} runs no code only because the dataset names"
+            f" it; check the code, and add {shown}"
+        )
+
+
+def user_functions(settings: dict[str, Any]) -> list[str]:
+    """Return the names of the user functions in the recipe of a dataset, which is not trusted. None is imported."""
+    steps = settings.get("transform")
+    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return [str(step.get("target")) for step in steps if str(step.get("name")) in _OWN]

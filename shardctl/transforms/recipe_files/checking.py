@@ -1,0 +1,121 @@
+"""What is wrong with a recipe file, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.images.geometry import Size
+from shardctl.system.text import printable
+from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
+from shardctl.transforms.picture import resampling_by
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError
+from shardctl.transforms.settings import SettingError, first_line
+from shardctl.transforms.table import checked_step
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step of a recipe. `settings` has all of them, defaults too; `does` is a sentence.
+
+    `moves` are the annotations that stay right beside an image that it has changed, None for what is not a step of images.
+    `size` is the (width, height) of every image after it, where the recipe fixes it.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    does: str
+    random: bool
+    samples: int
+    moves: tuple[str, ...] | None
+    size: Size | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A recipe file that was checked. `recipe` is None if there are problems."""
+
+    file: str
+    problems: tuple[Problem, ...]
+    recipe: Recipe | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def steps(self) -> tuple[StepSummary, ...]:
+        """What the recipe does, step by step."""
+        return summaries(self.recipe.transforms) if self.recipe else ()
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """The annotations that all steps of images can move."""
+        moved = [step.moves for step in self.steps if step.moves is not None]
+        return tuple(sorted(EVERYTHING.intersection(*moved)))
+
+
+def check_recipe(path: Path, imports: bool = False) -> Check:
+    """Find everything that is wrong with a recipe file. `imports` says whether to import the functions that it names.
+
+    Raises InputError if there is no such file, or it cannot be read.
+    """
+    shown = printable(str(path))
+    try:
+        file = RecipeFile.read(path)
+    except TomlError as error:
+        return Check(shown, (error.problem,), None)
+    except FileNotFoundError:
+        raise InputError(f"{shown}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    told: list[SettingError] = []
+    try:
+        recipe = Recipe.checked(file.settings, told.append)
+    except InstallError:
+        recipe, told = None, _without_packages(file.settings)
+    if recipe is not None:
+        try:
+            resampling_by(recipe.resampling)
+        except InstallError as error:
+            told.append(SettingError(str(error), "resampling"))
+    if recipe is not None and imports:
+        for place, step in enumerate(recipe.transforms):
+            try:
+                step.loaded()
+            except (UsageError, InstallError) as error:
+                told.append(SettingError(str(error), "transform", place))
+    problems = sorted((file.problem(error) for error in told), key=lambda problem: (problem.line or 0, problem.column or 0))
+    return Check(shown, tuple(problems), recipe if not problems else None)
+
+
+def _without_packages(settings: dict[str, Any]) -> list[SettingError]:
+    """Return what is wrong with a recipe of which a step needs a package that is not there, each step by itself."""
+    told: list[SettingError] = []
+    Recipe.values({key: value for key, value in settings.items() if key != "transform"}, told.append)
+    for place, given in enumerate(settings["transform"]):
+        of_step: list[SettingError] = []
+        try:
+            checked_step(given, of_step.append)
+        except InstallError as error:
+            of_step.append(SettingError(str(error)))
+        told += [error.within("transform", place) for error in of_step]
+    return told
+
+
+def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
+    """Return what each step does."""
+    found: list[StepSummary] = []
+    size: Size | None = None
+    for step in steps:
+        samples, moves = 1, None
+        if isinstance(step, ImageTransform):
+            size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
+        elif isinstance(step, SampleTransform):
+            size = None  # a person's function may change it
+        found.append(StepSummary(step.name, step.settings(), first_line(type(step)), step.random, samples, moves, size))
+    return tuple(found)

@@ -1,0 +1,390 @@
+"""Tokenisers of Hugging Face: a `tokenizer.json`, alone or in a folder with its settings and a chat template.
+
+It needs the extra `text`, and takes a faster engine where one gives the same tokens (engines.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, InstallError, UsageError, first_line
+from shardctl.format.text_bytes import bytes_of
+from shardctl.system.text import printable
+from shardctl.transforms.tokenizers import engines, proof
+from shardctl.transforms.tokenizers.base import (
+    BEGIN_NAMES,
+    END_NAMES,
+    MOST,
+    PAD_NAMES,
+    Encoded,
+    Form,
+    Ids,
+    Placed,
+    Rows,
+    joined,
+    longer_than,
+    of_names,
+)
+from shardctl.transforms.tokenizers.engines import ENGINES, GPT2, Engine, UnfitError
+from shardctl.transforms.tokenizers.tiktoken import ENCODINGS, places_of
+
+FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+GENERATION = "generation_config.json"
+TEMPLATE = "chat_template.jinja"
+BESIDE = (CONFIG, SPECIAL_TOKENS, GENERATION, TEMPLATE)
+"""Files of a folder that say what its special tokens are for, and how chats are written."""
+
+AUTO, OWN = "auto", "tokenizers"
+CHOICES = (AUTO, OWN, *ENGINES)
+"""What the setting `engine` may be."""
+
+TOGETHER = 1 << 20
+"""Bytes of texts that `tokenizers` is given at once: it takes 110 times as much memory."""
+
+LARGEST = 1 << 24
+"""The largest number of a token with which engines are tried: gigatoken ends the process where its tables do not fit."""
+
+CUT = 1 << 18
+"""Bytes of the pieces of longer texts, where a pattern is known by which they can be cut."""
+
+_PATTERNS = frozenset(
+    (
+        GPT2,
+        *(encoding.pattern for encoding in ENCODINGS.values()),
+        # Llama 3; Qwen 2
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+"""Patterns of words that always end between a letter and one space, or one line end, that a letter follows: each of their
+words has a space or a line end at its start only, or after punctuation, or is nothing but whitespace."""
+
+_PLACE = re.compile(r"(?<=[a-z])(?= [a-z])|(?<=[^\s]\n)(?=[^\W\d_])")
+"""Where texts may be cut."""
+
+
+class HuggingFace:
+    """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the same tokens."""
+
+    kept_as = FILE
+
+    def __init__(self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO) -> None:
+        self._where = where
+        self._json, self._own = _opened(data, where)
+        self.files: Mapping[str, bytes] = {FILE: data, **beside}
+        self._config = {name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE}
+        self._template = _text(beside[TEMPLATE], f"{where}: {TEMPLATE}") if TEMPLATE in beside else None
+        self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
+        self._around = _added(self._own)
+        self._engine = self._choose(data, engine)
+
+    def _choose(self, data: bytes, name: str) -> Engine | None:
+        """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
+        for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
+            found = _proven(data, candidate)
+            if not isinstance(found, str):
+                return found
+            if name != AUTO:
+                raise UsageError(f"{self._where}: the engine {name} cannot be used: {found}; engine = auto takes one that can")
+        return None
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """One more than the largest number of a token."""
+        return max(self._own.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @cached_property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens by their names. The package numbers those anew that do not follow the vocabulary."""
+        names = [token["content"] for token in self._json.get("added_tokens") or [] if token.get("special")]
+        return {name: number for name in names if (number := self.number(name)) is not None}
+
+    @cached_property
+    def eos(self) -> int | None:
+        """The end of a document."""
+        return self._role("eos", END_NAMES)
+
+    @cached_property
+    def bos(self) -> int | None:
+        """The beginning of a document."""
+        return self._role("bos", BEGIN_NAMES)
+
+    @cached_property
+    def pad(self) -> int | None:
+        """What fills up."""
+        return self._role("pad", PAD_NAMES)
+
+    def _role(self, role: str, names: Sequence[str]) -> int | None:
+        """Return the token of a role as the files beside say, or else by its usual names."""
+        for name in (CONFIG, SPECIAL_TOKENS):
+            token = self._config.get(name, {}).get(f"{role}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str) and (number := self.number(token)) is not None:
+                return number
+        said = self._config.get(GENERATION, {}).get(f"{role}_token_id")
+        said = said[0] if isinstance(said, list) and said else said
+        if type(said) is int and 0 <= said < self.vocabulary:
+            return said
+        return of_names(self.special, names)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The version of `tokenizers`, and of the engine."""
+        import tokenizers
+
+        own = f"tokenizers {tokenizers.__version__}"
+        return (own,) if self._engine is None else (own, self._engine.version)
+
+    @cached_property
+    def _cuts(self) -> bool:
+        """Whether a text may be cut at `_PLACE` without a change of its tokens."""
+        odd = any(
+            token.get("lstrip") or token.get("rstrip") or token.get("single_word") or re.search(r"\s", token["content"])
+            for token in self._json.get("added_tokens") or []
+        )
+        known = engines.word_pattern(self._json.get("pre_tokenizer") or {}) in _PATTERNS
+        return known and not odd and not self._json.get("normalizer") and self._around is not None
+
+    @property
+    def template(self) -> str | None:
+        """The chat template of the folder."""
+        if self._template is not None:
+            return self._template
+        said = self._config.get(CONFIG, {}).get("chat_template")
+        if isinstance(said, list):
+            listed = [each for each in said if isinstance(each, dict)]
+            said = next((each.get("template") for each in listed if each.get("name") == "default"), None)
+        return said if isinstance(said, str) else None
+
+    def too_long(self, texts: pa.Array) -> Rows:
+        """Return which of the texts are above the limit, and cannot be cut into pieces below it."""
+        found = longer_than(texts, MOST)
+        if self._cuts:
+            for row in np.flatnonzero(found).tolist():
+                found[row] = any(len(piece.encode()) > MOST for piece in pieces_of(texts[row].as_py()))
+        elif self._engine is not None:  # engines take five to thirty times as much memory
+            found = longer_than(texts, 8 * MOST)
+        return found
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the tokens of texts, with those that the tokeniser adds."""
+        before, after = self._around or ([], [])
+        if self._cuts and longer_than(texts, TOGETHER).any():
+            return joined([self._in_pieces(text, before, after) for text in texts.to_pylist()])
+        if self._engine is not None:
+            return _within(self._engine.encode(texts), before, after)
+        return self._by_own(texts, True)
+
+    def _bare(self, texts: pa.Array) -> Encoded:
+        """Return the tokens of texts, without those that the tokeniser adds."""
+        return self._by_own(texts, False) if self._engine is None else self._engine.encode(texts)
+
+    def _by_own(self, texts: pa.Array, add: bool) -> Encoded:
+        parts: list[list[int]] = []
+        for first, last in _groups(bytes_of(texts).offsets):
+            group = texts.slice(first, last - first).to_pylist()
+            parts += [encoding.ids for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)]
+        return joined(parts)
+
+    def _in_pieces(self, text: str, before: list[int], after: list[int]) -> Ids:
+        """Return the tokens of one text, which is encoded piece by piece if it is long."""
+        pieces = [self._bare(pa.array([piece], pa.string())).ids for piece in pieces_of(text)]
+        return np.concatenate([np.array(before, np.uint32), *pieces, np.array(after, np.uint32)])
+
+    def place(self, texts: Sequence[str]) -> Iterator[Placed]:
+        """Yield the tokens of each text with their places: by the bytes of tokens where these add up, else as told."""
+        if self._byte_level:
+            found = self._bare(pa.array(texts, pa.string()))
+            for number, text in enumerate(texts):
+                ids = found.ids[found.offsets[number] : found.offsets[number + 1]]
+                sizes = self._sizes[ids]
+                if int(sizes.sum()) == len(text.encode()):
+                    yield Placed(ids, *places_of(text, sizes))
+                else:
+                    yield self._told(text)
+        else:
+            yield from map(self._told, texts)
+
+    def _told(self, text: str) -> Placed:
+        encoding = self._own.encode_batch([text], add_special_tokens=False)[0]
+        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        return Placed(np.array(encoding.ids, np.uint32), places[:, 0].copy(), places[:, 1].copy())
+
+    @cached_property
+    def _sizes(self) -> Any:
+        """The bytes of each token, (vocabulary,) int64: a character of a byte-level token is a byte."""
+        sizes = np.zeros(self.vocabulary, np.int64)
+        for token, number in self._own.get_vocab(with_added_tokens=True).items():
+            sizes[number] = len(token)
+        for number, added in self._own.get_added_tokens_decoder().items():
+            sizes[number] = len(added.content.encode())
+        return sizes
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of tokens, with the names of special ones."""
+        return str(self._own.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
+
+    def token(self, number: int) -> str:
+        """Return a token; those of byte-level BPE as the text that they are, if they are one."""
+        token = self._own.id_to_token(number) if 0 <= number < self.vocabulary else None
+        if token is None:
+            raise IndexError(f"there is no token {number}")
+        text = self.decode([number]) if self._byte_level else ""
+        return text if text and "\ufffd" not in text else str(token)
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a token by its name in the vocabulary."""
+        found = self._own.token_to_id(token)
+        return None if found is None else int(found)
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """Yield the pieces of a long text, cut at the first safe place after each CUT characters."""
+    start = 0
+    while len(text) - start > CUT and (found := _PLACE.search(text, start + CUT)):
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:]
+
+
+def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last row (exclusive) of groups of texts of up to TOGETHER bytes; a longer one is alone."""
+    first, rows = 0, len(offsets) - 1
+    while first < rows:
+        last = int(np.searchsorted(offsets, offsets[first] + TOGETHER, "right")) - 1
+        last = min(rows, max(first + 1, last))
+        yield first, last
+        first = last
+
+
+@lru_cache(maxsize=4)
+def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
+    """Return what a tokenizer.json says, and its tokeniser, which cuts no text short and fills none up."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise InstallError(
+            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install 'shardctl[text]'"
+        ) from None
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # there is a process for each core already
+    said = _object(data, where)
+    if not isinstance(said.get("model"), dict):
+        raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
+    try:
+        own = Tokenizer.from_buffer(data)
+        own.no_truncation()
+        own.no_padding()
+    except Exception as error:  # noqa: BLE001 - the package raises plain Exception
+        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
+    return said, own
+
+
+def _object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error})") from None
+    if not isinstance(said, dict):
+        raise InputError(f"{where}: not a JSON object")
+    return said
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: not UTF-8") from None
+
+
+Around = tuple[list[int], list[int]]
+
+
+def _added(own: Any) -> Around | None:
+    """Return the tokens that are added before and after each text; None if that cannot be told."""
+    count = own.num_special_tokens_to_add(False)
+    text = "ab 12"
+    bare = own.encode(text, add_special_tokens=False).ids
+    full = own.encode(text, add_special_tokens=True).ids
+    if len(full) != len(bare) + count:
+        return None
+    for before in range(count + 1):
+        if full[before : before + len(bare)] == bare:
+            return full[:before], full[before + len(bare) :]
+    return None
+
+
+def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
+    """Return texts with the same tokens before and after each of them."""
+    if not before and not after:
+        return encoded
+    rows = len(encoded.offsets) - 1
+    more = len(before) + len(after)
+    offsets = encoded.offsets + more * np.arange(rows + 1)
+    ids = np.empty(int(offsets[-1]), np.uint32)
+    inside = np.ones(len(ids), bool)
+    for place, number in enumerate(before):
+        ids[offsets[:-1] + place] = number
+        inside[offsets[:-1] + place] = False
+    for place, number in enumerate(after):
+        ids[offsets[1:] - len(after) + place] = number
+        inside[offsets[1:] - len(after) + place] = False
+    ids[inside] = encoded.ids
+    return Encoded(offsets, ids)
+
+
+@lru_cache(maxsize=8)
+def _proven(data: bytes, name: str) -> Engine | str:
+    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
+    said, own = _opened(data, FILE)
+    added = [token["id"] for token in said.get("added_tokens") or []]
+    if max(*own.get_vocab(with_added_tokens=True).values(), *added, 0) > LARGEST:
+        return f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
+    around = _added(own)
+    if around is None:
+        return "the tokens that are added to each text are not the same for all"
+    try:
+        engine: Engine = ENGINES[name](data)
+        tokens = [token["content"] for token in said.get("added_tokens") or []]
+        texts = proof.with_tokens(tokens, _some_tokens(own, proof.SOME))
+        got = _within(engine.encode(pa.array(texts, pa.string())), *around)
+    except UnfitError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
+        return f"it fails ({type(error).__name__}: {str(error)[:200]})"
+    right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
+    if np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids):
+        return engine
+    differs = next(text for text, ids, its in zip(texts, _each(right), _each(got), strict=True) if ids != its)
+    return f"it gives other tokens than tokenizers for {differs!r:.60}"
+
+
+def _each(encoded: Encoded) -> Iterator[list[int]]:
+    for first, last in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
+        yield encoded.ids[first:last].tolist()
+
+
+def _some_tokens(own: Any, count: int) -> list[str]:
+    """Return texts of tokens from all over the vocabulary."""
+    numbers = range(0, own.get_vocab_size(), max(1, own.get_vocab_size() // count))
+    return [text for text in own.decode_batch([[number] for number in numbers], skip_special_tokens=False) if text]
+
+
+def open_file(where: Path, engine: str) -> HuggingFace:
+    """Open a JSON file; one of the name tokenizer.json together with those beside it that belong to it. Raises OSError."""
+    near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
+    beside = {path.name: path.read_bytes() for path in near if path.is_file()}
+    return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
+
+
+FORM = Form("a tokenizer.json or a folder with one", FILE, open_file)

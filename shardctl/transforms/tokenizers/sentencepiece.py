@@ -1,0 +1,75 @@
+"""SentencePiece models (`.model`). It needs the extra `sentencepiece`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, InstallError
+from shardctl.system.text import printable
+from shardctl.transforms.tokenizers.base import MOST, Encoded, Form, Ids, Rows, joined, longer_than
+
+FILE = "tokenizer.model"
+
+
+class SentencePiece:
+    """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do not come back exactly."""
+
+    kept_as = FILE
+
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            import sentencepiece
+        except ImportError as error:
+            raise InstallError(
+                f"{where}: SentencePiece models need sentencepiece, which cannot be imported ({error});"
+                " pip install 'shardctl[sentencepiece]'"
+            ) from None
+        self._model: Any = sentencepiece.SentencePieceProcessor()
+        try:
+            loaded = bool(data) and self._model.LoadFromSerializedProto(data)
+        except (RuntimeError, ValueError):
+            loaded = False
+        if not loaded or not self._model.GetPieceSize():
+            raise InputError(f"{where}: not a SentencePiece model; it is what spm_train writes, such as tokenizer.model")
+        self.files: Mapping[str, bytes] = {FILE: data}
+        self.versions: tuple[str, ...] = (f"sentencepiece {sentencepiece.__version__}",)
+        self.vocabulary: int = self._model.GetPieceSize()
+        control = (
+            number for number in range(self.vocabulary) if self._model.IsControl(number) or self._model.IsUnknown(number)
+        )
+        self.special: Mapping[str, int] = {self._model.IdToPiece(number): number for number in control}
+        self.eos, self.bos, self.pad = map(_or_none, (self._model.eos_id(), self._model.bos_id(), self._model.pad_id()))
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the numbers of the pieces. The package gives lists: a Python number for each token."""
+        return joined(self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else [])
+
+    def too_long(self, texts: pa.Array) -> Rows:
+        """Return which of the texts are above the limit: it is not known where they could be cut."""
+        return longer_than(texts, MOST)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of pieces."""
+        return str(self._model.DecodeIds(np.asarray(ids).tolist()))
+
+    def token(self, number: int) -> str:
+        """Return a piece; a space is shown as U+2581."""
+        if not 0 <= number < self.vocabulary:
+            raise IndexError(f"there is no token {number}")
+        return str(self._model.IdToPiece(number))
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a piece."""
+        number = int(self._model.PieceToId(token))
+        return number if self._model.IdToPiece(number) == token else None
+
+
+def _or_none(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+FORM = Form("a SentencePiece .model", FILE, lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))))

@@ -1,0 +1,84 @@
+"""The tokenisers by what names them: `bytes`, a file, a folder, JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardctl.errors import InputError, UsageError
+from shardctl.system.text import printable
+from shardctl.transforms.tokenizers import byte, huggingface, sentencepiece, tiktoken, words
+from shardctl.transforms.tokenizers.base import Form, Tokenizer
+from shardctl.transforms.tokenizers.huggingface import AUTO
+
+FORMS = (huggingface.FORM, sentencepiece.FORM, words.FORM, tiktoken.FORM, byte.FORM)
+"""The kinds of tokenisers. Of the files in a folder, that of the first of them counts."""
+
+NAMES = f"{', '.join(form.shown for form in FORMS[:-1])} or {FORMS[-1].shown}"
+"""What may name a tokeniser, for messages."""
+
+
+def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = AUTO) -> Tokenizer:
+    """Open a tokeniser: see NAMES; bytes, and a string that begins with {, are the content of a tokenizer.json.
+
+    Files are looked for in `folder`, as a rule the current one. `engine` is by what a tokenizer.json is done: auto,
+    tokenizers, gigatoken or tiktoken. Raises InputError if a file cannot be read or is no tokeniser, UsageError for other
+    names and engines that cannot be used, InstallError where a package is missing.
+    """
+    if isinstance(spec, bytes) or spec.lstrip().startswith("{"):
+        data = spec.encode() if isinstance(spec, str) else spec
+        return huggingface.HuggingFace(data, {}, "the tokenizer.json that was given", engine)
+    if "\0" in spec:
+        raise InputError(f"tokenizer {printable(spec)}: no file has such a name; it is {NAMES}")
+    is_json = False
+    try:
+        found = _named(spec, folder or Path())
+        if found is None:
+            where, form = _file(Path(spec) if folder is None else folder / spec)
+            assert form.open_file is not None, "it has a file"
+            is_json = form is huggingface.FORM
+            found = form.open_file(where, engine)
+    except OSError as error:
+        raise InputError(f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}") from None
+    if engine != AUTO and not is_json:
+        raise UsageError(f"engine = {engine} is for a tokenizer.json, and the tokenizer {printable(spec)} is none")
+    return found
+
+
+def _named(spec: str, folder: Path) -> Tokenizer | None:
+    """Return the tokeniser of a name that is no path; None for a path."""
+    for form in FORMS:
+        if form.prefix is None or form.open_named is None or not spec.startswith(form.prefix):
+            continue
+        rest = spec[len(form.prefix) :]
+        if bool(rest) == form.prefix.endswith(":"):
+            return form.open_named(rest, folder)
+    return None
+
+
+def _file(where: Path) -> tuple[Path, Form]:
+    """Return the file of a tokeniser, or that which makes a folder one, and the form that it has. Raises InputError."""
+    with_files = [(form.file, form) for form in FORMS if form.file is not None]
+    shown = f"tokenizer {printable(str(where))}"
+    if where.is_dir():
+        found = next(((where / name, form) for name, form in with_files if (where / name).is_file()), None)
+        if found is None:
+            raise InputError(f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}")
+        return found
+    if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
+        raise InputError(f"{shown}: it is not a regular file")
+    of_ending = next((form for name, form in with_files if where.suffix and name.endswith(where.suffix)), None)
+    if of_ending is None:
+        what = "" if where.is_file() else "there is no such file; "
+        raise InputError(f"{shown}: {what}a tokeniser is {NAMES}")
+    return where, of_ending
+
+
+def digest_of_files(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of the names and contents of a tokeniser's files, in hex digits."""
+    digest = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()

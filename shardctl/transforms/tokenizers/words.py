@@ -1,0 +1,105 @@
+"""Words as tokens: a file with a word on each line, whose number is that of the line, counted from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.system.files import read_named
+from shardctl.system.text import printable
+from shardctl.transforms.tokenizers.base import (
+    BEGIN_NAMES,
+    END_NAMES,
+    PAD_NAMES,
+    UNKNOWN_NAMES,
+    Encoded,
+    Form,
+    Ids,
+    none_too_long,
+    of_names,
+)
+
+FILE = "tokenizer.txt"
+
+
+class Words:
+    """What stands between whitespace is a token; a word that is not in the vocabulary is the unknown token, `<unk>`.
+
+    The whitespace itself is lost: a text comes back with single spaces.
+    """
+
+    kept_as = FILE
+    too_long = staticmethod(none_too_long)
+
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            words = data.decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{where}: a vocabulary is UTF-8, one word on each line ({error.reason} at byte {error.start})"
+            ) from None
+        numbers = {word: number for number, word in enumerate(words)}
+        if not words or len(numbers) < len(words):
+            twice = next((word for number, word in enumerate(words) if numbers[word] != number), "")
+            raise InputError(f"{where}: {f'the word {twice!r} stands there twice' if words else 'there is no word'}")
+        self.special: Mapping[str, int] = {
+            name: numbers[name] for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES) if name in numbers
+        }
+        unknown = of_names(self.special, UNKNOWN_NAMES)
+        if unknown is None:
+            raise InputError(f"{where}: there is no unknown token, one of {', '.join(UNKNOWN_NAMES)}; add a line with it")
+        self._unknown = unknown
+        self._words, self._numbers = words, numbers
+        self.files: Mapping[str, bytes] = {FILE: data}
+        self.vocabulary = len(words)
+        self.eos, self.bos = of_names(self.special, END_NAMES), of_names(self.special, BEGIN_NAMES)
+        self.pad = of_names(self.special, PAD_NAMES)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Nothing: pyarrow, which finds the whitespace, is in every fingerprint."""
+        return ()
+
+    @cached_property
+    def _values(self) -> pa.Array:
+        return pa.array(self._words, pa.string())
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the numbers of the words."""
+        import pyarrow.compute as pc
+
+        words = pc.utf8_split_whitespace(texts)
+        offsets = np.asarray(words.offsets, np.int64)
+        flat = words.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        kept = np.asarray(pc.not_equal(flat, "").to_numpy(zero_copy_only=False), bool)  # whitespace at an end gives ""
+        found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(zero_copy_only=False)
+        before = np.zeros(len(kept) + 1, np.int64)
+        np.cumsum(kept, out=before[1:])
+        return Encoded(before[offsets - offsets[0]], found[kept].astype(np.uint32))
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the words with a space between each two."""
+        return " ".join(self.token(int(number)) for number in ids)
+
+    def token(self, number: int) -> str:
+        """Return a word."""
+        if not 0 <= number < self.vocabulary:
+            raise IndexError(f"there is no token {number}")
+        return self._words[number]
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a word."""
+        return self._numbers.get(token)
+
+
+FORM = Form(
+    "a .txt with a word on each line",
+    FILE,
+    lambda where, engine: Words(where.read_bytes(), printable(str(where))),
+    "words:",
+    lambda path, folder: Words(read_named(folder / path), printable(path)),
+)
