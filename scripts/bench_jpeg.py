@@ -35,7 +35,7 @@ import simplejpeg
 from bench_loader import BATCH, HERE, Bench, warm
 
 import shardctl
-from shardctl.dataset import Dataset
+from shardctl.loader.dataset import Dataset
 
 EPOCHS = 2
 SIZE, CROP, TINY_CROP = 256, 224, 8

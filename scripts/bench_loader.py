@@ -35,7 +35,7 @@ from handmade import repeat_shard, write_dataset
 
 import shardctl
 from shardctl.benchmark.page_cache import evict
-from shardctl.dataset import Dataset
+from shardctl.loader.dataset import Dataset
 
 HERE = Path(__file__).resolve().parent
 BATCH = 256
@@ -394,7 +394,7 @@ def opening(path: Path, runs: int) -> dict[str, Any]:
     for shuffle in (False, "global", "window"):
         for _ in range(runs):
             code = (
-                "import time, numpy, shardctl, shardctl.dataset\n"
+                "import time, numpy, shardctl, shardctl.loader.dataset\n"
                 f"a = time.perf_counter(); ds = shardctl.open({str(path)!r}); b = time.perf_counter()\n"
                 f"batches = iter(ds.loader({BATCH}, shuffle={shuffle!r}, threads=2)); next(batches); c = time.perf_counter()\n"
                 "print(b - a, c - b)"

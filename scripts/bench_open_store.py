@@ -33,7 +33,7 @@ TABLES = ("manifest.json", "shards.arrow")
 ONE_RUN = """
 import json, re, sys, time
 from pathlib import Path
-import numpy, pyarrow, shardctl.remote.opening, shardctl.loader
+import numpy, pyarrow, shardctl.loader.remote.open, shardctl.loader
 url, cache, ranks = sys.argv[1], sys.argv[2] or False, int(sys.argv[3])
 began = time.perf_counter()
 dataset = shardctl.open(url, cache=cache)

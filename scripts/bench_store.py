@@ -42,7 +42,7 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.remote.fetching import AT_ONCE
+from shardctl.loader.remote.fetch import AT_ONCE
 from shardctl.system.stores import open_store
 
 HERE = Path(__file__).resolve().parent

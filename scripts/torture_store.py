@@ -38,9 +38,9 @@ from torture_store_readers import LIMIT, READ, Readers, State, WrongError, check
 from torture_updates import Kind, Source
 
 import shardctl
-from shardctl.dataset import Dataset
 from shardctl.errors import ShardctlError
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
+from shardctl.loader.dataset import Dataset
 from shardctl.system.stores import open_store
 
 STEPS = 3

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from shardctl.benchmark import bench as bench
     from shardctl.conversion import convert as convert
     from shardctl.conversion.merging import merge as merge
-    from shardctl.dataset import open_dataset as open
     from shardctl.exports.exporting import export as export
-    from shardctl.metrics.watching import watch as watch
-    from shardctl.mixed import mix as mix
+    from shardctl.loader.dataset import open_dataset as open
+    from shardctl.loader.metrics.watching import watch as watch
+    from shardctl.loader.mix import mix as mix
     from shardctl.restoration import repair as repair
     from shardctl.rewriting.compacting import compact as compact
     from shardctl.rewriting.pruning import prune as prune
@@ -57,8 +57,8 @@ _PUBLIC = {
     "convert": ("shardctl.conversion", "convert"),
     "export": ("shardctl.exports.exporting", "export"),
     "merge": ("shardctl.conversion.merging", "merge"),
-    "mix": ("shardctl.mixed", "mix"),
-    "open": ("shardctl.dataset", "open_dataset"),
+    "mix": ("shardctl.loader.mix", "mix"),
+    "open": ("shardctl.loader.dataset", "open_dataset"),
     "compact": ("shardctl.rewriting.compacting", "compact"),
     "prune": ("shardctl.rewriting.pruning", "prune"),
     "repair": ("shardctl.restoration", "repair"),
@@ -66,7 +66,7 @@ _PUBLIC = {
     "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
     "transform": ("shardctl.transforms.declared", "transform"),
     "verify": ("shardctl.verification", "verify"),
-    "watch": ("shardctl.metrics.watching", "watch"),
+    "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.writing", "write"),
 }
 

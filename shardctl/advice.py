@@ -18,11 +18,11 @@ from shardctl.benchmark.throughput import Throughput
 from shardctl.benchmark.tokens import samples_per_s
 from shardctl.conversion import ConvertResult, convert
 from shardctl.conversion.options import check_sources
-from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.foreign.shards import is_foreign
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
+from shardctl.loader.dataset import open_dataset
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
 from shardctl.sampling import settled, take_inputs

@@ -15,10 +15,10 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from shardctl.dataset import Dataset
 from shardctl.format.sample import Sample
+from shardctl.loader.blocks import without_views
+from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
-from shardctl.reader import without_views
 
 
 class Source:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.listing import CHUNK_ROWS
-from shardctl.order import Permutation
+from shardctl.loader.order import Permutation
 from shardctl.splitting import Draw, Splitting
 from shardctl.system.files import replacing
 from shardctl.system.sequences import evenly_spaced

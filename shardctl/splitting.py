@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
-from shardctl.order import mix64
+from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word

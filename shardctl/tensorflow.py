@@ -17,8 +17,8 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.tensorflow needs TensorFlow: pip install 'shardctl[tensorflow]'") from error
 
 from shardctl.errors import UsageError
+from shardctl.loader.blocks import Spec, without_views
 from shardctl.loader.loader import Loader
-from shardctl.reader import Spec, without_views
 
 
 def dataset(loader: Loader) -> tf.data.Dataset:

@@ -12,9 +12,9 @@ from typing import Any
 
 from shardctl.conversion import Listener, convert
 from shardctl.conversion.options import source_path
-from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.format.names import MANIFEST
+from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

@@ -24,12 +24,12 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
-from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.images.codecs.object_masks import object_masks
+from shardctl.loader.blocks import Batch, without_views
+from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader
-from shardctl.mixed import Mix
-from shardctl.reader import Batch, without_views
+from shardctl.loader.mix import Mix
 
 
 def tensors(batch: Batch) -> dict[str, Any]:

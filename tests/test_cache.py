@@ -18,9 +18,9 @@ from remote_datasets import all_same, block_reads, blocks_of, make, upload
 
 import shardctl
 from shardctl.errors import StorageError, UsageError
-from shardctl.remote import cache as caching
-from shardctl.remote.cache import Cache, CacheWarning
-from shardctl.remote.opening import cache_of
+from shardctl.loader.remote import cache as caching
+from shardctl.loader.remote.cache import Cache, CacheWarning
+from shardctl.loader.remote.open import cache_of
 from shardctl.system import file_locks
 from shardctl.system.stores import open_store
 from shardctl.system.text import size_of

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.reader.derived import BlockLayout
-from shardctl.reader.specs import Spec
+from shardctl.loader.blocks.specs import Spec
+from shardctl.loader.blocks.token_features import BlockLayout
 
 ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")
 EOS, PAD, LENGTH = 0, 9, 16

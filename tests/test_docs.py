@@ -53,9 +53,9 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "write_api_docs.py"))["api_docs"]()
     assert written == made, "run `make docs`"
     import shardctl
-    from shardctl.dataset import Dataset
+    from shardctl.loader.dataset import Dataset
     from shardctl.loader.loader import Loader
-    from shardctl.mixed import Mix
+    from shardctl.loader.mix import Mix
 
     for name in set(shardctl.__all__) - {"__version__"}:
         assert f"shardctl.{name}(" in written
@@ -164,7 +164,7 @@ def test_a_picture_shows_that_its_step_does_something() -> None:
 
 
 def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
-    from shardctl.dataset import Dataset
+    from shardctl.loader.dataset import Dataset
 
     page = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
     code = "\n".join(snippet for snippet in snippets(page, "python") if "shardctl.torch" not in snippet)

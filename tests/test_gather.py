@@ -13,14 +13,14 @@ from guarded_memory import run_checked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.reader import gather as gathering
-from shardctl.reader.gather import Located, gather, gather_fixed
+from shardctl.loader.blocks import gather as gathering
+from shardctl.loader.blocks.gather import Located, gather, gather_fixed
 
 GUARDED = """
 import ctypes, mmap
 import numpy as np
 import pyarrow as pa
-from shardctl.reader.gather import Located, gather, gather_fixed
+from shardctl.loader.blocks.gather import Located, gather, gather_fixed
 
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p

@@ -30,7 +30,7 @@ from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.overview import overview
 from shardctl.inspection.records import head
 from shardctl.inspection.saving import save
-from shardctl.remote.cache import About, Cache
+from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files
 
 FINGERPRINT = "0123456789abcdef" * 2

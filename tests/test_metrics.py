@@ -20,7 +20,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 import shardctl
 from shardctl.errors import StorageError, UsageError
-from shardctl.metrics import LOADER, Family
+from shardctl.loader.metrics import LOADER, Family
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

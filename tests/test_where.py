@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.inspection.records import matching
-from shardctl.where import kept_rows, parse_where
+from shardctl.loader.where import kept_rows, parse_where
 
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("x", pa.float64()), ("text", pa.string()), ("ids", pa.list_(pa.int64())), ("label", pa.int64())]

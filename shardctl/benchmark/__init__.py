@@ -18,8 +18,8 @@ from shardctl.benchmark.summary import Measured, summarize
 from shardctl.benchmark.sweeping import sweep
 from shardctl.benchmark.throughput import measure
 from shardctl.benchmark.tokens import samples_per_s, tokens_per_sample
-from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
+from shardctl.loader.dataset import Dataset
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 

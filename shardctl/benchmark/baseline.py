@@ -33,7 +33,7 @@ from shardctl.format.sample import Sample
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import Store
-from shardctl.order import Permutation
+from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import ordinary

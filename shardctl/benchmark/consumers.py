@@ -16,7 +16,7 @@ from typing import Any
 
 from shardctl.benchmark.meters import count_of
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
-from shardctl.reader import Batch
+from shardctl.loader.blocks import Batch
 
 ENOUGH = 0.9
 """Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""

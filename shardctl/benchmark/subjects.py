@@ -11,12 +11,12 @@ from typing import Protocol
 from shardctl.benchmark.meters import own_memory_mb, peak_memory_mb
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
-from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.token_columns import columns_of_blocks
+from shardctl.loader.blocks import Batch, zeros
+from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader
-from shardctl.reader import Batch, zeros
-from shardctl.remote.counts import NAMES as NETWORK_COUNTS
+from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 

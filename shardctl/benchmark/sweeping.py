@@ -10,7 +10,7 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.result import SweepPoint, best_of
 from shardctl.benchmark.subjects import IN_ORDER, OwnDataset, open_loader
 from shardctl.benchmark.throughput import Throughput
-from shardctl.order import MODES
+from shardctl.loader.order import MODES
 from shardctl.system.machine import usable_cores
 
 SECONDS = 0.7

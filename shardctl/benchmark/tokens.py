@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from shardctl.benchmark.presets import Preset
-from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
-from shardctl.reader import Column
+from shardctl.loader.blocks import Column
+from shardctl.loader.dataset import Dataset
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 

@@ -14,8 +14,8 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.subjects import open_loader, opened
 from shardctl.benchmark.tokens import samples_per_s
 from shardctl.errors import UsageError
-from shardctl.metrics import Sink
-from shardctl.metrics.watching import watch
+from shardctl.loader.metrics import Sink
+from shardctl.loader.metrics.watching import watch
 
 
 def watch_dataset(path: str | Path, targets: Sequence[str | Path | Sink], every: float, options: BenchOptions) -> None:

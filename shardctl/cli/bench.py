@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
     from shardctl.benchmark.comparison import Comparison
     from shardctl.benchmark.result import AgainstResult
-    from shardctl.metrics import Family
+    from shardctl.loader.metrics import Family
 
 STARVES = 1
 _ALMOST_NONE = 0.01

@@ -15,7 +15,7 @@ from shardctl.errors import UsageError
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.remote.cache import Cache, Entry
+    from shardctl.loader.remote.cache import Cache, Entry
 
 
 @click.group()
@@ -85,8 +85,8 @@ def clear(places: tuple[str, ...], output: Output) -> int:
 
 def _opened(folder: str | None) -> Cache:
     """Return the cache in a folder. Raises UsageError if none is named, or it is not there."""
-    from shardctl.remote.cache import Cache
-    from shardctl.remote.opening import CACHE_VARIABLE
+    from shardctl.loader.remote.cache import Cache
+    from shardctl.loader.remote.open import CACHE_VARIABLE
 
     named = folder or os.environ.get(CACHE_VARIABLE)
     if not named:

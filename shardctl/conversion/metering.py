@@ -11,7 +11,7 @@ from pathlib import Path
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.listener import Listener
 from shardctl.engines.task import Progress
-from shardctl.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
+from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 
 
 @contextmanager

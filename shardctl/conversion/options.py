@@ -12,7 +12,7 @@ from pathlib import Path
 from shardctl.engines import named
 from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
-from shardctl.metrics import check_target
+from shardctl.loader.metrics import check_target
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.arguments import whole_number

@@ -11,7 +11,7 @@ import xxhash
 
 from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
-from shardctl.order import Permutation
+from shardctl.loader.order import Permutation
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.pipeline.samples import Made
 

@@ -20,8 +20,8 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader, map_file
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
+from shardctl.loader.where import Where, kept_rows, parse_where
 from shardctl.system.text import printable
-from shardctl.where import Where, kept_rows, parse_where
 
 KEY = "key"
 """The column that names each sample. It is always exported."""

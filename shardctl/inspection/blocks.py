@@ -18,7 +18,7 @@ from shardctl.format.names import SHARDS, is_shard_name
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader, map_file
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.reader import python_values
+from shardctl.loader.blocks import python_values
 from shardctl.system.sequences import evenly_spaced
 
 MOST_LISTED = 1 << 20

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import origin_of
 from shardctl.format.manifest import Manifest
@@ -22,7 +21,8 @@ from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.shard import BlockFile, map_file
 from shardctl.format.stored import ShardUnits, StoredDataset, take
 from shardctl.format.tables import ShardEntry
-from shardctl.order import mix64
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.order import mix64
 from shardctl.sources.label_table import hash_names
 from shardctl.system.text import printable
 

@@ -24,9 +24,9 @@ from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
-from shardctl.reader import Column, askable_headers, headers_of
+from shardctl.loader.blocks import Column, askable_headers, headers_of
+from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
 from shardctl.system.text import printable
-from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 
 DERIVED = {
     "index": pa.int64(),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.dataset import open_dataset
 from shardctl.format.lazy_folder.files import origin_of
 from shardctl.format.sample import Sample
+from shardctl.loader.dataset import open_dataset
 from shardctl.system.sequences import evenly_spaced
 
 INPUTS = 32

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
+from shardctl.loader.order import EpochOrder, Indices, key_of, neighbours, permute
 
 _BATCHES = 31
 """The purpose of a random key: each purpose has its own random stream."""

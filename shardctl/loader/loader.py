@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardctl.errors import UsageError
+from shardctl.loader.blocks import Batch, BatchMemory, Indices
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
+from shardctl.loader.order import EpochOrder, InOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
-from shardctl.loader.processes import Processes, Tally
+from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
-from shardctl.order import EpochOrder, InOrder, neighbours
-from shardctl.reader import Batch, BatchMemory, Indices
 from shardctl.system.arguments import whole_number
 from shardctl.system.machine import usable_cores
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from shardctl.reader import Indices, Shards
+from shardctl.loader.blocks import Indices, Shards
 
 if TYPE_CHECKING:
-    from shardctl.remote.fetching import Ahead
+    from shardctl.loader.remote.fetch import Ahead
 
 
 class Lookahead(Protocol):

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.loader.blocks import Batch, BatchMemory, Spec
 from shardctl.loader.lookahead import Lookahead
+from shardctl.loader.order import EpochOrder, Indices, key_of, neighbours, permute
 from shardctl.loader.stream import Stream
-from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
-from shardctl.reader import Batch, BatchMemory, Spec
 
 _ROUND = 4096
 """Positions of a round. In each, every stream has its exact share, rounded to whole samples."""

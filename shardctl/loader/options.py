@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardctl.errors import UsageError
-from shardctl.order import OrderOptions
-from shardctl.reader import GatherOptions, Transforms
+from shardctl.loader.blocks import GatherOptions, Transforms
+from shardctl.loader.order import OrderOptions
 from shardctl.system.arguments import whole_number
 
 REMAINDERS = ("uneven", "pad", "drop")

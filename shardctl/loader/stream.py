@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.loader.blocks import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
 from shardctl.loader.lookahead import DatasetLookahead, Lookahead
 from shardctl.loader.options import StreamOptions
-from shardctl.order import EpochOrder, Ordering
-from shardctl.reader import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
+from shardctl.loader.order import EpochOrder, Ordering
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""

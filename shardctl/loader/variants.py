@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import UsageError
+from shardctl.loader.blocks import Gatherer, GatherOptions, Indices, Transforms, columns_of
 from shardctl.loader.options import StreamOptions
+from shardctl.loader.order import EpochOrder, Ordering
 from shardctl.loader.stream import DatasetStream, Selection
-from shardctl.order import EpochOrder, Ordering
-from shardctl.reader import Gatherer, GatherOptions, Indices, Transforms, columns_of
 from shardctl.sources.label_table import hash_names
 
 VARIANT = "variant"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, InstallError
+from shardctl.loader.blocks import Batch
 from shardctl.peers.readers import PeerReader
-from shardctl.reader import Batch
 from shardctl.system.text import printable
 
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"

@@ -26,7 +26,7 @@ from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardEntry
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.order import Permutation
+from shardctl.loader.order import Permutation
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
 from shardctl.system.files import free_bytes
 from shardctl.system.machine import usable_cores

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import InputError, UsageError
-from shardctl.filtering import matching
 from shardctl.format.generations import folder_of, kept_generations
 from shardctl.format.jpeg_record import COUNTS
 from shardctl.format.lazy_folder.opening import refuse_url
@@ -25,8 +24,9 @@ from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.stored import ShardUnits, possible_names
 from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.loader.blocks import Shards
+from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
-from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
 from shardctl.sources.label_table import some
 from shardctl.system.machine import usable_cores

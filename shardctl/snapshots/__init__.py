@@ -13,10 +13,10 @@ from shardctl.conversion.asked import Asked
 from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.unchanged import is_surely_unchanged, recipe_if_same
-from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.remote.opening import cache_of
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.remote.open import cache_of
 from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.places import AtHome, Place, place_of
 from shardctl.snapshots.ranks import rank_of

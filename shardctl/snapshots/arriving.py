@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardctl.dataset import Dataset, open_dataset
 from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.engines.task import read_marker
 from shardctl.errors import DatasetError, UsageError
@@ -24,11 +23,12 @@ from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import JOB, MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
+from shardctl.loader.blocks import Batch, Indices
+from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
+from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
-from shardctl.reader import Batch, Indices
-from shardctl.reader.shards import FinishedShards, OpenShard, Shards
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.text import printable
 from shardctl.version import __version__

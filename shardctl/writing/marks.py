@@ -16,8 +16,8 @@ from PIL import Image
 from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import MAX_PIXELS, decode_mask, open_image
-from shardctl.reader.column import Column
-from shardctl.reader.marked import member_types
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.object_members import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import NOT_FINITE, are_finite, check_runs, object_faults

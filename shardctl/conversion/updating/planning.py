@@ -38,7 +38,7 @@ from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
 from shardctl.listing import CHUNK_ROWS, Listing
-from shardctl.order import Permutation
+from shardctl.loader.order import Permutation
 from shardctl.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.label_table import SPLIT_COLUMN, some

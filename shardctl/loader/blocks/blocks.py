@@ -1,0 +1,227 @@
+"""A cache of blocks: each is decompressed once for all threads, and the least recently used is dropped first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, StorageError, first_line
+from shardctl.format.shard import CHECKSUM_KEY, block_checksum
+from shardctl.loader.blocks.column import Block, Column, flatten
+from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.stages import DECOMPRESS, WAITING, Stages
+
+Faults = dict[int, DatasetError]
+"""Errors by block."""
+
+
+class _Waiter:
+    """A block that another thread is reading, or its error."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.loaded: Block | None = None
+        self.fault: DatasetError | None = None
+        self.refusal: StorageError | None = None
+
+    def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
+        """Store the block or its error. Raises StorageError where it could not be had: nothing is wrong with it then."""
+        if self.loaded is not None:
+            found[block] = self.loaded
+        elif self.refusal is not None:
+            raise self.refusal
+        else:
+            faults[block] = self.fault or DatasetError(f"block {block} could not be read by another thread")
+
+
+class BlockCache:
+    """Some columns of blocks, ready to be read. Threads may share it.
+
+    A block is released as soon as each of its samples has been requested: an epoch uses a sample once. Of the other blocks,
+    the most recently used are kept, up to `limit` blocks or `limit_bytes`, whichever is reached first. With an infinite
+    `limit_bytes` all of them are kept.
+    """
+
+    def __init__(
+        self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool, stages: Stages
+    ) -> None:
+        names = shards.layout.columns.names
+        self._columns = columns
+        # A checksum is that of all columns together.
+        self._fields = None if checksums else tuple(sorted(names.index(column.name) for column in columns))
+        self._shards, self._limit, self._limit_bytes, self._checksums = shards, limit, limit_bytes, checksums
+        self._stages = stages
+        self._ready: OrderedDict[int, Block] = OrderedDict()
+        self._bytes = 0
+        self._left: dict[int, int] = {}
+        self.hits = self.misses = 0
+        self._renew()
+        _ALIVE.add(self)
+
+    def _renew(self) -> None:
+        """Make a new lock, and forget the reads of other threads: a forked child does not have these threads."""
+        self._lock = threading.Lock()
+        self._coming: dict[int, list[_Waiter]] = {}
+
+    def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
+        """Return these blocks, with the number of samples needed of each, and the errors of those that cannot be read.
+
+        Blocks that no thread is reading are read first; then this thread waits for those that another thread is reading, so
+        that two threads that need the same blocks share the work.
+        """
+        found: dict[int, Block] = {}
+        faults: Faults = {}
+        waiting: dict[int, _Waiter] = {}
+        with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
+            for block in blocks:
+                if self._claim(block, found, waiting):
+                    self._bring(block, found, faults)
+        for block, waiter in waiting.items():
+            with self._stages.stage(WAITING):
+                waiter.arrived.wait()
+            waiter.hand_over(block, found, faults)
+        if self._limit_bytes < float("inf"):
+            with self._lock:
+                for block, count in zip(blocks, counts, strict=True):
+                    self._use(block, count)
+        return found, faults
+
+    def _is_at_hand(self, block: int) -> bool:
+        return block in self._ready or block in self._coming
+
+    def _use(self, block: int, count: int) -> None:
+        """Count the samples of a block that are being read, and release the block after the last ones."""
+        self._left[block] = self._left.get(block, self._shards.rows_of(block)) - count
+        if self._left[block] <= 0:
+            del self._left[block]
+            self._drop(block)
+
+    def _drop(self, block: int) -> None:
+        dropped = self._ready.pop(block, None)
+        self._bytes -= dropped.batch.nbytes if dropped is not None else 0
+
+    def _claim(self, block: int, found: dict[int, Block], waiting: dict[int, _Waiter]) -> bool:
+        """Take a cached block, or queue for one that is being read. Return whether this thread must read it itself."""
+        with self._lock:
+            if block in self._ready:
+                self._ready.move_to_end(block)
+                found[block] = self._ready[block]
+            elif block in self._coming:
+                waiting[block] = _Waiter()
+                self._coming[block].append(waiting[block])
+            else:
+                self._coming[block] = []
+                self.misses += 1
+                return True
+            self.hits += 1
+            return False
+
+    def _bring(self, block: int, found: dict[int, Block], faults: Faults) -> None:
+        """Read a block, for this thread and for those that wait for it."""
+        loaded, fault, refusal = None, None, None
+        try:
+            with self._stages.stage(DECOMPRESS):
+                loaded = found[block] = self._read(block)
+        except DatasetError as error:
+            fault = faults[block] = error
+        except StorageError as error:  # of a store, or of the cache
+            refusal = error
+            raise
+        finally:  # after any error, no thread waits without end
+            with self._lock:
+                waiters = self._coming.pop(block, [])
+                if loaded is not None:
+                    self._keep(block, loaded)
+            for waiter in waiters:
+                waiter.loaded, waiter.fault, waiter.refusal = loaded, fault, refusal
+                waiter.arrived.set()
+
+    def _keep(self, block: int, loaded: Block) -> None:
+        self._ready[block] = loaded
+        self._bytes += loaded.batch.nbytes
+        while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
+            self._drop(next(iter(self._ready)))
+
+    def _read(self, block: int) -> Block:
+        batch, metadata = self._shards.read(block, self._fields, self._stages)
+        if batch.num_rows != self._shards.rows_of(block):
+            raise other_rows(self._shards, block)
+        if self._checksums:
+            check_block(self._shards, block, batch, metadata)
+        loaded = Block(batch)
+        self._validate(block, loaded)
+        return loaded
+
+    def _validate(self, block: int, loaded: Block) -> None:
+        """Look at all values of the columns that Arrow itself will read; our own reading checks what it uses."""
+        for column in self._columns:
+            if _is_for_arrow(column, loaded.batch.column(column.name)):
+                try:
+                    loaded.checked(column)
+                except (pa.ArrowException, ValueError) as error:
+                    raise DatasetError(
+                        f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+                    ) from error
+
+
+def _is_for_arrow(column: Column, values: pa.Array) -> bool:
+    """Return whether Arrow itself will read values of this column: of its type, or because some are missing."""
+    if column.kind in ("other", "nested"):
+        return True
+    try:
+        return flatten(values, column) is None
+    except ValueError:  # too few bytes: said where they are read
+        return False
+
+
+def check_block(shards: Shards, block: int, batch: pa.RecordBatch, metadata: dict[bytes, Any]) -> None:
+    """Raise DatasetError for a block whose bytes are not those that were written. `batch` has all columns."""
+    if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
+        raise DatasetError(f"{shards.where(block)}: damaged, its checksum does not match; {VERIFY_ADVICE}")
+
+
+def other_rows(shards: Shards, block: int) -> DatasetError:
+    """Return the error for a block that does not have the rows that the manifest says."""
+    return DatasetError(f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}")
+
+
+def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetError:
+    """Add to an error which samples a block holds: their keys, where they can still be read, else their numbers."""
+    first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
+    try:
+        keys = _keys_of(shards, block)
+        which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
+    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
+        which = f"samples {first} to {last}"
+    return DatasetError(f"{error} [{shards.where(block)}, {which}]")
+
+
+def key_of_row(shards: Shards, block: int, row: int) -> str:
+    """Return the key of a sample for a message; "?" if it cannot be read."""
+    try:
+        return str(_keys_of(shards, block)[row].as_py())
+    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
+        return "?"
+
+
+def _keys_of(shards: Shards, block: int) -> pa.Array:
+    """Return the keys of a block. Raises what Arrow raises, DatasetError and StorageError."""
+    keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
+    keys.validate(full=True)
+    return keys
+
+
+_ALIVE: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for cache in list(_ALIVE):
+        cache._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,327 @@
+"""The places of the values of some samples: in mapped uncompressed files, or in blocks that were read into memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from copy import copy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, first_line
+from shardctl.format.shard import Opener, load_file
+from shardctl.loader.blocks.blocks import Faults, check_block, other_rows
+from shardctl.loader.blocks.column import Block, Column, Flat, flatten
+from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
+from shardctl.loader.blocks.shards import VERIFY_ADVICE, OpenShard, Shards
+from shardctl.loader.blocks.stages import Stages
+from shardctl.system.mmap import mended, was_mended, watch
+from shardctl.system.text import printable
+
+CHECK_SECONDS = 0.01
+"""How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""
+
+
+class DamagedValues(DatasetError):
+    """Some values are impossible: their places among the requested samples."""
+
+    def __init__(self, message: str, places: Indices) -> None:
+        super().__init__(message)
+        self.places = places
+
+
+class Wanted:
+    """Samples to be read: sample i is row `rows[i]` of block `block[i]`. `starts` says at which sample each block begins."""
+
+    def __init__(self, starts: Indices, samples: Indices) -> None:
+        self.block: Indices = np.searchsorted(starts, samples, side="right") - 1
+        self.rows: Indices = samples - starts[self.block]
+        self._grouped: tuple[Indices, Indices] | None = None
+        self._sorted: tuple[Indices, list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, places: Indices) -> Wanted:
+        """Return the samples at these places."""
+        some = copy(self)
+        some.block, some.rows = self.block[places], self.rows[places]
+        some._grouped = some._sorted = None
+        return some
+
+    @property
+    def blocks(self) -> Indices:
+        """The distinct blocks, sorted."""
+        return self._groups()[0]
+
+    @property
+    def inverse(self) -> Indices:
+        """Which of `blocks` each sample is in, (n,)."""
+        return self._groups()[1]
+
+    @property
+    def by_block(self) -> tuple[Indices, list[int]]:
+        """The samples sorted by block (n,), and where each block's begin, and the last one's end."""
+        if self._sorted is None:
+            # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
+            groups = self.inverse.astype(np.uint16) if len(self.blocks) < 2**16 else self.inverse
+            edges = np.cumsum(np.bincount(self.inverse, minlength=len(self.blocks)))
+            self._sorted = np.argsort(groups, kind="stable"), [0, *edges.tolist()]
+        return self._sorted
+
+    def _groups(self) -> tuple[Indices, Indices]:
+        if self._grouped is None:
+            self._grouped = _distinct(self.block)
+        return self._grouped
+
+
+_PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
+
+
+class InPlace:
+    """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked up block by block.
+
+    A place is the position in the file of the column's data, its size in bytes, and the position of its offsets.
+    """
+
+    def __init__(self, shards: Shards, columns: list[Column], opener: Opener, checksums: bool) -> None:
+        self._shards, self._columns, self._opener, self._checksums = shards, columns, opener, checksums
+        blocks = len(shards.starts) - 1
+        self._places: dict[str, npt.NDArray[Any]] = {column.name: np.zeros(blocks, _PLACE) for column in columns}
+        self._known = np.zeros(blocks, bool)
+        self._passing = np.zeros(blocks, bool)
+        self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
+
+    def prepare(self, wanted: Wanted, stages: Stages) -> tuple[Files, Faults]:
+        """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
+        watch()
+        numbers, which = _distinct(self._shards.shard_of(wanted.block))
+        known = self._known[wanted.block]
+        if known.all():
+            return self._files(numbers, which, ())
+        unknown = _distinct(wanted.block[~known])[0].tolist()
+        passing, missing = self._shards.settle(unknown, stages)
+        # One thread at a time: two that make so many short calls take the interpreter's lock from each other at each of them.
+        with self._shards.opening:
+            for block in passing:
+                self._pass_by(block)
+            files, faults = self._files(numbers, which, [block for block in unknown if block not in missing])
+            return files, {**faults, **missing}
+
+    def _pass_by(self, block: int) -> None:
+        """Note that a block is in no file, and must be read into memory."""
+        for elsewhere in self._elsewhere.values():
+            elsewhere[block] = True
+        self._passing[block] = self._known[block] = True
+
+    def pass_by(self, wanted: Wanted) -> bool:
+        """Return whether some of these samples are in no file."""
+        return bool(self._passing[wanted.block].any())
+
+    def _files(self, numbers: Indices, which: Indices, unknown: Iterable[int]) -> tuple[Files, Faults]:
+        faults: Faults = {}
+        opened = [self._open(shard, faults) for shard in numbers.tolist()]
+        for block in unknown:
+            shard = opened[np.searchsorted(numbers, self._shards.place_of(block)[0])]
+            if shard is not None and not self._known[block]:
+                self._find(block, shard, faults)
+        return Files(opened, which), faults
+
+    def changed(self, wanted: Wanted) -> Faults:
+        """Look at the files of these samples again, now. Return what is wrong with the blocks of those that have changed."""
+        faults: Faults = {}
+        for shard in np.unique(self._shards.shard_of(wanted.block)).tolist():
+            try:
+                opened = self._shards.open(shard, self._opener)
+                self._shards.check_unchanged(shard, opened, float("inf"))
+                self._check_readable(opened)
+            except DatasetError as error:
+                faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
+        return faults
+
+    def _open(self, shard: int, faults: Faults) -> OpenShard | None:
+        try:
+            opened = self._shards.open(shard, self._opener)
+            if self._opener is not load_file:
+                self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
+                self._check_readable(opened)
+        except DatasetError as error:
+            faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
+            return None
+        return opened
+
+    def _check_readable(self, opened: OpenShard) -> None:
+        """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
+        if mended() and was_mended(opened.file.contents.address):
+            shown = printable(str(opened.file.path))
+            raise DatasetError(
+                f"{shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
+            )
+
+    def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:
+        """Find the columns in a block."""
+        try:
+            self._look(block, opened)
+        except DatasetError as error:
+            faults[block] = error
+
+    def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
+        """Return whether some of these values cannot be read in place: a null in their block, or a compressed buffer."""
+        return bool(self._elsewhere[column.name][wanted.block].any())
+
+    def _look(self, block: int, opened: OpenShard) -> None:
+        number = self._shards.place_of(block)[1]
+        batch, metadata = opened.file.fetch(number)
+        if batch.num_rows != self._shards.rows_of(block):
+            raise other_rows(self._shards, block)
+        if self._checksums:
+            check_block(self._shards, block, batch, metadata)
+        base, end = opened.file.contents.address, opened.file.contents.size
+        for column in self._columns:
+            try:
+                flat = flatten(batch.column(column.name), column)
+            except ValueError as error:
+                raise opened.file.unreadable(number, error) from error
+            if flat is None:
+                self._elsewhere[column.name][block] = True
+                continue
+            data = flat.data.address - base if flat.data.size else 0
+            offsets = flat.offsets.ctypes.data - base if flat.offsets is not None else 0
+            if not (0 <= data <= end - flat.data.size and 0 <= offsets < end):
+                self._elsewhere[column.name][block] = True
+                continue
+            self._places[column.name][block] = (data, flat.data.size, offsets)
+        self._known[block] = True
+
+    def locate(self, column: Column, wanted: Wanted, files: Files) -> Located:
+        """Return where the values of a column lie. Raises DamagedValues for offsets that lead out of the block."""
+        places = self._places[column.name]
+        data = places["data"][wanted.block]
+        if column.kind == "fixed":
+            return files.located(data + wanted.rows * column.width, column.width)
+        dtype = column.offset_dtype
+        at = places["offsets"][wanted.block] + wanted.rows * dtype.itemsize
+        pairs = gather_fixed(files.located(at, 2 * dtype.itemsize), 2 * dtype.itemsize)
+        bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
+        _check_bounds(self._shards, column, wanted, bounds[:, 0], bounds[:, 1], places["size"][wanted.block])
+        return files.located(data + bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+
+
+def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
+    """Return the distinct numbers, sorted, and which of them each is. Small numbers are counted and not sorted.
+
+    As np.unique, which at its first call imports numpy.ma: half of the time to the first batch.
+    """
+    most = int(numbers.max(initial=-1))
+    if most <= len(numbers):
+        there = np.bincount(numbers, minlength=most + 1) > 0
+        return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+    order = np.argsort(numbers)
+    ordered = numbers[order]
+    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    which = np.empty(len(numbers), np.int64)
+    which[order] = np.cumsum(new) - 1
+    return ordered[new], which
+
+
+_NO_BYTES = pa.py_buffer(b"")
+
+
+class Files:
+    """The bytes of the files that some samples are in; `which` says for every sample in which."""
+
+    def __init__(self, opened: list[OpenShard | None], which: Indices) -> None:
+        self._buffers = [shard.file.contents if shard is not None else _NO_BYTES for shard in opened]
+        self._which = which
+
+    def located(self, position: Indices, length: Indices | int) -> Located:
+        """Return the bytes at these positions of the samples' files."""
+        lengths = np.full(len(position), length) if isinstance(length, int) else length
+        return Located(self._buffers, self._which, position, lengths)
+
+
+class InMemory:
+    """Reads columns of blocks that were read into memory. `blocks` are in the order of `wanted.blocks`."""
+
+    def __init__(self, shards: Shards, blocks: list[Block]) -> None:
+        self._shards, self._blocks = shards, blocks
+
+    def flats(self, column: Column, wanted: Wanted) -> list[Flat] | None:
+        """Return the buffers of a column in every block; None if one holds a null."""
+        flats = []
+        for block, loaded in zip(wanted.blocks.tolist(), self._blocks, strict=True):
+            try:
+                flat = loaded.flat(column)
+            except ValueError as error:
+                raise DatasetError(f"{self._shards.where(block)} cannot be read ({error}); {VERIFY_ADVICE}") from error
+            if flat is None:
+                return None
+            flats.append(flat)
+        return flats
+
+    def numbers(self, column: Column, flats: list[Flat], wanted: Wanted) -> npt.NDArray[Any]:
+        """Copy the numbers of a column: (n,)."""
+        assert column.dtype is not None
+        return _from_each(wanted, [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats], column.dtype)
+
+    def locate(self, column: Column, flats: list[Flat], wanted: Wanted) -> Located:
+        """Return where the values of a column lie. Raises DatasetError for offsets that lead out of the block."""
+        buffers = [flat.data for flat in flats]
+        if column.kind == "fixed":
+            return Located(buffers, wanted.inverse, wanted.rows * column.width, np.full(len(wanted), column.width))
+        offsets = [flat.offsets for flat in flats if flat.offsets is not None]
+        begins = _from_each(wanted, offsets, column.offset_dtype).astype(np.int64) * column.width
+        ends = _from_each(wanted, [each[1:] for each in offsets], column.offset_dtype).astype(np.int64) * column.width
+        sizes = np.array([buffer.size for buffer in buffers], np.int64)[wanted.inverse]
+        _check_bounds(self._shards, column, wanted, begins, ends, sizes)
+        return Located(buffers, wanted.inverse, begins, ends - begins)
+
+    def take(self, column: Column, wanted: Wanted) -> pa.Array:
+        """Copy the values of any column into one Arrow array; of objects, the wanted members. Raises DamagedValues."""
+        if not self._blocks:
+            return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
+        order, edges = wanted.by_block
+        parts = [
+            self._checked(column, place, wanted).take(_arrow(wanted.rows[order[begin:end]]))
+            for place, (begin, end) in enumerate(pairwise(edges))
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(parts).take(_arrow(back))
+
+    def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
+        """Return the values of a column of one block. Raises DamagedValues where Arrow must not read them."""
+        try:
+            return self._blocks[place].checked(column)
+        except ValueError as error:
+            where = self._shards.where(int(wanted.blocks[place]))
+            message = f"{where} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+            raise DamagedValues(message, np.flatnonzero(wanted.inverse == place)) from error
+
+
+def _arrow(numbers: Indices) -> pa.Array:
+    """Return numbers as an Arrow array, without pa.array, which imports pandas where that is installed."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def _from_each(wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Collect one number per sample, (n,), each from its row of the array (rows,) of its block."""
+    order, edges = wanted.by_block
+    rows, found = wanted.rows[order], np.empty(len(wanted), dtype)
+    for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
+        array.take(rows[begin:end], out=found[begin:end], mode="clip")  # without it, numpy copies `out` first
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def _check_bounds(shards: Shards, column: Column, wanted: Wanted, begins: Indices, ends: Indices, sizes: Indices) -> None:
+    wrong = np.flatnonzero((begins < 0) | (ends < begins) | (ends > sizes))
+    if len(wrong):
+        where, row = shards.where(int(wanted.block[wrong[0]])), int(wanted.rows[wrong[0]])
+        message = f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
+        raise DamagedValues(message, wrong)

@@ -1,0 +1,294 @@
+"""Images and masks: decoded, transformed, and put into a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, Rejection, ShardctlError
+from shardctl.format.roles import Mask
+from shardctl.images.codecs import image
+from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.convert import Converter, Misfit
+from shardctl.loader.blocks.gather import Bytes, Located, in_array
+from shardctl.loader.blocks.lists import is_missing
+from shardctl.loader.blocks.locate import Wanted
+from shardctl.loader.blocks.memory import BatchMemory
+from shardctl.loader.blocks.samples import SampleCache
+from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.loader.blocks.transforms import Transforms
+from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
+
+_DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
+"""Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""
+
+
+def most_pixels(recipe: Mapping[str, Any]) -> int:
+    """Return how many pixels an image may have that a dataset keeps as it came, given the recipe that its manifest records.
+
+    `shardctl.write` has the usual limit, and records none.
+    """
+    said = recipe.get("max_pixels")
+    return max(said, image.MAX_PIXELS) if type(said) is int else image.MAX_PIXELS
+
+
+def limit_of(column: Column, data: Bytes, most: int) -> int:
+    """Return how many pixels an encoded image of a column may have: so many are decoded, whatever a damaged header says.
+
+    They are known where all images have one size. Else they are `most`, which is that of `most_pixels`, or what so many bytes
+    can hold: a recipe or a program may have made images larger than those it reads.
+    """
+    shape = column.picture_shape
+    if shape is not None:
+        return shape[0] * shape[1]
+    return max(most, len(data) * _DENSEST.get(data[:2].tobytes(), 0))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Masks that are missing: their places among the samples that are read, and the number that stands for their pixels."""
+
+    places: Indices
+    fill: float
+
+
+class PictureReader:
+    """Decodes the images and masks of batches. Threads may share it.
+
+    `keep_truncated` says that pixels which are missing at the end of the data are grey; at most `cache_bytes` of decoded
+    images are kept.
+    """
+
+    def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
+        self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
+        self._most = most_pixels(shards.manifest.recipe)
+        self._cache, self._keeps_decoded = SampleCache(cache_bytes), cache_bytes > 0
+        self._local = threading.local()
+
+    def counts(self) -> dict[str, int]:
+        """Return the hits and misses of the cache of decoded images."""
+        return {"image_hits": self._cache.hits, "image_misses": self._cache.misses}
+
+    def read(
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
+        missing: Missing | None = None,
+    ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays.
+
+        A mask that is `missing` is filled, and in a list it has the shape (0, 0).
+        """
+        transforms = self._transforms
+        converter = Converter(transforms, column, column.pixel_dtype, samples, epoch)
+        shape = transforms.picture_shape(column)
+        plain = self._plain(column, samples)
+        if shape is None:
+            found = [np.empty((0, 0), converter.dtype) for _ in samples]
+            failed = self._decode_alone(column, located, plain, converter, found)
+            for place, pixels in self._decoded(column, located, samples, wanted, None, _rest(samples, plain, failed, missing)):
+                found[place] = _in_list(converter, pixels, place)
+            return found
+        batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
+        if missing is not None:
+            batch[missing.places] = missing.fill
+        in_place = None if transforms.changes(column) else batch
+        if in_place is not None:
+            failed = _decode_in_place(located, plain, batch)
+        else:
+            failed = self._decode_and_convert(column, located, plain, converter, batch)
+        size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
+        rest = _rest(samples, plain, failed, missing)
+        for place, pixels in self._decoded(column, located, samples, wanted, in_place, rest):
+            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data and pixels.shape == shape:
+                continue
+            try:
+                view = converter.view(pixels, place)
+                _check_size(view, size)
+                converter.write(view, batch[place])
+            except Misfit as misfit:
+                raise misfit.of(place) from None
+            except DatasetError as error:
+                raise self._faulty(column, wanted, place, str(error)) from error
+            except ValueError as error:
+                raise self._faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
+        return batch
+
+    def _plain(self, column: Column, samples: Indices) -> list[int]:
+        """Return the places of images that are known to be plain JPEG, so that they are decoded without a look at them first.
+
+        No place where that has no use: images that are resized go through Pillow, and those that are kept are decoded once.
+        """
+        role = column.picture
+        if role is None or isinstance(role, Mask) or self._transforms.resize is not None or self._keeps_decoded:
+            return []
+        if role.is_plain:
+            return list(range(len(samples)))
+        known = self._shards.plain_images if column.name == self._shards.layout.roles.main_image else None
+        return [] if known is None else np.flatnonzero(known[samples]).tolist()
+
+    def _decode_and_convert(
+        self, column: Column, located: Located, plain: list[int], converter: Converter, batch: npt.NDArray[Any]
+    ) -> list[int]:
+        """Decode plain images one after the other into the same memory, and write what is seen of them into a batch.
+
+        Returns the places of those that the slow way must look at.
+        """
+        scratch, shape = self._scratch(column), column.picture_shape
+        failed = []
+        for place, data in located.views(plain):
+            pixels = decode_plain(data, scratch)
+            if pixels is None or (shape is not None and pixels.shape != shape):
+                failed.append(place)
+                continue
+            try:
+                converter.write(converter.view(pixels, place), batch[place])
+            except (Misfit, DatasetError, ValueError):
+                failed.append(place)
+        return failed
+
+    def _decode_alone(
+        self, column: Column, located: Located, plain: list[int], converter: Converter, found: list[npt.NDArray[Any]]
+    ) -> list[int]:
+        """Decode plain images into arrays of their own. Returns the places of those that the slow way must look at."""
+        changes, scratch = self._transforms.changes(column), self._scratch(column)
+        failed = []
+        for place, data in located.views(plain):
+            pixels = decode_plain(data, scratch) if changes else decode_plain_alone(data, self._most)
+            try:
+                if pixels is None:
+                    failed.append(place)
+                else:
+                    found[place] = _in_list(converter, pixels, place) if changes else pixels
+            except (Misfit, DatasetError):
+                failed.append(place)
+        return failed
+
+    def _scratch(self, column: Column) -> image.Pixels:
+        """Return memory of this thread with room for an image, where it is known how large they are.
+
+        Else it is that of the largest one that the slow way has decoded.
+        """
+        decoder = self._jpeg_decoder()
+        return decoder.scratch if column.picture_shape is None else decoder.memory(column.picture_shape)
+
+    def _decoded(
+        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, places: Indices
+    ) -> Iterator[tuple[int, image.Pixels]]:
+        """Yield the images at these places, decoded: into its row of `out` where that is given and it fits."""
+        if not len(places):
+            return
+        rows = zip(places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True)
+        for place, data, sample in rows:
+            pixels = self._cache.get(column.name, sample)
+            if pixels is None:
+                try:
+                    pixels = self._decode(column, data, out[place] if out is not None else None)
+                except (ShardctlError, MemoryError):  # of the machine, not of the image
+                    raise
+                except Rejection as rejection:
+                    raise self._faulty(
+                        column, wanted, place, f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
+                    ) from rejection
+                except Exception as error:
+                    why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
+                    raise self._faulty(column, wanted, place, why) from error
+                self._cache.keep(column.name, sample, pixels)
+            yield place, pixels
+
+    def _decode(self, column: Column, data: Bytes, out: image.Pixels | None) -> image.Pixels:
+        """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
+        transforms, limit = self._transforms, limit_of(column, data, self._most)
+        if isinstance(column.picture, Mask):
+            values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
+            return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
+        if transforms.resize is not None:
+            opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
+            return image.render(opened, transforms.resized_view(*opened.size))
+        try:
+            pixels = self._jpeg_decoder().decode(data, out, limit)
+        except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
+            pixels = None
+        return image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
+
+    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
+        return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
+
+    def _jpeg_decoder(self) -> JpegDecoder:
+        if not hasattr(self._local, "decoder"):
+            self._local.decoder = JpegDecoder()
+        decoder: JpegDecoder = self._local.decoder
+        return decoder
+
+
+def _decode_in_place(located: Located, plain: list[int], batch: npt.NDArray[Any]) -> list[int]:
+    """Decode plain images into their rows of a batch. Returns the places of those that the slow way must look at."""
+    shape, failed = batch.shape[1:], []
+    for place, data in located.views(plain):
+        pixels = decode_plain(data, batch[place])
+        if pixels is None or pixels.shape != shape:
+            failed.append(place)
+    return failed
+
+
+def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missing | None) -> Indices:
+    """Return the places of all other images than those plain ones that have not failed, and the missing ones."""
+    left = np.ones(len(samples), bool)
+    left[plain] = False
+    left[failed] = True
+    if missing is not None:
+        left[missing.places] = False
+    return np.flatnonzero(left)
+
+
+def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
+    """Raise ValueError for an image or a mask of another size, (height, width), than it should have: numpy repeats one row."""
+    if pixels.shape[:2] != size:
+        raise ValueError(f"it is {_size_text(pixels.shape)} (width x height), and all should be {_size_text(size)}")
+
+
+def _size_text(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[0]}"
+
+
+def why_undecoded(column: Column, rejection: Rejection) -> str:
+    """Say why an image or a mask of a column was not decoded."""
+    if not isinstance(rejection, image.TooManyPixels):
+        return f"it does not decode: {rejection.message}"
+    width, height = rejection.size
+    if column.picture_shape is None:
+        return f"its header says {width} x {height} pixels, more than any image of this dataset has"
+    return f"it is {width}x{height} (width x height), and all should be {_size_text(column.picture_shape)}"
+
+
+def missing_images(values: pa.Array) -> Indices:
+    """Return which images of an Arrow array have no bytes."""
+    return np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
+
+
+def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
+    """Return where the bytes of images lie in an Arrow array. Raises Unreadable for samples that have none."""
+    lost = missing_images(values)
+    if len(lost):
+        where = name_of(shards, wanted, int(lost[0]))
+        raise Unreadable(lost, DatasetError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}"))
+    return in_array(values.field("bytes"))
+
+
+def _in_list(converter: Converter, pixels: image.Pixels, place: int) -> npt.NDArray[Any]:
+    """Return one transformed image of a list."""
+    try:
+        return converter.converted(pixels, place)
+    except Misfit as misfit:
+        raise misfit.of(place) from None

@@ -1,0 +1,431 @@
+"""The shards of a dataset, opened when they are first needed: which block holds a sample, and is its file still the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+import time
+import weakref
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.generations import Generation, beside, folder_of
+from shardctl.format.layout import Layout
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST, SHARDS
+from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
+from shardctl.format.tables import ShardTable
+from shardctl.loader.blocks.stages import Stages
+from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
+from shardctl.system.machine import memory_bytes
+from shardctl.system.text import printable
+
+if TYPE_CHECKING:
+    from shardctl.loader.remote.fetch import Ahead
+
+Indices = npt.NDArray[np.int64]
+
+VERIFY_ADVICE = "run `shardctl verify` on the dataset"
+
+SETTLING_SECONDS = 0.5
+"""How long a dataset that takes the place of another one may take to have its kept generations too."""
+
+MAPPED_AT_A_TIME = 8192
+"""Shards that are mapped at a time, which takes no file descriptors; Linux allows 65,530 mappings."""
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """A shard that is open, what its file was then, (inode, bytes, time of change), and when that was `checked` last."""
+
+    file: BlockFile
+    identity: tuple[int, int, int]
+    checked: list[float]
+
+
+@dataclass(frozen=True)
+class FinishedShards:
+    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each, `block_rows` (blocks,).
+
+    `names` are their paths.
+    """
+
+    names: list[str]
+    sizes: Indices
+    raw_sizes: Indices
+    first: Indices
+    block_counts: Indices
+    block_rows: Indices
+    jpegs: None = None
+
+    @classmethod
+    def of(cls, shards: Sequence[tuple[str, ShardFacts]]) -> FinishedShards:
+        """Return the table of shards, each given by its path and its facts."""
+        facts = [each for _, each in shards]
+        rows = np.array([each.rows for each in facts], np.int64)
+        return cls(
+            [path for path, _ in shards],
+            np.array([each.bytes for each in facts], np.int64),
+            np.array([each.raw_bytes for each in facts], np.int64),
+            np.cumsum(rows) - rows,
+            np.array([len(each.block_rows) for each in facts], np.int64),
+            np.array([count for each in facts for count in each.block_rows], np.int64),
+        )
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class Shards:
+    """The shards of one split, or of all. Threads may share it. They are local files, which are read where they are.
+
+    `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
+    """
+
+    def __init__(self, root: Path, split: str | None = None) -> None:
+        root = root.absolute()  # the current folder may change later
+        self.root, self._place, self.split = root, root, split
+        self._manifest = os.path.join(root, MANIFEST)
+        self._identity = identity(self._manifest)
+        self.manifest = Manifest.load(root)
+        table = ShardTable(root / SHARDS)
+        if sum(facts.shards for facts in self.manifest.splits) != len(table):
+            raise DatasetError(f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
+        self._take(table, self._shards_of(split, len(table)))
+
+    def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
+        """Begin with these of the shards of a table."""
+        self._table = table
+        first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
+        blocks = slice(first_block[chosen.start], first_block[chosen.stop])
+        rows = table.block_rows[blocks]
+        self.starts: Indices = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows, dtype=np.int64, out=self.starts[1:])  # in place: there may be ten million
+        self._first_shard = chosen.start
+        self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
+        self._open: OrderedDict[tuple[int, Opener, tuple[int, ...] | None], OpenShard] = OrderedDict()
+        self._renew()
+        _ALIVE.add(self)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return int(self.starts[-1])
+
+    def in_split(self, split: str) -> Shards:
+        """Return the shards of a split of the same generation. Raises UsageError, DatasetError."""
+        return open_same(self._place, split, self.manifest.generation)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
+        return open_same, (self._place, self.split, self.manifest.generation)
+
+    def _renew(self) -> None:
+        """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self.opening = threading.Lock()
+
+    def _shards_of(self, split: str | None, shards: int) -> range:
+        if split is None:
+            return range(shards)
+        start = 0
+        for facts in self.manifest.splits:
+            if facts.name == split:
+                return range(start, start + facts.shards)
+            start += facts.shards
+        names = ", ".join(facts.name for facts in self.manifest.splits)
+        raise UsageError(f"{self.shown}: no split {split!r}; it has {names}")
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What the fields are, as the first shard has them."""
+        if not len(self._first_block) - 1:
+            raise DatasetError(f"{self.shown}: no shard in split {self.split!r}")
+        schema = self.open(0, map_file).file.schema
+        if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
+            raise self._other(self.name_of(0), "its columns are not those of the dataset")
+        try:
+            return self.manifest.layout(schema.remove_metadata())
+        except (ValueError, TypeError) as error:
+            raise self._other(printable(self._manifest), f"its fields are not those of the columns ({error})") from None
+
+    @cached_property
+    def plain_images(self) -> npt.NDArray[np.bool_] | None:
+        """Which of the main images are known to be plain JPEG, (samples,); None if that is not recorded."""
+        jpegs = self._table.jpegs
+        return None if jpegs is None else jpegs.only(int(self._table.first[self._first_shard]), len(self))
+
+    @property
+    def fit_in_memory(self) -> bool:
+        """Whether all shards together are no larger than half of this machine's memory."""
+        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
+        return int(self._table.sizes[chosen].sum()) <= memory_bytes() // 2
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """The bytes of a sample before compression, on average."""
+        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
+        return int(self._table.raw_sizes[chosen].sum()) // max(1, len(self))
+
+    is_local = True
+    """Whether a single sample can be read alone, without the rest of its block."""
+
+    @property
+    def location(self) -> str:
+        """The folder of the dataset, or its URL."""
+        return str(self.root)
+
+    @property
+    def shown(self) -> str:
+        """The location for messages."""
+        return printable(self.location)
+
+    def name_of(self, shard: int) -> str:
+        """Return the name of a shard of this split for messages: its path, or its URL."""
+        return printable(self._path(shard))
+
+    def path(self, shard: int) -> Path:
+        """Return the path of a shard of this split."""
+        return Path(self._path(shard))
+
+    def _path(self, shard: int) -> str:
+        return os.path.join(self.root, self._table.names[self._first_shard + shard])
+
+    def shard_of(self, blocks: Indices) -> Indices:
+        """Return the shard that each block is in, (n,)."""
+        return np.searchsorted(self._first_block, blocks, side="right") - 1
+
+    def place_of(self, block: int) -> tuple[int, int]:
+        """Return the shard of a block and the block's number in it."""
+        shard = bisect_right(self._first_block, block) - 1  # a fifth of the time of searchsorted for one number
+        return shard, block - int(self._first_block[shard])
+
+    def split_of(self, sample: int) -> str:
+        """Return the name of the split that a sample is in."""
+        if self.split is not None:
+            return self.split
+        shard, _ = self.place_of(bisect_right(self.starts, sample) - 1)
+        last_shards = np.cumsum([facts.shards for facts in self.manifest.splits])
+        return self.manifest.splits[int(np.searchsorted(last_shards, shard, side="right"))].name
+
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self._first_block) - 1
+
+    def blocks_of(self, shard: int) -> range:
+        """Return the blocks of a shard."""
+        return range(int(self._first_block[shard]), int(self._first_block[shard + 1]))
+
+    def rows_of(self, block: int) -> int:
+        """Return the number of samples of a block."""
+        return int(self.starts[block + 1] - self.starts[block])
+
+    def where(self, block: int) -> str:
+        """Name a block for a message."""
+        shard, number = self.place_of(block)
+        return f"{self.name_of(shard)}, block {number}"
+
+    def wanted(self, blocks: list[int]) -> AbstractContextManager[None]:
+        """Make ready to read these blocks, all at the same time, inside of the `with` block: nothing to do for local files."""
+        return _NOTHING
+
+    def read(self, block: int, fields: tuple[int, ...] | None, stages: Stages) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+        """Read a block, or some columns of it, into memory. Raises DatasetError."""
+        shard, number = self.place_of(block)
+        return self.open(shard, read_file, fields).file.fetch(number)
+
+    def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
+        """Read some columns of a block for a message, whatever has become of its file. Raises DatasetError."""
+        shard, number = self.place_of(block)
+        return BlockFile(self.path(shard), read_file, fields).fetch(number)[0]
+
+    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
+        """Put blocks where `open` shows them. Return those that must be read into memory, and what is wrong with others."""
+        return [], {}
+
+    @property
+    def has_places(self) -> bool:
+        """Whether samples can be read in the places where they lie."""
+        return True
+
+    def opener(self, preload: bool) -> Opener:
+        """Return how files are opened whose samples are read in place."""
+        return load_file if preload else map_resident_file if self.fit_in_memory else map_file
+
+    def ahead(self, keeps: bool) -> Ahead | None:
+        """Return what brings blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
+        return None
+
+    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+        """Return those of these blocks that must be brought, and will be where `ahead(keeps)` is to bring them."""
+        return blocks[:0]
+
+    def in_turn(self, samples: Indices | None) -> AbstractContextManager[None]:
+        """Make ready to read these samples in this order (None: all) inside of the `with` block: nothing for local files."""
+        return _NOTHING
+
+    def blocks_in_turn(self, samples: Indices) -> Indices:
+        """Return the blocks of these samples in the order of their first use."""
+        distinct, first = np.unique(np.searchsorted(self.starts, samples, side="right") - 1, return_index=True)
+        return distinct[np.argsort(first)]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many requests, bytes and blocks came over a network, and how many blocks from a cache."""
+        return dict.fromkeys(NETWORK_COUNTS, 0)
+
+    def bring_files(self, names: Sequence[str]) -> Path:
+        """Return the local folder where these files of the dataset lie, which are neither tables nor shards."""
+        return self.root
+
+    def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
+        """Open a shard, or return it where it is open. Raises DatasetError for one that is not what the manifest says."""
+        wanted = (shard, opener, fields)
+        found = self._open.get(wanted)
+        if found is not None and len(self._open) < 16:  # nothing is about to be closed, whatever was used last
+            return found
+        with self._lock:
+            found = self._open.get(wanted)
+            if found is not None:
+                self._open.move_to_end(wanted)
+                return found
+        opened = self._open_now(shard, opener, fields)
+        with self._lock:
+            self._open[wanted] = opened
+            while len(self._open) > (_files_at_a_time() if opener is read_file else MAPPED_AT_A_TIME):
+                self._open.popitem(last=False)
+        return opened
+
+    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+        while True:
+            self._read_on()
+            path = self.path(shard)
+            try:
+                file = BlockFile(path, opener, fields)
+            except DatasetError:
+                if self._is_in_place:
+                    if identity(path) is None:
+                        raise self._other(self.name_of(shard), "no such shard") from None
+                    raise
+                continue
+            if self._is_in_place:  # else the file may be of another dataset
+                break
+        status = identity(path)
+        size = int(self._table.sizes[self._first_shard + shard])
+        if file.bytes != size or status is None or status[1] != size:
+            raise self._other(self.name_of(shard), f"{file.bytes} bytes where the dataset has {size}")
+        self._check_content(shard, file, fields)
+        return OpenShard(file, status, [time.monotonic()])
+
+    def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
+        """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
+        if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
+            raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
+        if shard and not file.schema.equals(self._schema(fields)):
+            raise self._other(self.name_of(shard), "its columns are not those of the dataset")
+
+    @property
+    def _is_in_place(self) -> bool:
+        """Whether what is read is still the dataset that was opened."""
+        return identity(self._manifest) == self._identity
+
+    def _read_on(self) -> None:
+        """Make sure that this dataset is read, also where another one has taken its place: from where it was kept.
+
+        Raises DatasetError if it was not.
+        """
+        if self._is_in_place:
+            return
+        root = _root_of(self._place, self.manifest.generation)
+        self.root, self._manifest = root, os.path.join(root, MANIFEST)
+        self._identity = identity(self._manifest)
+
+    def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
+        columns = self.layout.columns
+        return columns if fields is None else pa.schema([columns.field(number) for number in fields])
+
+    def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
+        """Raise DatasetError for a file that is not what it was when it was opened, unless that was made sure `since`."""
+        if opened.checked[0] >= since:
+            return
+        opened.checked[0] = time.monotonic()
+        found = identity(self._path(shard))
+        if found != opened.identity:
+            self._read_on()
+            found = identity(self._path(shard))
+        if found != opened.identity and not (found and self.root != self._place and found[1] == opened.identity[1]):
+            what = "gone" if found is None else "truncated, rewritten or replaced"
+            raise self._other(self.name_of(shard), f"{what} while it was read")
+
+    def _other(self, name: str, what: str) -> DatasetError:
+        return DatasetError(f"{name}: {what}; {VERIFY_ADVICE}")
+
+
+def identity(path: str | Path) -> tuple[int, int, int] | None:
+    """Return what tells one file at this path from the next; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - hundreds of times per batch, and a Path costs more than the call
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
+    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises DatasetError if it is gone."""
+    while True:
+        root = _root_of(place, generation)
+        found = identity(root / MANIFEST)
+        try:
+            shards = Shards(root, split)
+        except (DatasetError, UsageError):
+            if identity(root / MANIFEST) == found:
+                raise
+            continue  # it was moved between two of its files
+        if shards.manifest.generation == generation:
+            shards._place = place
+            return shards
+
+
+def _root_of(place: Path, generation: Generation) -> Path:
+    """Return where a generation of the dataset at a place is: there, or where it was kept. Raises DatasetError."""
+    name = folder_of(place, generation.number).relative_to(place)
+    until = time.monotonic() + SETTLING_SECONDS
+    while True:
+        # While a dataset takes the place of another one, that one and those that it has kept lie beside it.
+        for root in (place, place / name, beside(place) / name, beside(place)):
+            with contextlib.suppress(DatasetError):
+                if Manifest.load(root).generation == generation:
+                    return root
+        if time.monotonic() > until:
+            raise DatasetError(f"{printable(str(place))}: replaced by another dataset while it was read; open it again")
+        time.sleep(SETTLING_SECONDS / 10)
+
+
+@cache
+def _files_at_a_time() -> int:
+    """Return how many shards to keep open: a share of what the system lets a process open, for others open files too."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(1024, allowed // 8)) if allowed > 0 else 1024
+
+
+_ALIVE: weakref.WeakSet[Shards] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for shards in list(_ALIVE):
+        shards._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,254 @@
+"""What training on tokens needs beside them: computed from the tokens and from the lengths of the documents in each block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.roles import Tokens
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
+from shardctl.loader.blocks.block_sources import Sources
+from shardctl.loader.blocks.column import Column
+from shardctl.loader.blocks.gather import Indices, Located, gather
+from shardctl.loader.blocks.lists import Lists, numbers_of
+from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.specs import Spec
+
+LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
+DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
+"""The fields that a loader can derive."""
+
+MAX_SEQLEN = "max_seqlen"
+"""The field that comes with cu_seqlens."""
+
+NO_LABEL = -100
+"""The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have it."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    LABELS: np.dtype(np.int64),
+    POSITION_IDS: np.dtype(np.int32),
+    DOCUMENT_IDS: np.dtype(np.int32),
+}
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where the documents of n rows of `width` places lie: row i has `counts[i]` of them, one behind the other from place 0 on.
+
+    `lengths` (documents,) are those of all rows, none of them 0; what is left of a row is padding.
+    """
+
+    width: int
+    counts: Indices
+    lengths: Indices
+
+    @cached_property
+    def filled(self) -> Indices:
+        """How many places of each row have a token, (n,)."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])[np.cumsum(self.counts)]
+        return np.diff(ends, prepend=0)
+
+    @cached_property
+    def _with_padding(self) -> tuple[Indices, Indices]:
+        """The lengths of all documents and of the padding of each row, in their order, and the number of each in its row: -1
+        for padding."""
+        ends = np.cumsum(self.counts)
+        numbers = np.arange(len(self.lengths)) - np.repeat(ends - self.counts, self.counts)
+        padding = self.width - self.filled
+        padded = padding > 0
+        return (
+            np.insert(self.lengths, ends[padded], padding[padded]),
+            np.insert(numbers, ends[padded], -1),
+        )
+
+    @property
+    def segments(self) -> Indices:
+        """The lengths of all documents, and of the padding of each row, in their order."""
+        return self._with_padding[0]
+
+    def position_ids(self, found: npt.NDArray[np.int32]) -> None:
+        """Set the place of each token in its document, and of padding in the padding: (n, width)."""
+        lengths = self.segments
+        starts = ((np.cumsum(lengths) - lengths) % self.width).astype(np.int32)  # in the row
+        places = np.arange(self.width, dtype=np.int32)
+        for part, some in self._parts():
+            np.subtract(places, np.repeat(starts[some], lengths[some]).reshape(-1, self.width), out=found[part])
+
+    def document_ids(self, found: npt.NDArray[np.int32]) -> None:
+        """Set which document of its row each token is of, counted from 0, and -1 for padding: (n, width)."""
+        lengths, numbers = self._with_padding
+        numbers = numbers.astype(np.int32)
+        for part, some in self._parts():
+            found[part] = np.repeat(numbers[some], lengths[some]).reshape(-1, self.width)
+
+    def cu_seqlens(self) -> npt.NDArray[np.int32]:
+        """Return where each document, and the padding of each row, begins in all rows one behind the other, and the end."""
+        return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
+
+    def labels(self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, found: npt.NDArray[np.int64]) -> None:
+        """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same document, or where the
+        `mask` (n, width) of it is 0: (n, width)."""
+        ends = np.cumsum(self.segments) - 1
+        padded = np.flatnonzero(self.filled < self.width)
+        for part, some in self._parts():
+            labels = found[part]
+            labels[:, :-1] = tokens[part, 1:]
+            if mask is not None:
+                np.copyto(labels[:, :-1], NO_LABEL, where=mask[part, 1:] == 0)
+            labels.reshape(-1)[ends[some] - part.start * self.width] = NO_LABEL
+        for row, first in zip(padded.tolist(), self.filled[padded].tolist(), strict=True):
+            found[row, first:] = NO_LABEL
+
+    def _parts(self) -> Iterator[tuple[slice, slice]]:
+        """Yield some rows at a time, and their segments: few enough to stay in the processor's cache."""
+        step = max(1, _TOGETHER // max(1, self.width))
+        rows = len(self.counts)
+        edges = np.concatenate([[0], np.cumsum(self.counts + (self.filled < self.width))])
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            yield slice(first, last), slice(int(edges[first]), int(edges[last]))
+
+
+_TOGETHER = 1 << 16
+"""Places of rows that are worked on together: 512 kB of labels."""
+
+
+class Deriver:
+    """Computes the fields that a loader derives. Threads may share it.
+
+    `hidden` are columns that must be read for them, and were not asked for.
+    """
+
+    def __init__(self, shards: Shards, columns: Sequence[Column], derive: Sequence[str], pad: Mapping[str, float]) -> None:
+        """Raises UsageError for fields that cannot be derived from these columns."""
+        self._shards, self.derive = shards, tuple(derive)
+        self.hidden: list[Column] = []
+        if not derive:
+            return
+        for name in derive:
+            if name not in DERIVED:
+                raise UsageError(f"derive: {name!r} is not known; there are {', '.join(DERIVED)}")
+        roles, schema = shards.layout.roles, shards.layout.columns
+        self._tokens = _tokens_column(columns, roles.tokens)
+        taken = next((column.name for column in columns if column.name in (*derive, MAX_SEQLEN)), None)
+        if taken is not None:
+            raise UsageError(f"derive: the dataset has a column {taken} already; leave it out with columns=")
+        if self._tokens.is_ragged and self._tokens.name not in pad:
+            raise UsageError(
+                f"derive: {self._tokens.name} has a length of its own in each sample; give pad={{{self._tokens.name!r}: 0}} too"
+            )
+        packed = roles.tokens[self._tokens.name].packed
+        self._lengths = self._beside(DOCUMENT_LENGTHS) if packed else None
+        self._mask = self._beside(LOSS_MASK) if LABELS in derive and LOSS_MASK in schema.names else None
+        read = {column.name for column in columns}
+        self.hidden = [column for column in (self._lengths, self._mask) if column is not None and column.name not in read]
+
+    def _beside(self, name: str) -> Column:
+        """Return a column that belongs to that of the tokens. Raises DatasetError if it cannot be what its name says."""
+        schema = self._shards.layout.columns
+        column = Column.of(schema.field(name)) if name in schema.names else None
+        integers = column is not None and column.dtype is not None and column.dtype.kind in "iu"
+        lists = integers and column is not None and column.kind == "variable"
+        as_tokens = integers and column is not None and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        if column is None or not (as_tokens if name == LOSS_MASK else lists):
+            found = "there is none" if column is None else f"it is {column.type}"
+            raise DatasetError(
+                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, {self._tokens.type}: {found}"
+            )
+        return column
+
+    def read(self, batch: Batch, sources: Sources, memory: BatchMemory) -> Batch:
+        """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
+        if not self.derive:
+            return {}
+        tokens = batch[self._tokens.name]
+        layout = self._layout(batch, tokens, sources)
+        made: Batch = {}
+        for name in self.derive:
+            if name == CU_SEQLENS:
+                made[name] = layout.cu_seqlens()
+                made[MAX_SEQLEN] = int(layout.segments.max(initial=0))
+                continue
+            found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
+            if name == LABELS:
+                layout.labels(tokens, None if self._mask is None else self._mask_of(self._mask, tokens.shape, sources), found)
+            elif name == POSITION_IDS:
+                layout.position_ids(found)
+            else:
+                layout.document_ids(found)
+        return made
+
+    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: Sources) -> BlockLayout:
+        if self._lengths is None:
+            lengths = batch[f"{self._tokens.name}_length"] if self._tokens.is_ragged else np.full(len(tokens), tokens.shape[1])
+            return BlockLayout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
+        numbers, counts = _lists(self._lengths, sources)
+        layout = BlockLayout(tokens.shape[1], counts, numbers.astype(np.int64))
+        # Each by itself too: the sum of long ones may begin anew at 0.
+        wrong = (layout.lengths <= 0) | (layout.lengths > layout.width)
+        if wrong.any() or (layout.filled > layout.width).any():
+            raise DatasetError(
+                f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"
+            )
+        return layout
+
+    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: Sources) -> npt.NDArray[Any]:
+        """Return the loss mask of a batch, (n, width), 0 at padding."""
+        assert column.dtype is not None, "whole numbers"
+        if not column.is_ragged:
+            located = sources.locate(column)
+            if isinstance(located, Located):
+                return np.frombuffer(gather(located).buffers()[2], column.dtype, shape[0] * shape[1]).reshape(shape)
+            return numbers_of(sources.memory_of(column).take(column, sources.wanted), column)[0]
+        numbers, lengths = _lists(column, sources)
+        lists = Lists(numbers, [lengths])
+        full = np.zeros(shape, np.uint8)
+        padded = lists.padded(0, lambda wanted: np.empty(wanted, np.uint8))
+        width = min(shape[1], padded.shape[1])
+        full[:, :width] = padded[:, :width]
+        return full
+
+    def specs(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return what the derived fields are, given the other fields."""
+        if not self.derive:
+            return {}
+        of_tokens = specs[self._tokens.name]
+        fills = {LABELS: NO_LABEL, POSITION_IDS: 0, DOCUMENT_IDS: -1}
+        made = {}
+        for name in self.derive:
+            if name == CU_SEQLENS:
+                made[name] = Spec("whole", (-1,), np.dtype(np.int32))
+                made[MAX_SEQLEN] = Spec("whole")
+            else:
+                made[name] = Spec(of_tokens.kind, of_tokens.shape, _DTYPES[name], fills[name])
+        return made
+
+
+def _tokens_column(columns: Sequence[Column], roles: Mapping[str, Tokens]) -> Column:
+    """Return the column of tokens. Raises UsageError if there is none, or more than one."""
+    found = [column for column in columns if column.name in roles]
+    if len(found) != 1:
+        read = ", ".join(column.name for column in columns)
+        what = "none of them is of tokens" if not found else "more than one of them is of tokens"
+        raise UsageError(f"derive needs one column of tokens (ds.roles.tokens); the columns are {read}, and {what}")
+    return found[0]
+
+
+def _lists(column: Column, sources: Sources) -> tuple[npt.NDArray[Any], Indices]:
+    """Return the numbers of lists one behind the other, and their lengths, (n,)."""
+    assert column.dtype is not None, "a column of lists of numbers"
+    located = sources.locate(column)
+    if isinstance(located, Located):
+        lengths = located.length // column.width
+        data = gather(located).buffers()[2]
+        numbers = np.frombuffer(data, column.dtype, int(lengths.sum())) if data is not None else np.empty(0, column.dtype)
+        return numbers, lengths
+    lists = Lists.of(sources.memory_of(column).take(column, sources.wanted))
+    return lists.numbers, lists.lengths[0]

@@ -1,0 +1,231 @@
+"""The transforms of a loader: resize, crop, flip, convert, normalise, pad. Their options, and whether they fit the columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import UsageError
+from shardctl.format.roles import Mask
+from shardctl.images.geometry import View
+from shardctl.images.object_geometry import KEPT_SHARE
+from shardctl.loader.blocks.column import Column
+from shardctl.system.arguments import real_number
+
+if TYPE_CHECKING:
+    from shardctl.transforms.image.resize import Resize
+
+Shape = tuple[int, ...]
+
+Normalization = tuple[Sequence[float], Sequence[float]]
+"""Mean and standard deviation, a number each or one per channel (the last axis)."""
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """What is done to values on their way into a batch.
+
+    `decode` False returns images as they are stored. Images are resized first (`resize`), then cut to `crop` (height, width)
+    at the centre or (`crop_from` "random") at a random place, then mirrored with the probability `flip`. Random choices
+    depend only on (seed, epoch, sample), so that all images and masks of a sample that have one size are cut and mirrored
+    alike. `channels_first` returns images as (3, height, width); masks stay (height, width). `dtypes` converts columns,
+    `normalize` computes (x - mean) / std of columns, as float32 or as the requested dtype. `pad` has a fill value for each
+    ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
+    missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
+    main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
+    `derive` are fields that are computed from those of tokens (derived.py). `unmoved` are columns that look as if they had to
+    move with the images, and stay as they are.
+    """
+
+    decode: bool = True
+    crop: tuple[int, int] | None = None
+    crop_from: str = "center"
+    flip: float = 0.0
+    pad: Mapping[str, float] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    normalize: Mapping[str, Normalization] = field(default_factory=dict)
+    seed: int = 0
+    resize: Resize | None = None
+    channels_first: bool = False
+    fill: Mapping[str, float] | None = None
+    relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keep_objects: float | str = KEPT_SHARE
+    derive: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
+
+    def check(self, columns: Sequence[Column]) -> None:
+        """Raise UsageError for options that do not fit these columns."""
+        by_name = {column.name: column for column in columns}
+        named = {"pad": self.pad, "dtype": self.dtypes, "normalize": self.normalize, "fill": self.fill or {}}
+        for option, names in named.items():
+            for name in names:
+                if name not in by_name:
+                    raise UsageError(f"{option}: no column {name} is read; there are {', '.join(by_name)}")
+        for name in self.pad:
+            if not by_name[name].is_ragged and by_name[name].objects is None:
+                raise UsageError(f"pad: {name} is not a ragged column of numbers, nor one of objects")
+        for name in (*self.dtypes, *self.normalize):
+            column = by_name[name]
+            if column.dtype is None and not (column.is_encoded_picture and self.decode):
+                raise UsageError(f"{name} holds no numbers to convert or normalise")
+        for name, normalization in self.normalize.items():
+            _check_normalization(name, normalization, by_name[name])
+        for name, kind in self.dtypes.items():
+            _check_dtype(name, kind, by_name[name], name in self.normalize)
+        for option, values in (("pad", self.pad), ("fill", self.fill or {})):
+            for name, value in values.items():
+                self._check_value(option, by_name[name], value)
+        objects = [column for column in columns if column.objects is not None]
+        self._check_pictures([column for column in columns if column.picture], bool(objects))
+        for column in objects:
+            self._check_flip(column)
+
+    def _check_value(self, option: str, column: Column, value: Any) -> None:
+        """Raise UsageError for a value that a column of a batch cannot hold."""
+        if option == "pad" and column.objects is not None:
+            real_number(f"{option}: the value for {column.name}", value)
+            return
+        is_mask = isinstance(column.picture, Mask) and option == "fill"
+        if column.dtype is None and not column.is_boolean and not is_mask:
+            raise UsageError(f"{option}: {column.name} holds no numbers")
+        if isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and not np.isfinite(value)):
+            number = float(value)
+        else:
+            number = real_number(f"{option}: the value for {column.name}", value)
+        stored = column.pixel_dtype if is_mask else np.dtype(bool) if column.dtype is None else column.dtype
+        dtype = self.dtype(column.name, stored)
+        if dtype.kind == "f":
+            return
+        least, most = (0, 1) if dtype.kind == "b" else range_of(dtype)
+        if not (least <= number <= most and number == int(number)):
+            raise UsageError(f"{option}: {value!r} does not fit {column.name}, which is {dtype}")
+
+    def _check_flip(self, column: Column) -> None:
+        """Raise UsageError for a flip of keypoints that nobody knows how to mirror: a left hand becomes a right one."""
+        assert column.objects is not None
+        if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
+            raise UsageError(
+                f"flip: the keypoints of {column.name} do not say which point is which in a mirrored image; convert them with"
+                f" the flips of their points, or leave them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
+            )
+
+    @property
+    def moves(self) -> bool:
+        """Whether the coordinates in images change."""
+        return self.moving is not None
+
+    @property
+    def moving(self) -> str | None:
+        """The first option that changes the coordinates in images, None if none does."""
+        return next((option for option in ("resize", "crop", "flip") if getattr(self, option)), None)
+
+    def _check_pictures(self, columns: Sequence[Column], with_objects: bool) -> None:
+        """Raise UsageError for options of images that do not fit these columns of images and masks, and perhaps of objects."""
+        if self.crop_from not in ("center", "random"):
+            raise UsageError(f"a crop is taken from the center or from random places, not from {self.crop_from!r}")
+        if self.crop_from == "random" and not self.crop:
+            raise UsageError("crop_from='random' needs a crop; give crop= too")
+        asked = {"resize": self.resize, "crop": self.crop, "flip": self.flip, "channels_first": self.channels_first}
+        options = [option for option, value in asked.items() if value]
+        if not options:
+            return
+        if not self.decode or not (columns or (with_objects and self.moves)):
+            raise UsageError(f"{', '.join(options)}: only for decoded images, and there are none among the columns")
+        if self.crop and min(self.crop) < 1:
+            raise UsageError(f"a crop to {self.crop[1]}x{self.crop[0]} is impossible")
+        for column in columns:
+            self.check_crop(column)
+
+    def check_crop(self, column: Column) -> None:
+        """Raise UsageError for a crop that is larger than the images of a column, where these share a size."""
+        shape = self._resized_shape(column)
+        if self.crop and shape and (self.crop[0] > shape[0] or self.crop[1] > shape[1]):
+            whose = "the images" if column.name == "image" else f"those of {column.name}"
+            wanted, there = f"{self.crop[1]}x{self.crop[0]}", f"{shape[1]}x{shape[0]}"
+            raise UsageError(f"a crop to {wanted} is larger than {whose}, {there} (width x height)")
+
+    def changes(self, column: Column) -> bool:
+        """Return whether values of this column are changed before they are returned."""
+        view = bool(self.crop or self.flip or self.resize or self.puts_channels_first(column)) and column.picture is not None
+        return view or column.name in self.relabel or column.name in self.dtypes or column.name in self.normalize
+
+    def puts_channels_first(self, column: Column) -> bool:
+        """Return whether the channels of this column's values come before their height and width."""
+        return self.channels_first and column.picture is not None and not isinstance(column.picture, Mask)
+
+    def dtype(self, name: str, stored: Any) -> np.dtype[Any]:
+        """Return the type that a column's numbers get."""
+        return np.dtype(self.dtypes.get(name, "float32" if name in self.normalize else stored))
+
+    def resized_view(self, width: int, height: int) -> View:
+        """Return what `resize` makes of an image of this size."""
+        whole = View.whole((width, height))
+        return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
+
+    def _resized_shape(self, column: Column) -> Shape | None:
+        """Return the shape of a column's images before they are cut, None if it differs."""
+        stored = column.picture_shape
+        if self.resize is None:
+            return stored
+        if isinstance(self.resize.size, int) and stored is None:
+            return None
+        width, height = self.resized_view(*(stored[1::-1] if stored else (1, 1))).size
+        return height, width, *column.picture_channels
+
+    def picture_shape(self, column: Column) -> Shape | None:
+        """Return the final shape of the images or masks of a column; None if it differs between samples."""
+        shape = self._resized_shape(column)
+        if self.crop:
+            shape = (*self.crop, *column.picture_channels)
+        return (shape[2], *shape[:2]) if shape and self.puts_channels_first(column) else shape
+
+
+def zeros(schema: pa.Schema) -> dict[str, float]:
+    """Return a `fill` for every column of numbers: for callers that do not use the values."""
+    columns = [Column.of(field) for field in schema]
+    return {column.name: 0 for column in columns if column.dtype is not None or column.is_boolean}
+
+
+def _check_normalization(name: str, normalization: Normalization, column: Column) -> None:
+    try:
+        mean, std = (np.asarray(part, np.float64) for part in normalization)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"normalize: {name} takes (mean, std), numbers or one for each channel; it is {normalization!r}"
+        ) from None
+    channels = column.shape[-1] if column.shape else 1
+    if column.picture is not None:
+        channels = math.prod(column.picture_channels)
+    for part in (mean, std):
+        if part.ndim > 1 or part.size not in (1, channels):
+            raise UsageError(f"normalize: {name} takes one number or one for each of {channels} channels, not {part.tolist()}")
+        if not np.isfinite(part).all():
+            raise UsageError(f"normalize: {name} takes finite numbers, not {part.tolist()}")
+    if not (std != 0).all():
+        raise UsageError(f"normalize: {name} has a standard deviation of 0")
+
+
+def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None:
+    try:
+        wanted = np.dtype(kind)
+    except TypeError:
+        wanted = np.dtype(object)
+    if wanted.kind not in "fiu" or kind is None:
+        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers")
+    stored = column.pixel_dtype if column.dtype is None else column.dtype
+    if wanted.kind != "f" and (normalized or stored.kind == "f"):
+        what = "what normalize gives" if normalized else stored.name
+        raise UsageError(
+            f"dtype {wanted} of {name} would cut off the fractions of {what}; give a type of floating point numbers"
+        )
+
+
+def range_of(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the least and the greatest finite number of a type."""
+    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return (float(info.min), float(info.max)) if dtype.kind == "f" else (int(info.min), int(info.max))

@@ -1,0 +1,408 @@
+"""A dataset in Python: open, index, take, iterate, filter, load."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.generations import Generation, root_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import GENERATIONS, MANIFEST
+from shardctl.format.roles import Roles
+from shardctl.format.sample import Sample
+from shardctl.format.token_columns import columns_of_blocks
+from shardctl.images.object_geometry import KEPT_SHARE
+from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
+from shardctl.loader.blocks import (
+    Batch,
+    Gatherer,
+    GatherOptions,
+    Indices,
+    Normalization,
+    Shards,
+    Transforms,
+    columns_of,
+    identity,
+    in_place,
+    refuse_unmoved,
+)
+from shardctl.loader.filtering import matching
+from shardctl.loader.loader import Loader
+from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.loader.order import OrderOptions
+from shardctl.loader.stream import DatasetStream, Selection
+from shardctl.loader.variants import VariantStream, of_variant
+from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.system.stores import is_url
+from shardctl.transforms.tokenizers.base import Tokenizer
+from shardctl.transforms.tokenizers.stored import stored_tokenizer
+
+ITERATE_ROWS = 64
+"""Number of samples that plain iteration reads at a time."""
+
+
+def open_dataset(
+    path: str | Path,
+    split: str | None = None,
+    generation: int | None = None,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+) -> Dataset:
+    """Open a dataset, or one of its splits, as it is or as an earlier `generation` that was kept (docs/update.md).
+
+    The dataset may be on a store (s3://bucket/out, docs/cache.md). What is read of it is then kept in the folder `cache`, up to
+    `cache_limit` bytes (a number, or a text such as "500GB"). For None, the environment variables SHARDCTL_CACHE and
+    SHARDCTL_CACHE_LIMIT say so; False is no cache. A local dataset is read where it is, whatever they say. Raises DatasetError,
+    UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
+    """
+    if is_url(path):
+        return _open_remote(str(path), split, generation, cache, cache_limit)
+    root = Path(path)
+    if generation is not None:
+        root = root_of(root, whole_number("generation", generation), Manifest.load(root).generation.number)
+    while True:
+        found = identity(root / MANIFEST)
+        try:
+            opened = Dataset(Selection(Shards(root, split)))
+        except DatasetError:
+            if identity(root / MANIFEST) == found:
+                raise
+            continue  # `convert --overwrite` replaced the dataset between the reading of two of its files
+        if identity(root / MANIFEST) == found:
+            return opened
+
+
+def _open_remote(
+    url: str, split: str | None, generation: int | None, folder: str | Path | bool | None, limit: int | str | None
+) -> Dataset:
+    from shardctl.loader.blocks.remote_shards import RemoteShards  # local datasets need nothing of it
+    from shardctl.loader.remote.open import cache_of
+
+    cache = cache_of(folder, limit)
+    shards: Shards = RemoteShards.at(url, split, cache)
+    if generation is not None:
+        number, present = whole_number("generation", generation), shards.manifest.generation
+        if number != present.number:
+            shards = RemoteShards.at(f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}", split, cache)
+    return Dataset(Selection(shards))
+
+
+class Dataset:
+    """The samples of one split (or of all splits, in order), or a selection of them. Samples are read when they are used."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._samples = self._gatherer(columns=None)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the dataset; of one on a store, the local folder with its tables."""
+        return self._selection.shards.root
+
+    @property
+    def location(self) -> str:
+        """The folder of the dataset, or its URL."""
+        return self._selection.shards.location
+
+    @property
+    def split(self) -> str | None:
+        """The split that was opened, None for all splits."""
+        return self._selection.shards.split
+
+    def in_split(self, split: str) -> Dataset:
+        """Return the samples of one split of a dataset that was opened whole.
+
+        Raises UsageError for an unknown split, and where samples were chosen before, DatasetError if another dataset has taken
+        its place and it was not kept.
+        """
+        if self._selection.chosen is not None or self.split is not None:
+            raise UsageError("in_split takes a whole dataset; choose the split first, and samples of it after that")
+        return Dataset(Selection(self._selection.shards.in_split(split)))
+
+    @property
+    def generation(self) -> Generation:
+        """Which state of a dataset that follows its sources this is. Its `digest` stands for every byte of the samples."""
+        return self.manifest.generation
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._selection)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Sample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Dataset: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Sample | Dataset:
+        """Return one sample as a dict; negative indices count from the end. A slice returns the dataset of those samples.
+
+        A missing value is None. Raises IndexError, and TypeError for what is no whole number.
+        """
+        if isinstance(index, slice):
+            places = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
+        if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
+            raise TypeError(f"the index of a sample must be a whole number; it is {index}")
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"sample {place} of a dataset of {len(self)}")
+        batch = self.take([place % len(self)])
+        return {name: values[0] for name, values in batch.items()}
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield every sample as a dict. A missing value is None."""
+        with self._selection.shards.in_turn(self._selection.chosen):
+            for first in range(0, len(self), ITERATE_ROWS):
+                batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
+                for row in range(len(batch["key"])):
+                    yield {name: values[row] for name, values in batch.items()}
+
+    def __repr__(self) -> str:
+        """Return the number of samples, the split, the classes and the columns, for display."""
+        of_split = f" of split {self.split}" if self.split else ""
+        of_all = "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
+        classes = self.manifest.roles.classes
+        named = f"; {len(classes)} classes" if classes is not None else ""
+        columns = ", ".join(name for name, _ in self.manifest.schema)
+        where = self._selection.shards.shown
+        return f"<shardctl.Dataset {where!r}: {len(self)} samples{of_split}{of_all}{named}; columns {columns}>"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity of this dataset as plain data: its fingerprint, the split, the selection of samples."""
+        return self._selection.identity()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the same generation again when it is unpickled, for instance in a worker process.
+
+        Raises DatasetError there if another one has taken its place, and it was not kept.
+        """
+        return _reopen, (self._selection.shards, self._selection.chosen)
+
+    def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
+        """Return the samples at these indices, in this order, as one batch; negative indices count from the end.
+
+        A column of numbers is an array, or a list with None if a value is missing. Raises IndexError, UsageError.
+        """
+        given = np.asarray(indices)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}")
+        size = len(self)
+        for extreme in (given.min(), given.max()) if given.size else ():
+            if not -size <= extreme < size:
+                raise IndexError(f"sample {extreme} of a dataset of {size}")
+        wanted = given.astype(np.int64)
+        wanted[wanted < 0] += size
+        gatherer = self._samples if columns is None and decode else self._gatherer(columns, decode)
+        return gatherer.gather(self._selection.samples(wanted))[0]
+
+    def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> Gatherer:
+        shards = self._selection.shards
+        chosen = None if columns is None else names("columns", columns)
+        return Gatherer(shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions())
+
+    def filter(self, predicate: str | pc.Expression) -> Dataset:
+        """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
+
+        A string has the syntax of `shardctl inspect --where`: only the columns that it names are read, and `width`, `height`
+        and `image_bytes` come from the headers of the images (of other fields of images: `NAME.width` and so on). `split`
+        is the split of a sample, and `index` its place in this dataset, as in `ds[index]`. An Arrow expression can use every
+        column except images and arrays, and reads all of these columns once. The result takes 8 bytes of memory per sample.
+        Raises UsageError if the condition does not fit the columns.
+        """
+        return Dataset(Selection(self._selection.shards, matching(self._selection, predicate)))
+
+    def limit(self, samples: int) -> Dataset:
+        """Return the first `samples` samples. Raises UsageError for a negative number."""
+        if whole_number("limit", samples) < 0:
+            raise UsageError(f"a limit of {samples} samples is impossible; give 0 or more")
+        return Dataset(Selection(self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow types of the fields."""
+        return self._selection.shards.layout.columns
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the fields: which are images, masks, labels, text or tokens, and what is known of them."""
+        return self._selection.shards.layout.roles
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The class names: `classes[n]` is the name of label n. None if labels have no names.
+
+        Of several fields of labels, these are the classes of `label`; None if none of them is called `label`.
+        """
+        return self._selection.shards.layout.classes
+
+    @property
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """The class names of every field of labels whose classes have names, by the name of the field."""
+        return dict(self.roles.names)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What manifest.json says."""
+        return self._selection.shards.manifest
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made the tokens: the dataset's own copy, opened when it is first asked for.
+
+        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
+        none or it cannot be used, InstallError if a package is missing.
+        """
+        return stored_tokenizer(self._selection.shards.bring_files(self.manifest.given_files), self.roles)
+
+    def loader(
+        self,
+        batch_size: int,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        threads: int | str = "auto",
+        drop_last: bool = False,
+        columns: Sequence[str] | None = None,
+        decode: bool = True,
+        *,
+        lanes: int = 64,
+        interleave: int = 64,
+        remainder: str | None = None,
+        prefetch: int | None = None,
+        repeat: int | None = 1,
+        bucket: Mapping[str, int] | None = None,
+        crop: int | str | tuple[int, int] | None = None,
+        crop_from: str = "center",
+        flip: bool | float = False,
+        resize: int | str | tuple[int, int] | None = None,
+        channels_first: bool = False,
+        pad: Mapping[str, float] | None = None,
+        fill: Mapping[str, float] | None = None,
+        dtype: Mapping[str, str] | None = None,
+        normalize: Mapping[str, Normalization] | None = None,
+        keep_objects: float | str = KEPT_SHARE,
+        derive: Sequence[str] = (),
+        unmoved: Sequence[str] = (),
+        mmap: bool = True,
+        preload: bool = False,
+        cache: int = 0,
+        checksums: bool = False,
+        on_error: str = "raise",
+        reuse: bool = False,
+        profile: bool = False,
+        processes: int | None = None,
+        variant: str | int | None = None,
+    ) -> Loader:
+        """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
+
+        LoaderOptions describes the options of batches, OrderOptions those of the order, GatherOptions those of reading
+        (`cache` is in bytes, `on_error` is "raise" or "skip"), and Transforms those of decoding and converting values.
+        """
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
+        gather = GatherOptions(
+            mmap=truth("mmap", mmap),
+            preload=truth("preload", preload),
+            cache_bytes=cache_bytes(cache),
+            checksums=truth("checksums", checksums),
+            skip=on_error == "skip",
+            profile=truth("profile", profile),
+        )
+        transforms = Transforms(
+            truth("decode", decode),
+            crop_size(crop),
+            crop_from,
+            probability(flip),
+            mapping("pad", pad),
+            mapping("dtype", dtype),
+            mapping("normalize", normalize),
+            whole_number("seed", seed),
+            resize_step(resize),
+            truth("channels_first", channels_first),
+            mapping("fill", fill),
+            keep_objects=kept_objects(keep_objects),
+            derive=names("derive", derive),
+            unmoved=names("unmoved", unmoved),
+        )
+        mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
+        order = OrderOptions(mode, transforms.seed, lanes, interleave)
+        chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)
+        selection, make = self._selection, DatasetStream
+        if variant == "epoch":
+            make = VariantStream
+        elif isinstance(variant, str):
+            raise UsageError(f'variant {variant!r} is not known; use "epoch" or the number of a variant')
+        elif variant is not None:
+            selection = of_variant(selection, whole_number("variant", variant))
+        stream = make(selection, StreamOptions(order, chosen, transforms, gather))
+        begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
+        refuse_unmoved(selection.shards, stream.columns, transforms, begin)  # now, and not after days of training
+        options = LoaderOptions(
+            batch_size,
+            rank,
+            world_size,
+            threads,
+            truth("drop_last", drop_last),
+            remainder,
+            prefetch,
+            repeat,
+            mapping("bucket", bucket),
+            transforms.seed,
+            truth("reuse", reuse),
+            processes,
+        )
+        if processes is not None and gather.cache_bytes:
+            raise UsageError(
+                "cache= keeps images in one process, and another would decode them; leave out cache= or processes="
+            )
+        loader = Loader(stream, options)
+        label = self.roles.main_label
+        if label is not None and label not in (fill or {}) and any(column.name == label for column in stream.columns):
+            self._check_labels(label)
+        return loader
+
+    def _check_labels(self, label: str) -> None:
+        """Raise UsageError if the manifest says that labels are missing: now, and not after hours of training."""
+        counts, shards = self.manifest.class_counts, self._selection.shards
+        if counts is None or self._selection.chosen is not None:
+            return
+        splits = [facts.name for facts in self.manifest.splits if self.split in (None, facts.name)]
+        labelled = sum(sum(counts.get(split, ())) for split in splits)
+        if labelled >= len(self):
+            return
+        key = self._first_without(label)
+        if key is not None:
+            raise UsageError(
+                f"{shards.shown}: {len(self) - labelled} of {len(self)} samples have no {label}, the first of"
+                f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column out with columns="
+            )
+
+    def _first_without(self, label: str) -> str | None:
+        """Return the key of the first sample that has no label; None if each has one, perhaps outside of the classes."""
+        labels, starts = self._gatherer([label]), self._selection.starts()
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            column = labels.table(np.arange(begin, end)).column(label)
+            if column.null_count:
+                place = column.to_pylist().index(None)
+                return str(self.take([begin + place], columns=["key"])["key"][0])
+        return None
+
+    def _best_order(self, gather: GatherOptions) -> str:
+        """Return the best random order for the storage: of single samples, or of whole blocks."""
+        shards = self._selection.shards
+        return "global" if shards.is_local and in_place(shards, gather) else "window"
+
+
+def _reopen(shards: Shards, chosen: Indices | None) -> Dataset:
+    return Dataset(Selection(shards, chosen))

@@ -1,0 +1,139 @@
+"""A loader that is watched: every few seconds its figures go to where they are wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from shardctl.errors import UsageError
+from shardctl.loader.loader import LoaderStats
+from shardctl.loader.metrics import EVERY_SECONDS, LOADER, Sink, check_target, sinks_at, tell
+from shardctl.system.arguments import real_number
+from shardctl.transforms.values import describe
+
+Item = TypeVar("Item")
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A loader of shardctl, of a dataset that is complete or still being made."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+
+    def stats(self) -> LoaderStats | None:
+        """Return its figures since the last iteration began, None before the first batch."""
+
+
+class Watched(Generic[Item]):
+    """Batches, and what is told of them. One iteration is one of the batches; it has the same length."""
+
+    def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Counting) -> None:
+        self._batches, self._every, self._loader = batches, every, loader
+        self._targets = targets
+        self._told = Told()
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._batches)  # type: ignore[arg-type]  # has one, or the caller did not ask
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield the batches of an epoch."""
+        places = [target for target in self._targets if isinstance(target, str | Path)]
+        own = [target for target in self._targets if not isinstance(target, str | Path)]
+        with sinks_at(places) as opened:
+            sinks = [*own, *opened]
+            self._told.begin()
+            due = time.monotonic() + self._every
+            try:
+                for batch in self._batches:
+                    yield batch
+                    if time.monotonic() >= due:
+                        self._told.tell(self._loader, sinks)
+                        due = time.monotonic() + self._every
+            finally:
+                self._told.tell(self._loader, sinks)
+
+
+OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
+"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since the last time."""
+
+
+class Told:
+    """What was told last, from which the figures since then are computed."""
+
+    def __init__(self) -> None:
+        self._last: LoaderStats | None = None
+        self._at = time.monotonic()
+        self._samples = self._batches = 0
+
+    def begin(self) -> None:
+        """An iteration begins: the loader's figures begin at 0."""
+        self._last, self._at = None, time.monotonic()
+
+    def tell(self, loader: Counting, sinks: list[Sink]) -> None:
+        """Tell the figures since the last time; nothing where no batch was taken since."""
+        now = loader.stats()
+        values = None if now is None else self._figures(now)
+        if values is not None:
+            values["epoch"] = loader.next_epoch - 1
+            tell(sinks, LOADER, values, self._batches)
+
+    def _figures(self, now: LoaderStats) -> dict[str, float] | None:
+        """Return the figures since the last time, None if no batch was taken since."""
+        since = {name: getattr(now, name) - (getattr(self._last, name) if self._last else 0) for name in OF_ITERATION}
+        if not since["batches"]:
+            return None
+        seconds = max(time.monotonic() - self._at, 1e-9)
+        self._last, self._at = now, time.monotonic()
+        self._samples += int(since["samples"])
+        self._batches += int(since["batches"])
+        stalled = min(1.0, since["wait_get_s"] / seconds)
+        values = {
+            "samples": self._samples,
+            "batches": self._batches,
+            "samples_per_s": round(since["samples"] / seconds, 3),
+            "stall_share": round(stalled, 4),
+            "utilization": round(1 - stalled, 4),
+            "skipped": now.skipped,
+            "threads": now.threads,
+        }
+        threads_s = since["wait_put_s"] + since["making_s"]
+        if threads_s > 0:
+            values["room_share"] = round(since["wait_put_s"] / threads_s, 4)
+        hits, misses = now.block_hits + now.image_hits, now.block_misses + now.image_misses
+        if hits + misses:
+            values["cache_hit_share"] = round(hits / (hits + misses), 4)
+        return values
+
+
+def watch(
+    batches: Iterable[Item],
+    *targets: str | Path | Sink,
+    every: float = EVERY_SECONDS,
+    loader: Counting | None = None,
+) -> Watched[Item]:
+    """Return the same batches, while the figures of their loader go to `targets` every few seconds and at its end.
+
+        for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "tensorboard:runs/1", "http:9400"):
+
+    A target is FILE.jsonl (JSON lines), FILE.prom (the textfile collector of Prometheus), http:PORT (Prometheus, on this
+    machine), tensorboard:FOLDER, or an object with `write` and `close` (docs/metrics.md). Where the batches are
+    made of those of a loader, as by shardctl.torch.Loader, `loader` is that one.
+
+    Raises UsageError, InstallError and StorageError.
+    """
+    of = loader if loader is not None else batches
+    if not isinstance(of, Counting):
+        raise UsageError(f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of as loader=")
+    seconds = real_number("every", every)
+    if seconds <= 0:
+        raise UsageError(f"every is a number of seconds over 0; it is {every}")
+    for target in targets:
+        check_target(target)
+    if not targets:
+        raise UsageError("watch needs a place for the figures: 'metrics.jsonl', 'http:9400' or 'tensorboard:runs/1'")
+    return Watched(batches, targets, seconds, of)

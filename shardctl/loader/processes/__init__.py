@@ -1,0 +1,1 @@
+"""Batches that are made in other processes, and handed over in shared memory."""

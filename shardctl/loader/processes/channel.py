@@ -1,0 +1,168 @@
+"""What a loader and its worker processes send to each other, over a Unix socket for each thread of a worker.
+
+A question: QUESTION (bytes of the message), the message. An answer: ANSWER (bytes of the small arrays, of the message, of the
+batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time.
+Messages are pickles: both ends are processes of this package, and nobody else has the socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import WorkerError
+from shardctl.loader.blocks import Indices
+from shardctl.system.machine import allow_open_files
+
+QUESTION = struct.Struct("<Q")
+ANSWER = struct.Struct("<QQQ")
+
+DESCRIPTORS = 64
+"""The most descriptors in one message: Linux allows 253."""
+
+MORE_FILES = "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or of the machine, that has as many files open as it may have."""
+
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes, as Arrow's do."""
+
+INLINE = -1
+"""In the place of the number of a segment: the array is among the small ones, which come with the answer."""
+
+
+Place = tuple[int, int, int]
+"""The number of a segment, the first byte in it, and the number of bytes."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The samples that are wanted, and the numbers of segments that are free again, or whose memory is to be given up."""
+
+    samples: Indices
+    epoch: int
+    free: list[int]
+    given_up: list[int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an answer says besides the batch.
+
+    `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays` has, for each array of the
+    batch that is not in its pickle, the number of the segment, the first byte in it, and the size. `pickled` is the same for
+    the pickle itself, if it is not sent with the answer. `segments` are the numbers and sizes of new segments, `dropped` the
+    numbers of those that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its processor
+    time in seconds.
+    """
+
+    failed: bool
+    there: npt.NDArray[np.bool_] | None = None
+    arrays: list[Place] = field(default_factory=list)
+    pickled: Place | None = None
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+
+class Ended(Exception):
+    """The other end of a socket is gone."""
+
+
+def send_question(channel: socket.socket, question: Any) -> None:
+    """Send any object. Raises OSError."""
+    message = pickle.dumps(question, protocol=5)
+    channel.sendall(QUESTION.pack(len(message)) + message)
+
+
+def receive_question(channel: socket.socket) -> Any:
+    """Return what was sent. Raises Ended, and what unpickling raises."""
+    (size,) = QUESTION.unpack(receive(channel, QUESTION.size))
+    return pickle.loads(receive(channel, size))
+
+
+def send_answer(
+    channel: socket.socket, found: Found, batch: bytes, small: Sequence[memoryview], descriptors: Sequence[int]
+) -> None:
+    """Send an answer. Raises OSError."""
+    message = pickle.dumps(found, protocol=5)
+    size = sum(array.nbytes for array in small)
+    channel.sendall(b"".join([ANSWER.pack(size, len(message), len(batch)), *small, message, batch]))
+    for first in range(0, len(descriptors), DESCRIPTORS):
+        socket.send_fds(channel, [b"d"], descriptors[first : first + DESCRIPTORS])
+
+
+def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
+    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments.
+
+    Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of no more use then.
+    """
+    sizes = ANSWER.unpack(receive(channel, ANSWER.size))
+    space = np.empty(sum(sizes) + ALIGNED, np.uint8)
+    begin = -space.ctypes.data % ALIGNED
+    content = space[begin : begin + sum(sizes)].data
+    _fill(channel, content)
+    first, second = sizes[0], sizes[0] + sizes[1]
+    small, message, batch = content[:first], content[first:second], content[second:]
+    found: Found = pickle.loads(message)
+    return found, batch, small, _receive_descriptors(channel, len(found.segments)) if found.segments else []
+
+
+def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
+    """Return the descriptors that come behind an answer. Raises Ended and WorkerError; none is left open then."""
+    if not allow_open_files(count + DESCRIPTORS):  # other threads receive some too
+        allow_open_files(count)
+    descriptors: list[int] = []
+    try:
+        while len(descriptors) < count:
+            wanted = min(DESCRIPTORS, count - len(descriptors))
+            data, more, flags, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
+            descriptors += more
+            if not data:
+                raise Ended
+            # A process that may not have so many gets some, or none. The rest is lost.
+            if flags & socket.MSG_CTRUNC or len(more) != wanted:
+                raise _no_descriptors()
+    except BaseException as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if isinstance(error, OSError):
+            raise (_no_descriptors() if error.errno in NO_DESCRIPTORS else Ended()) from error
+        raise
+    return descriptors
+
+
+def _no_descriptors() -> WorkerError:
+    return WorkerError(f"this process has no file descriptors left for batches of its worker processes; {MORE_FILES}")
+
+
+def receive(channel: socket.socket, size: int) -> bytearray:
+    """Return exactly so many bytes. Raises Ended."""
+    data = bytearray(size)
+    _fill(channel, memoryview(data))
+    return data
+
+
+def _fill(channel: socket.socket, left: memoryview) -> None:
+    while left:
+        try:
+            count = channel.recv_into(left)
+        except OSError as error:
+            raise Ended from error
+        if not count:
+            raise Ended
+        left = left[count:]

@@ -1,0 +1,427 @@
+"""Worker processes that make batches in shared memory, as the loader has them. Threads of the loader ask, and wait.
+
+Python runs in one thread of a process at a time. What a loader does between the calls that let other threads run adds up to a
+few microseconds for each sample; where there are more cores than fit into that, processes go on. docs/loader.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import WorkerError
+from shardctl.loader.blocks import Batch, Indices
+from shardctl.loader.processes.channel import (
+    INLINE,
+    MORE_FILES,
+    NO_DESCRIPTORS,
+    QUESTION,
+    Ended,
+    Found,
+    Question,
+    receive_answer,
+    receive_question,
+    send_question,
+)
+from shardctl.loader.processes.shared_memory import no_shared_memory
+from shardctl.loader.stream import Stream
+from shardctl.system.machine import allow_open_files
+from shardctl.system.mmap import SharedPages
+from shardctl.system.startup import NO_THREADS
+
+COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.loader.processes.worker import main; main({}, {})"
+"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
+
+PATIENCE_SECONDS = 5.0
+"""How long a process may take to end whose loader is closed. One whose disk stalls cannot be ended at all."""
+
+
+_CLOSED = "the loader was closed while it was read; iterate over it again"
+
+
+class RemoteError(Exception):
+    """An unexpected error in a worker process: its traceback there."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Processes:
+    """`count` processes that make batches of a stream, together in up to `threads` threads. Threads may share it.
+
+    They are started by `begin`, and end with `close`, with this object, or with this process, however that ends.
+    """
+
+    def __init__(self, stream: Stream, count: int, threads: int) -> None:
+        self._stream, self._count, self._threads = stream, count, threads
+        self._workers: list[_Worker] = []
+        self._past = Tally()
+        self._renew()
+        _ALIVE.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have processes of its own when it is unpickled."""
+        return Processes, (self._stream, self._count, self._threads)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (prefetch.py)
+        self._changed = threading.Condition(self._lock)
+
+    def begin(self) -> None:
+        """Start the processes, unless they are there. Raises what opening the dataset raises, and WorkerError."""
+        with self._lock:
+            if self._workers and not any(worker.gone for worker in self._workers):
+                return
+            self._end()
+            workers: list[_Worker] = []
+            self._ended = weakref.finalize(self, _end, os.getpid(), workers)
+            self._ended.atexit = False  # _close_all does it, which also tells the threads that wait
+            try:
+                message = pickle.dumps(self._stream, protocol=5)
+                for number in range(self._count):
+                    threads = len(range(number, self._threads, self._count))
+                    workers.append(_Worker(f"{number + 1} of {self._count}", threads))
+                for worker in workers:
+                    worker.open(message)
+                for worker in workers:
+                    worker.wait_open()
+            except BaseException:
+                self._ended.detach()
+                _end(os.getpid(), workers)
+                raise
+            self._workers = workers
+
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return samples, and which of them are present, as Stream.gather does: large arrays are in shared memory.
+
+        Raises WorkerError if the process ends meanwhile, and what Stream.gather raises.
+        """
+        worker, channel = self._take()
+        try:
+            return worker.ask(channel, samples, epoch)
+        finally:
+            with self._lock:
+                worker.give(channel)
+                self._changed.notify()
+
+    def _take(self) -> tuple[_Worker, socket.socket]:
+        """Return the process that is doing the least, and a channel to it."""
+        with self._lock:
+            while True:
+                if not self._workers:
+                    raise WorkerError(_CLOSED)
+                worker = max(self._workers, key=lambda each: len(each.idle))
+                if worker.idle:
+                    return worker, worker.idle.pop()
+                self._changed.wait()
+
+    def tally(self) -> Tally:
+        """Return what all processes together have done so far, those too that have ended."""
+        return sum((worker.tally for worker in list(self._workers)), self._past)
+
+    @property
+    def ids(self) -> list[int]:
+        """The process ids; none before `begin`."""
+        return [worker.process.pid for worker in list(self._workers)]
+
+    def close(self) -> None:
+        """End the processes, and wait until they have."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        self._past = self.tally()
+        workers, self._workers = self._workers, []
+        if workers:
+            self._ended.detach()  # to call it does nothing when the program ends and weakref has done its part of that
+            _end(os.getpid(), workers)
+        self._changed.notify_all()
+
+    def _forget(self) -> None:
+        """Leave the processes to the parent, in a forked child: it gets processes of its own when it needs some."""
+        workers, self._workers = self._workers, []
+        self._renew()
+        if workers:
+            self._ended.detach()
+        for worker in workers:
+            worker.leave()
+
+    def _keep_leased(self) -> None:
+        """Before a fork: the child sees the same shared memory, so that what is in use must never be used again."""
+        for worker in list(self._workers):
+            worker.seen_by_others.update(worker.leases)
+
+
+@dataclass
+class Tally:
+    """Counts, the seconds of stages, and the processor time in seconds: those of one process, or sums."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+    def note(self, found: Found) -> None:
+        """Take the totals of a process from an answer, unless a later one came first: they only grow."""
+        self.counts = {name: max(count, self.counts.get(name, 0)) for name, count in found.counts.items()}
+        self.stages = {name: max(seconds, self.stages.get(name, 0.0)) for name, seconds in found.stages.items()}
+        self.cpu_s = max(self.cpu_s, found.cpu_s)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}},
+            {name: self.stages.get(name, 0.0) + other.stages.get(name, 0.0) for name in {**self.stages, **other.stages}},
+            self.cpu_s + other.cpu_s,
+        )
+
+
+class _Worker:
+    """One process, with a channel for each of its threads. `idle` are the channels that nobody waits at."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.name = name
+        self._broken = self._closed = False
+        self._why: str | None = None
+        self.tally = Tally()
+        self._lock = threading.Lock()
+        self._pages: dict[int, SharedPages] = {}
+        self.leases: dict[int, weakref.ref[Any]] = {}
+        self.seen_by_others: set[int] = set()
+        self._free: deque[int] = deque()
+        allow_open_files(2 * threads + 8)
+        mine: list[socket.socket] = []
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            try:
+                numbers = []
+                for _ in range(1 + threads):
+                    end, other = socket.socketpair()
+                    mine.append(ours.enter_context(end))
+                    numbers.append(theirs.enter_context(other).fileno())
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", COMMAND.format(numbers[0], numbers[1:])],
+                    stdin=subprocess.DEVNULL,
+                    env=_environment(),
+                    pass_fds=numbers,
+                    start_new_session=True,  # what is sent to the parent's group is for the parent, with which this one ends
+                )
+            except OSError as error:
+                more = f"; {MORE_FILES}" if error.errno in NO_DESCRIPTORS else ""
+                why = f"{sys.executable}: {error.strerror or error}{more}"
+                raise WorkerError(f"no worker process can be started: {why}") from error
+            ours.pop_all()
+        self._lifeline, *self._channels = mine
+        self.idle = list(self._channels)
+
+    def give(self, channel: socket.socket) -> None:
+        """Take a channel back at which nobody waits any more."""
+        if self._closed:
+            channel.close()
+        else:
+            self.idle.append(channel)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it can be asked no more."""
+        return self._broken or self.process.poll() is not None
+
+    def open(self, stream: bytes) -> None:
+        """Send the pickled stream."""
+        with contextlib.suppress(OSError):  # wait_open finds that it is gone
+            self._lifeline.sendall(QUESTION.pack(len(stream)) + stream)
+
+    def wait_open(self) -> None:
+        """Wait until it has opened the stream. Raises what that raises, and WorkerError."""
+        try:
+            error = receive_question(self._lifeline)
+        except Ended:
+            raise self._death() from None
+        if error is not None:
+            raise_again(error)
+
+    def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Have a batch made."""
+        free: list[int] = []
+        with contextlib.suppress(IndexError):  # other threads take some of them too
+            while True:
+                free.append(self._free.popleft())
+        given_up = [number for number in free if number in self.seen_by_others]
+        try:
+            send_question(channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up))
+            found, batch, small, descriptors = receive_answer(channel)
+            leases = self._leased(found, descriptors)
+        except (Ended, OSError):
+            self._broken = True
+            raise self._death() from None
+        except BaseException as error:
+            self._broken = True  # nobody knows what comes next on this channel
+            if isinstance(error, WorkerError):
+                self._why = str(error)
+            self._close()
+            raise
+        if found.failed:
+            raise_again(pickle.loads(batch))
+        assert found.there is not None
+        leases[INLINE] = small
+        if found.pickled is not None:
+            number, first, size = found.pickled
+            batch = leases[number][first : first + size]
+        buffers = [leases[number][first : first + size] for number, first, size in found.arrays]
+        return pickle.loads(batch, buffers=buffers), found.there
+
+    def _leased(self, found: Found, descriptors: list[int]) -> dict[int, memoryview]:
+        """Note what the process has done, map new segments, and return the bytes of those of a batch.
+
+        When nothing refers to the bytes of a segment any more, it is free.
+        """
+        with self._lock:
+            self.tally.note(found)
+            try:
+                for (number, size), descriptor in zip(found.segments, descriptors, strict=True):
+                    self._pages[number] = _mapped(descriptor, size)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            for number in found.dropped:
+                del self._pages[number]
+                self.seen_by_others.discard(number)
+            leases = {}
+            for number in {number for number, _, _ in [*found.arrays, *filter(None, [found.pickled])]} - {INLINE}:
+                # A new array of the pages each time: every array of the batch, and every view of one, refers to it.
+                whole = self._pages[number].bytes()
+                self.leases[number] = weakref.ref(whole, partial(_lease_ended, number, self.leases, self._free))
+                if _FORKING:  # perhaps after what is in use was noted
+                    self.seen_by_others.add(number)
+                leases[number] = whole.data
+            return leases
+
+    def _death(self) -> WorkerError:
+        """Return the error for a process that is gone."""
+        if self._closed:
+            return WorkerError(_CLOSED)
+        if self._why is not None:  # it was ended because of what another thread met
+            return WorkerError(self._why)
+        self._close()
+        try:
+            code = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = -signal.SIGKILL
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        memory = ": perhaps memory ran out; use fewer processes, or smaller batches" if code == -signal.SIGKILL else ""
+        return WorkerError(f"process {self.name} of the loader (process id {self.process.pid}) {how}{memory}")
+
+    def _close(self) -> None:
+        """End the connections: threads that wait at them are told, and the process ends.
+
+        They are not closed: a thread may be about to use the number of a descriptor, which would be that of another file then.
+        """
+        for end in (self._lifeline, *self._channels):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Tell the process to end."""
+        self._closed = True
+        self._close()
+
+    def wait(self) -> None:
+        """Wait until the process has ended, and close what nobody waits at; `give` closes the rest."""
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self._lifeline.close()
+        while self.idle:
+            self.idle.pop().close()
+
+    def leave(self) -> None:
+        """Close the descriptors, in a forked child, so that the parent's end is the only one."""
+        for end in (self._lifeline, *self._channels):
+            end.close()
+        self.process.returncode = 0  # it is the parent's to wait for
+
+
+def _mapped(descriptor: int, size: int) -> SharedPages:
+    """Map a segment. Raises WorkerError."""
+    try:
+        return SharedPages(descriptor, size)
+    except OSError as error:
+        raise no_shared_memory(size, error) from error
+
+
+def _lease_ended(number: int, leases: dict[int, Any], free: deque[int], _: Any) -> None:
+    """Note that nothing refers to a segment any more. Called wherever that happens: takes no lock."""
+    leases.pop(number, None)
+    free.append(number)
+
+
+def _end(process: int, workers: Sequence[_Worker]) -> None:
+    """End processes, and wait for them: first all are told."""
+    if process != os.getpid():
+        return
+    for worker in workers:
+        worker.end()
+    for worker in workers:
+        worker.wait()
+
+
+def raise_again(error: BaseException) -> None:
+    """Raise an error of a worker process, with its traceback there if it was not expected."""
+    remote = error.__dict__.pop("remote", None)
+    if remote is None:
+        raise error
+    raise error from RemoteError(remote)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the processes: they must find the same modules as this one."""
+    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    return {**NO_THREADS, **os.environ, "PYTHONPATH": path}
+
+
+_ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()
+
+
+_FORKING: set[int] = set()
+"""Threads that fork this process at the moment. Other threads go on before and after the fork itself."""
+
+
+def _before_fork() -> None:
+    _FORKING.add(threading.get_ident())
+    for processes in list(_ALIVE):
+        processes._keep_leased()
+
+
+def _after_fork() -> None:
+    _FORKING.discard(threading.get_ident())
+
+
+def _forget_all() -> None:
+    _FORKING.clear()
+    for processes in list(_ALIVE):
+        processes._forget()
+
+
+def _close_all() -> None:
+    for processes in list(_ALIVE):
+        processes.close()
+
+
+atexit.register(_close_all)
+os.register_at_fork(before=_before_fork, after_in_child=_forget_all, after_in_parent=_after_fork)

@@ -1,0 +1,208 @@
+"""Opening a dataset on a store: its tables are brought to a local folder, once on each machine where there is a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
+from shardctl.format.tables import ShardTable
+from shardctl.loader.remote.cache import About, Cache, CachedDataset
+from shardctl.loader.remote.dataset import RemoteDataset
+from shardctl.system import stores
+from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores.base import Store
+from shardctl.system.text import printable, size_of
+
+CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
+"""Environment variables: the folder of the cache and its limit, where a program names none."""
+
+
+_PIECE = 8 << 20
+"""Bytes of a request for a table, which may be large; the requests are made at the same time."""
+
+_TRIES = 3
+"""How often a dataset is opened that is replaced between the reading of two of its files."""
+
+
+def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache | None:
+    """Return the cache that is meant: that of the environment variables for None, none for False.
+
+    Raises UsageError, StorageError.
+    """
+    of = "cache_limit"
+    if folder is None:
+        folder = os.environ.get(CACHE_VARIABLE) or False
+        if limit is not None and not folder:
+            raise UsageError(f"a limit of a cache, and no cache: name its folder (cache=, --cache), or set {CACHE_VARIABLE}")
+        if limit is None and os.environ.get(LIMIT_VARIABLE):
+            limit, of = os.environ[LIMIT_VARIABLE], LIMIT_VARIABLE
+    if isinstance(folder, bool):
+        if folder:
+            raise UsageError("cache= takes a folder, or False for no cache")
+        return None
+    return Cache(Path(folder), None if limit is None else size_of(limit, of))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a dataset is: enough to open the same one again, in another process too. Here, its tables lie in `tables`."""
+
+    about: About
+    cache: Cache | None
+    tables: str
+
+
+def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
+    """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError, InstallError, UsageError."""
+    url = url.rstrip("/")
+    store = stores.open_store(url)
+    for left in reversed(range(_TRIES)):
+        try:
+            return _opened(store, url, cache)
+        except ObjectChangedError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def open_again(place: Place) -> RemoteDataset:
+    """Open the same dataset in another process. Raises DatasetError if another one has taken its place."""
+    about = place.about
+    if place.cache is not None:
+        with place.cache.looking_up(about.url):
+            kept = place.cache.find(about.url, about.version)
+        if kept is not None:
+            return _from_cache(about, kept)
+    manifest = Path(place.tables) / MANIFEST
+    if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:  # of the process that handed this one over
+        return RemoteDataset(about, Manifest.load(Path(place.tables)).base, Path(place.tables), None)
+    opened = open_remote(about.url, place.cache)
+    if opened.about.digest != about.digest:
+        raise DatasetError(f"{printable(about.url)}: replaced by another dataset while it was read; open it again")
+    return opened
+
+
+def place_of(dataset: RemoteDataset) -> Place:
+    """Return where a dataset is."""
+    cache = dataset.cached.cache if dataset.cached is not None else None
+    return Place(dataset.about, cache, str(dataset.tables))
+
+
+def bring_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
+    """Bring another file of the dataset to its tables, unless it is there. Raises DatasetError, StoreError."""
+    if not (dataset.tables / name).exists():
+        _bring(dataset.store(), dataset.url, dataset.base, dataset.tables, name, facts)
+
+
+def _opened(store: Store, url: str, cache: Cache | None) -> RemoteDataset:
+    if cache is None:
+        return _in_scratch(store, _about(store, url), None)
+    with cache.looking_up(url) as mine:
+        found = store.stat(MANIFEST)
+        if found is None:
+            raise _missing(url)
+        kept = cache.find(url, found.version)
+        if kept is not None:
+            return _from_cache(About(url, found.version, ""), kept)
+        about, data = _about(store, url)
+        if not mine:
+            return _in_scratch(store, (about, data), None)
+        manifest = _manifest(url, data)
+        facts = manifest.files[SHARDS]
+
+        def bring(folder: Path) -> tuple[int, int]:
+            return _bring_tables(store, url, manifest, data, folder)
+
+        kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), bring)
+        if kept is not None:
+            return _from_cache(about, kept)
+    return _in_scratch(store, (about, data), None)
+
+
+def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset:
+    data = read_bytes(kept.tables / MANIFEST)
+    base = _manifest(about.url, data).base
+    return RemoteDataset(About(about.url, about.version, _digest(data)), base, kept.tables, kept)
+
+
+def _in_scratch(store: Store, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:
+    """Bring the tables to a folder that is removed when the dataset is no longer used."""
+    about, data = found
+    manifest = _manifest(about.url, data)
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        _bring_tables(store, about.url, manifest, data, folder)
+        opened = RemoteDataset(about, manifest.base, folder, kept)
+        weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
+    return opened
+
+
+def _leave(process: int, stack: ExitStack) -> None:
+    """Remove a scratch folder: not in a forked child, as the parent reads it still."""
+    if os.getpid() == process:
+        stack.close()
+
+
+def _about(store: Store, url: str) -> tuple[About, bytes]:
+    """Return which dataset is there, and its manifest."""
+    found = store.stat(MANIFEST)
+    if found is None:
+        raise _missing(url)
+    if found.size > MANIFEST_LIMIT:
+        raise DatasetError(f"{printable(url)}/{MANIFEST}: too large to be a manifest")
+    try:
+        data = store.get(MANIFEST, version=found.version).to_pybytes()
+    except NoSuchKeyError:
+        raise _missing(url) from None
+    return About(url, found.version, _digest(data)), data
+
+
+def _missing(url: str) -> DatasetError:
+    return DatasetError(
+        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
+    )
+
+
+def _manifest(url: str, data: bytes) -> Manifest:
+    shown = printable(f"{url}/{MANIFEST}")
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{shown}: cannot be read ({error}); convert it again") from error
+    return Manifest.from_record(record, shown)
+
+
+def _bring_tables(store: Store, url: str, manifest: Manifest, data: bytes, folder: Path) -> tuple[int, int]:
+    """Bring what a reader needs to a folder, and return how many shards and blocks there are."""
+    _bring(store, url, manifest.base, folder, SHARDS, manifest.files[SHARDS])
+    table = ShardTable(folder / SHARDS)
+    write_atomically(folder / MANIFEST, data)
+    return len(table), len(table.block_rows)
+
+
+def _bring(store: Store, url: str, base: str, folder: Path, name: str, facts: FileFacts) -> None:
+    """Bring a file of the dataset, in pieces: as many at a time as a store takes. Raises DatasetError if it is another one."""
+    shown = printable(f"{url}/{base}{name}")
+    pieces = [(start, min(_PIECE, facts.bytes - start)) for start in range(0, facts.bytes, _PIECE)]
+    try:
+        found = store.get_ranges(base + name, pieces) if pieces else []
+    except NoSuchKeyError:
+        raise DatasetError(f"{shown}: no such file; check that the dataset was copied whole") from None
+    with replacing(folder / name) as sink:
+        for piece in found:
+            sink.write(piece)
+        if sink.facts != facts:
+            raise DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
