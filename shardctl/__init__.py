@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.conversion import convert as convert
     from shardctl.conversion.merging import merge as merge
     from shardctl.exports.exporting import export as export
+    from shardctl.inspection.verify import verify as verify
     from shardctl.loader.dataset import open_dataset as open
     from shardctl.loader.metrics.watching import watch as watch
     from shardctl.loader.mix import mix as mix
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from shardctl.snapshots import snapshot as snapshot
     from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
     from shardctl.transforms.declared import transform as transform
-    from shardctl.verification import verify as verify
     from shardctl.writing import write as write
 
 __all__ = [
@@ -65,7 +65,7 @@ _PUBLIC = {
     "snapshot": ("shardctl.snapshots", "snapshot"),
     "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
     "transform": ("shardctl.transforms.declared", "transform"),
-    "verify": ("shardctl.verification", "verify"),
+    "verify": ("shardctl.inspection.verify", "verify"),
     "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.writing", "write"),
 }

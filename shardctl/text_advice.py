@@ -18,7 +18,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, load_file
 from shardctl.format.tables import ShardTable
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
-from shardctl.inspection.blocks import all_blocks
+from shardctl.inspection.content.blocks import all_blocks
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 

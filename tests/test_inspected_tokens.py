@@ -14,9 +14,9 @@ from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, writ
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.roles import Tokens
-from shardctl.inspection.records import record_of_key
-from shardctl.inspection.token_statistics import token_statistics
-from shardctl.inspection.tokens import Decoder
+from shardctl.inspection.content.records import record_of_key
+from shardctl.inspection.content.token_statistics import token_statistics
+from shardctl.inspection.content.tokens import Decoder
 
 DOCUMENTS = {"a.txt": "alpha", "b.txt": "β and then beta goes on and on", "c.txt": "gamma", "d.txt": "delta"}
 
@@ -167,7 +167,7 @@ def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) 
 def test_very_many_tokens_are_described_and_their_text_begins(
     tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.inspection.blocks.MOST_LISTED", 100)
+    monkeypatch.setattr("shardctl.inspection.content.blocks.MOST_LISTED", 100)
     out = write_ragged(tmp_path / "out", {"a": "long " * 40, "b": "short"})
     shown = cli("inspect", out, "--key", "a")
     assert "201 uint16, mean" in shown.out

@@ -17,13 +17,13 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, StorageError, UsageError
-from shardctl.inspection.blocks import some_records
-from shardctl.inspection.differences import differences
-from shardctl.inspection.overview import overview
-from shardctl.inspection.records import head, matching, record_at, record_of_key
-from shardctl.inspection.saving import save
-from shardctl.inspection.shards import column_bytes, describe_shard, find_shard
-from shardctl.inspection.statistics import distribution, statistics_of
+from shardctl.inspection.content.blocks import some_records
+from shardctl.inspection.content.differences import differences
+from shardctl.inspection.content.overview import overview
+from shardctl.inspection.content.records import head, matching, record_at, record_of_key
+from shardctl.inspection.content.saving import save
+from shardctl.inspection.content.shards import column_bytes, describe_shard, find_shard
+from shardctl.inspection.content.statistics import distribution, statistics_of
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
 
@@ -248,7 +248,7 @@ def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["../../evil", "/etc/evil", "a/../../evil", "..", "", "a\\..\\evil", "a\0b"])
 def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -> None:
-    from shardctl.inspection.blocks import Record
+    from shardctl.inspection.content.blocks import Record
 
     record = Record(
         "x.arrow", 0, 3, None, None, None, {"key": key, "text": "t", "image": {"bytes": b"x", "path": "../../x.sh/y"}}
@@ -416,8 +416,8 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, de
 
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
-    from shardctl.inspection.blocks import Record
-    from shardctl.report.pictures import picture_sheet, pictures_of
+    from shardctl.inspection.content.blocks import Record
+    from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
     broken = Record("x.arrow", 0, 0, None, None, None, values, images=("image",))

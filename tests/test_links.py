@@ -27,9 +27,9 @@ from test_untrusted import signed
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
-from shardctl.inspection.overview import overview
-from shardctl.inspection.records import head
-from shardctl.inspection.saving import save
+from shardctl.inspection.content.overview import overview
+from shardctl.inspection.content.records import head
+from shardctl.inspection.content.saving import save
 from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files
 

@@ -16,9 +16,9 @@ from PIL import Image
 import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
-from shardctl.inspection.differences import differences
-from shardctl.inspection.masks import mask_statistics
-from shardctl.inspection.objects import object_statistics
+from shardctl.inspection.content.differences import differences
+from shardctl.inspection.content.masks import mask_statistics
+from shardctl.inspection.content.objects import object_statistics
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_annotations_are_left_out_only_where_there_are_pictures(marked: Path, cl
 
 
 def test_the_page_can_leave_annotations_out(marked: Path) -> None:
-    from shardctl.report.dataset import dataset_page
+    from shardctl.inspection.pages.dataset import dataset_page
 
     pytest.importorskip("plotly")
     assert 'class="pictures marked"' in dataset_page(marked)

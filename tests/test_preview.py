@@ -20,7 +20,7 @@ from test_annotated import source_with
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.inspection.blocks import Record, some_records
+from shardctl.inspection.content.blocks import Record, some_records
 from shardctl.preview import Preview, make_preview
 from shardctl.preview.facts import record_of, steps_in_words
 from shardctl.preview.page import preview_page, preview_sheet

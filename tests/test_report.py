@@ -15,7 +15,7 @@ from marked import write_marked
 from PIL import Image
 
 import shardctl
-from shardctl.report.page import Html, data, page, paragraph, table
+from shardctl.inspection.pages.page import Html, data, page, paragraph, table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -124,7 +124,7 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
 @pytest.fixture(scope="module")
 def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A page of images and one of texts, rejects among them."""
-    from shardctl.report.dataset import dataset_page
+    from shardctl.inspection.pages.dataset import dataset_page
 
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("browse")
@@ -174,7 +174,7 @@ def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tu
 @pytest.fixture(scope="module")
 def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of images with objects and masks."""
-    from shardctl.report.dataset import dataset_page
+    from shardctl.inspection.pages.dataset import dataset_page
 
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("marked")

@@ -249,7 +249,7 @@ def test_all_images_are_drawn_saved_and_counted(several: Path, tmp_path: Path, c
     shards = [several / entry.path for entry in ShardTable(several / SHARDS)]
     said = cli("inspect", shards[0]).out
     assert "photo" in said
-    from shardctl.inspection.statistics import statistics_of
+    from shardctl.inspection.content.statistics import statistics_of
 
     statistics = statistics_of(several)
     whats = {spread.what for spread in statistics.distributions}

@@ -21,7 +21,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Role
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
-from shardctl.inspection.records import record_of_key
+from shardctl.inspection.content.records import record_of_key
 from shardctl.transforms.base import BatchTransform, settings_of
 from shardctl.transforms.records import Records, RejectRow
 from shardctl.transforms.settings import Whole, setting

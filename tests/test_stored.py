@@ -18,9 +18,9 @@ import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.format.stored import StoredDataset
-from shardctl.inspection.differences import differences
-from shardctl.inspection.records import record_of_key
-from shardctl.verification.content import ShardContent, number_at_end
+from shardctl.inspection.content.differences import differences
+from shardctl.inspection.content.records import record_of_key
+from shardctl.inspection.verify.provenance import ShardContent, number_at_end
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9

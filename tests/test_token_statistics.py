@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from token_samples import EOS, LENGTH, PACKED, PAD, VOCABULARY, block_of, packed_blocks, tokens_of, write_packed, write_ragged
 
 from shardctl.format.roles import Tokens
-from shardctl.inspection.token_statistics import token_statistics
+from shardctl.inspection.content.token_statistics import token_statistics
 
 DOCUMENTS = {"a": "alpha", "b": "beta goes on and on and on, past two blocks", "c": "gamma", "d": "d" * (LENGTH - 1), "e": ""}
 
@@ -102,7 +102,7 @@ def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
 
 def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    from shardctl.report.dataset import dataset_page
+    from shardctl.inspection.pages.dataset import dataset_page
 
     page = dataset_page(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED))
     for says in (

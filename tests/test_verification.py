@@ -18,8 +18,8 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
+from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.processes.pool import FATAL_KILLS
-from shardctl.verification.tables import check_manifest
 
 SHARD = "train-00002.arrow"
 
@@ -197,7 +197,7 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
 def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes that check get a reader that aborts at one shard, as a fault in Arrow could make it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.verification.shards as s\n"
+        "import os, shardctl.inspection.verify.shards as s\n"
         "real = s.ShardReader\n"
         f"s.ShardReader = lambda path: os.abort() if path.name == {SHARD!r} else real(path)\n"
     )
@@ -211,7 +211,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.verification.tables as t\nt.StoredDataset.units = lambda *given: os.abort()\n"
+        "import os, shardctl.inspection.verify.tables as t\nt.StoredDataset.units = lambda *given: os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     flip(dataset / SHARD, middle(dataset, SHARD))
@@ -227,7 +227,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.verification.shards as s\ns.ShardReader = lambda path: os.abort()\n"
+        "import os, shardctl.inspection.verify.shards as s\ns.ShardReader = lambda path: os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset / SHARD).findings
@@ -237,7 +237,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
 def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.verification.shards as s\n"
+        "import os, shardctl.inspection.verify.shards as s\n"
         "real = s._decode_fault\n"
         "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
     )
@@ -345,7 +345,7 @@ def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset:
 
 
 UNREADABLE = f"""
-import errno, os, shardctl.verification.shards as s
+import errno, os, shardctl.inspection.verify.shards as s
 real = s.sha256_of
 def fail(path):
     if path.name == {SHARD!r}:
@@ -374,7 +374,7 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import shardctl.verification.shards as s\n"
+        "import shardctl.inspection.verify.shards as s\n"
         "real = s.is_regular_file\n"
         f"s.is_regular_file = lambda path: real(path) and (path.name != {SHARD!r} or path.unlink() is None)\n"
     )
@@ -392,7 +392,7 @@ def test_a_name_that_the_system_refuses_is_one_sentence(cli: Any, command: str) 
 
 
 KILLED = """
-import os, signal, shardctl.verification.shards as s
+import os, signal, shardctl.inspection.verify.shards as s
 real = s.{name}
 def {name}(*given):
     if {where} and len(os.listdir({log!r})) < {times}:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.inspection.records import matching
+from shardctl.inspection.content.records import matching
 from shardctl.loader.where import kept_rows, parse_where
 
 SCHEMA = pa.schema(

@@ -242,8 +242,8 @@ def _measure(
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
-        from shardctl.report.charts import require_plotly
-        from shardctl.report.page import PAGE
+        from shardctl.inspection.pages.charts import require_plotly
+        from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(html))
         require_plotly()
@@ -255,8 +255,8 @@ def _measure(
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None:
+        from shardctl.inspection.pages.page import write_page
         from shardctl.report.bench import bench_page
-        from shardctl.report.page import write_page
 
         write_page(Path(html), bench_page(result))
     if output.as_json:

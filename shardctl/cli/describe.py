@@ -14,10 +14,10 @@ from shardctl.format.step_counts import step_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.differences import Differences
-    from shardctl.inspection.overview import Overview
-    from shardctl.inspection.shards import ShardOverview
-    from shardctl.inspection.statistics import Statistics
+    from shardctl.inspection.content.differences import Differences
+    from shardctl.inspection.content.overview import Overview
+    from shardctl.inspection.content.shards import ShardOverview
+    from shardctl.inspection.content.statistics import Statistics
 
 SHOWN_CLASSES = 12
 

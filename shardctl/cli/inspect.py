@@ -25,14 +25,14 @@ from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.roles import Roles
-    from shardctl.inspection.blocks import Record
-    from shardctl.inspection.masks import MaskStatistics
-    from shardctl.inspection.objects import ObjectStatistics
-    from shardctl.inspection.overview import Overview
-    from shardctl.inspection.shards import ShardOverview
-    from shardctl.inspection.token_statistics import TokenStatistics
-    from shardctl.inspection.tokens import Decoder
-    from shardctl.inspection.variants import VariantStatistics
+    from shardctl.inspection.content.blocks import Record
+    from shardctl.inspection.content.masks import MaskStatistics
+    from shardctl.inspection.content.objects import ObjectStatistics
+    from shardctl.inspection.content.overview import Overview
+    from shardctl.inspection.content.shards import ShardOverview
+    from shardctl.inspection.content.token_statistics import TokenStatistics
+    from shardctl.inspection.content.tokens import Decoder
+    from shardctl.inspection.content.variants import VariantStatistics
 
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
@@ -243,7 +243,7 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
 
 def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
     """Return the file of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
-    from shardctl.inspection.shards import find_shard
+    from shardctl.inspection.content.shards import find_shard
 
     if is_file(target):
         return target, None
@@ -274,9 +274,9 @@ def _show_history(root: Path, as_json: bool) -> None:
 
 
 def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:
-    from shardctl.inspection.overview import overview
-    from shardctl.inspection.shards import column_bytes
-    from shardctl.inspection.statistics import BLOCKS, statistics_of
+    from shardctl.inspection.content.overview import overview
+    from shardctl.inspection.content.shards import column_bytes
+    from shardctl.inspection.content.statistics import BLOCKS, statistics_of
 
     found = overview(root, split)
     statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
@@ -315,9 +315,9 @@ def _marks(
     """Count objects, and with --stats pixels of masks; most datasets have neither, and need not wait for the imports."""
     if not roles.objects and all(role.name != "mask" for role in roles.images.values()):
         return {}, {}
-    from shardctl.inspection.masks import mask_statistics
-    from shardctl.inspection.objects import object_statistics
-    from shardctl.inspection.statistics import BLOCKS, IMAGES
+    from shardctl.inspection.content.masks import mask_statistics
+    from shardctl.inspection.content.objects import object_statistics
+    from shardctl.inspection.content.statistics import BLOCKS, IMAGES
 
     objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
     return objects, mask_statistics(root, MASKS, split) if stats else {}
@@ -327,7 +327,7 @@ def _variants(root: Path, found: Overview, split: str | None) -> VariantStatisti
     """Compare variants of some inputs, where there are any."""
     if all(name != "variant" for name, _ in found.manifest.schema):
         return None
-    from shardctl.inspection.variants import variant_statistics
+    from shardctl.inspection.content.variants import variant_statistics
 
     try:
         return variant_statistics(root, split)
@@ -345,14 +345,14 @@ def _tokens(root: Path, roles: Roles, split: str | None, stats: bool) -> dict[st
     """Count tokens, where a dataset has any."""
     if not roles.tokens:
         return {}
-    from shardctl.inspection.statistics import BLOCKS
-    from shardctl.inspection.token_statistics import token_statistics
+    from shardctl.inspection.content.statistics import BLOCKS
+    from shardctl.inspection.content.token_statistics import token_statistics
 
     return token_statistics(root, None if stats else BLOCKS, split)
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
-    from shardctl.inspection.shards import describe_shard
+    from shardctl.inspection.content.shards import describe_shard
 
     path, _ = _shard_path(target, given)
     found = describe_shard(path, check=given["stats"] or given["block"] is not None)
@@ -375,7 +375,7 @@ def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
     written: dict[str, Any] = {}
     check_outputs(given)
     if given["html"] is not None:
-        from shardctl.report.charts import require_plotly
+        from shardctl.inspection.pages.charts import require_plotly
 
         require_plotly()  # before the other files are written
     if given["save"] is not None:
@@ -391,8 +391,8 @@ def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
 
 
 def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
-    from shardctl.inspection.blocks import some_records
-    from shardctl.inspection.records import head, matching, record_at, record_of_key
+    from shardctl.inspection.content.blocks import some_records
+    from shardctl.inspection.content.records import head, matching, record_at, record_of_key
 
     if given["key"] is not None:
         return iter(record_of_key(target, given["key"]))
@@ -408,7 +408,7 @@ def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
 
 
 def _save(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.inspection.saving import save
+    from shardctl.inspection.content.saving import save
 
     written = save(records, Path(given["save"]), given["columns"])
     if not as_json:
@@ -424,7 +424,7 @@ def _no_match(given: dict[str, Any]) -> str:
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.images.codecs.sheet import SHEET
-    from shardctl.report.pictures import picture_sheet, pictures_of
+    from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
     if not shown:
@@ -440,7 +440,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
 
 def _decoder(target: Path, given: dict[str, Any], whole: bool) -> Decoder:
     """Return what turns the tokens of the shown columns into text: all of it, or as much as is shown."""
-    from shardctl.inspection.tokens import Decoder
+    from shardctl.inspection.content.tokens import Decoder
 
     folder = target.parent if is_file(target) else target
     return Decoder(folder, None if whole else SHOWN_TOKENS, given["columns"])
@@ -452,7 +452,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
 
 
 def _print_records(target: Path, given: dict[str, Any], output: Output) -> None:
-    from shardctl.inspection.records import MOST_BLOCKS
+    from shardctl.inspection.content.records import MOST_BLOCKS
 
     decoder, columns = _decoder(target, given, output.as_json or output.verbose), given["columns"]
     records = list(decoder.decoded(_records(target, given)))
@@ -516,7 +516,7 @@ def _print_samples(target: Path, given: dict[str, Any], output: Output) -> None:
 
 def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
     """Return a sample as plain data: for an image its format and size, not its bytes; after a label its name."""
-    from shardctl.inspection.records import describe_value
+    from shardctl.inspection.content.records import describe_value
 
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
@@ -524,7 +524,7 @@ def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
 def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
     """Return a sample for display: images and objects in a few words, the name of a label in brackets after its number."""
     from shardctl.images.codecs.drawing import objects_line
-    from shardctl.inspection.images import is_objects
+    from shardctl.inspection.content.images import is_objects
 
     shown = {name: _image_text(value) for name, value in sample.items()}
     shown |= {name: "missing" for name in record.images if name in shown and sample[name] is None}
@@ -554,8 +554,8 @@ def _image_text(value: Any) -> Any:
 
 
 def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report.dataset import dataset_page
-    from shardctl.report.page import write_page
+    from shardctl.inspection.pages.dataset import dataset_page
+    from shardctl.inspection.pages.page import write_page
 
     write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"], given.get("origin")))
     if not as_json:
@@ -564,7 +564,7 @@ def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, A
 
 
 def _show_differences(a: Path, b: Path, output: Output) -> int:
-    from shardctl.inspection.differences import differences
+    from shardctl.inspection.content.differences import differences
 
     with counting("samples", output) as report:
         found = differences(a, b, report)

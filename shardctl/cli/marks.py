@@ -11,8 +11,8 @@ from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.roles import Objects
-    from shardctl.inspection.masks import MaskStatistics
-    from shardctl.inspection.objects import ObjectStatistics
+    from shardctl.inspection.content.masks import MaskStatistics
+    from shardctl.inspection.content.objects import ObjectStatistics
 
 SHOWN_OBJECTS = 50
 SHOWN_CATEGORIES = 12
@@ -21,7 +21,7 @@ SHOWN_POINTS = 30
 
 def print_objects(name: str, objects: Any, role: Objects) -> None:
     """Print the objects of a sample, one in a row."""
-    from shardctl.inspection.images import is_objects, object_rows
+    from shardctl.inspection.content.images import is_objects, object_rows
 
     if not is_objects(objects) or not objects["bbox"]:
         return

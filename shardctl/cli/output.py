@@ -204,6 +204,6 @@ def check_outputs(given: dict[str, Any]) -> None:
 
         SHEET.check(Path(given["images"]))
     if given["html"] is not None:
-        from shardctl.report.page import PAGE
+        from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(given["html"]))

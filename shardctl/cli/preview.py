@@ -97,8 +97,8 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
     written = {}
     if given["html"] is not None or given["images"] is not None:
         from shardctl.images.codecs.sheet import SHEET
+        from shardctl.inspection.pages.page import write_page
         from shardctl.preview.page import preview_page, preview_sheet
-        from shardctl.report.page import write_page
 
         if given["html"] is not None:
             write_page(Path(given["html"]), preview_page(made, src))

@@ -11,8 +11,8 @@ from shardctl.format.token_columns import DOCUMENT_COLUMNS
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.blocks import Piece, Record
-    from shardctl.inspection.token_statistics import TokenCount, TokenStatistics
+    from shardctl.inspection.content.blocks import Piece, Record
+    from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
 
 SHOWN_TEXT = 300
 """Characters of a text that are shown without -v."""

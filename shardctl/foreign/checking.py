@@ -15,11 +15,11 @@ from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.inspection.verify import VerifyResult
+from shardctl.inspection.verify.finding import Finding, error, warning
 from shardctl.sources.export_description import located
 from shardctl.sources.sidecars import MISSING
 from shardctl.system.text import counted
-from shardctl.verification import VerifyResult
-from shardctl.verification.finding import Finding, error, warning
 
 UNITS_TOGETHER = 32
 """Units that one process reads, one after the other."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS
+from shardctl.inspection.verify import VerifyResult
+from shardctl.inspection.verify.finding import Finding, error
 from shardctl.sources.export_description import Description, loose_sums
 from shardctl.sources.formats.export_reader import RESTORED
 from shardctl.system.text import printable
-from shardctl.verification import VerifyResult
-from shardctl.verification.finding import Finding, error
 
 OF_SHARDS = (*RESTORED, "parquet", "megatron")
 """The forms of export whose files are read as shards of other tools are."""

@@ -1,1 +1,1 @@
-"""The content of a dataset: as a whole, by shard, block, row or key, or by a condition. Returned as plain data."""
+"""What is in a dataset and whether it is whole: verify, inspect, pages."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardctl.images.object_geometry import CENTRE
-from shardctl.inspection.blocks import Record
-from shardctl.inspection.images import facts_of, is_encoded_image, is_objects
+from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
 from shardctl.preview.making import Preview, Tried
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform

@@ -33,7 +33,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import Store
-from shardctl.inspection.blocks import Record, all_blocks
+from shardctl.inspection.content.blocks import Record, all_blocks
 from shardctl.labelling import PlanSettings, write_files
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.sources.annotations import AnnotationRule

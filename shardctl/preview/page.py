@@ -11,8 +11,10 @@ from PIL import Image
 
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg
-from shardctl.inspection.blocks import Record
-from shardctl.inspection.images import facts_of
+from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.images import facts_of
+from shardctl.inspection.pages.page import Html, page, paragraph, section, table, text, tiles
+from shardctl.inspection.pages.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
 from shardctl.preview.facts import (
     SampleFacts,
     captions_of,
@@ -23,8 +25,6 @@ from shardctl.preview.facts import (
     storing_in_words,
 )
 from shardctl.preview.making import Preview, Tried
-from shardctl.report.page import Html, page, paragraph, section, table, text, tiles
-from shardctl.report.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
 from shardctl.benchmark.consumers import ENOUGH
-from shardctl.report import charts
-from shardctl.report.page import Html, data, figures, page, paragraph, section, table, tiles
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, tiles
 from shardctl.system.text import format_bytes
 
 STAGE_NAMES = {

@@ -20,6 +20,7 @@ from shardctl.format.lazy_folder.mirror import BLOCKS
 from shardctl.format.lazy_folder.opening import local_folder
 from shardctl.format.names import STAGING
 from shardctl.format.write_back import changed_folder
+from shardctl.inspection.verify.tables import check_manifest
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.sources.remote import remote_files
@@ -28,7 +29,6 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.verification.tables import check_manifest
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 

@@ -22,6 +22,8 @@ from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
+from shardctl.inspection.verify.finding import UNREADABLE
+from shardctl.inspection.verify.tables import check_manifest
 from shardctl.restoration.evidence import (
     damaged_files,
     delete_misplaced,
@@ -48,8 +50,6 @@ from shardctl.system.lease import file_lease
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
-from shardctl.verification.finding import UNREADABLE
-from shardctl.verification.tables import check_manifest
 from shardctl.writing.finishing import making_of, write_tables
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))

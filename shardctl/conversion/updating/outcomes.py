@@ -14,10 +14,10 @@ from shardctl.engines.job import Job
 from shardctl.engines.task import Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
+from shardctl.inspection.verify import verify
 from shardctl.plan import NOT_KEPT
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
-from shardctl.verification import verify
 
 
 @dataclass(frozen=True)

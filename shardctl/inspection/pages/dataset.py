@@ -11,19 +11,20 @@ from shardctl.format.names import REJECTS
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.drawing import objects_line
-from shardctl.inspection.blocks import Record, some_records
-from shardctl.inspection.images import is_objects
-from shardctl.inspection.masks import mask_statistics
-from shardctl.inspection.objects import object_statistics
-from shardctl.inspection.overview import Overview, overview
-from shardctl.inspection.records import describe_value
-from shardctl.inspection.statistics import Statistics, statistics_of
-from shardctl.inspection.token_statistics import token_statistics
-from shardctl.inspection.tokens import Decoder
-from shardctl.report import charts, marks
-from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
-from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
-from shardctl.report.tokens import sections as token_sections
+from shardctl.inspection.content.blocks import Record, some_records
+from shardctl.inspection.content.images import is_objects
+from shardctl.inspection.content.masks import mask_statistics
+from shardctl.inspection.content.objects import object_statistics
+from shardctl.inspection.content.overview import Overview, overview
+from shardctl.inspection.content.records import describe_value
+from shardctl.inspection.content.statistics import Statistics, statistics_of
+from shardctl.inspection.content.token_statistics import token_statistics
+from shardctl.inspection.content.tokens import Decoder
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages import objects as marks
+from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, text, tiles
+from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
+from shardctl.inspection.pages.tokens import sections as token_sections
 from shardctl.system.text import counted, format_bytes, printable
 
 PICTURES = 60

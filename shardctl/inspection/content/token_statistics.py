@@ -30,9 +30,9 @@ from shardctl.format.token_columns import (
     main_tokens,
     token_rows,
 )
-from shardctl.inspection.blocks import Placed, checked_columns, some_blocks
-from shardctl.inspection.statistics import Distribution, spread_of_counts
-from shardctl.inspection.tokens import Decoder
+from shardctl.inspection.content.blocks import Placed, checked_columns, some_blocks
+from shardctl.inspection.content.statistics import Distribution, spread_of_counts
+from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.sequences import evenly_spaced
 
 MOST_COMMON = 20

@@ -22,9 +22,9 @@ from shardctl.images.codecs.drawing import (
 )
 from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
-from shardctl.inspection.blocks import Record
-from shardctl.inspection.images import is_encoded_image, is_objects
-from shardctl.report.page import Html, text
+from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.images import is_encoded_image, is_objects
+from shardctl.inspection.pages.page import Html, text
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""

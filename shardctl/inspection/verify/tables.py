@@ -17,9 +17,9 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.inspection.verify.finding import MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
 from shardctl.system.text import printable
-from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"

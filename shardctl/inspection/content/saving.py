@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from shardctl.errors import StorageError
 from shardctl.images.codecs.image import Store
-from shardctl.inspection.blocks import Record
-from shardctl.inspection.images import is_encoded_image, is_objects, plain_objects
+from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.images import is_encoded_image, is_objects, plain_objects
 from shardctl.system.files import make_folder, naming_the_path
 from shardctl.system.text import printable
 

@@ -17,7 +17,7 @@ from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import REJECTS, SHARDS
 from shardctl.format.shard import BlockFile, ShardReader, map_file
 from shardctl.format.tables import Reject, ShardTable, count_reasons, read_rejects
-from shardctl.inspection.blocks import check_split, shards_of
+from shardctl.inspection.content.blocks import check_split, shards_of
 
 NO_LABEL = "(no label)"
 

@@ -22,8 +22,8 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.stored import Place, StoredDataset, possible_names
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
-from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
-from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
+from shardctl.inspection.content.blocks import Placed, Record, Shard, all_blocks, is_image
+from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.loader.blocks import Column, askable_headers, headers_of
 from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
 from shardctl.system.text import printable
@@ -115,7 +115,7 @@ def record_of_key(root: Path, key: str) -> list[Record]:
 
 def _blocks_with(stored: StoredDataset, key: str, places: list[Place] | None) -> list[Record]:
     """Return the first blocks of tokens that have a document; `places` are those of the plan, None if there is no plan."""
-    from shardctl.inspection.tokens import blocks_of_document
+    from shardctl.inspection.content.tokens import blocks_of_document
 
     records = []
     for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
@@ -129,7 +129,7 @@ def _blocks_with(stored: StoredDataset, key: str, places: list[Place] | None) ->
 
 def _written_in_blocks(stored: StoredDataset, key: str) -> list[Record]:
     """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys of all shards are read."""
-    from shardctl.inspection.tokens import document_keys
+    from shardctl.inspection.content.tokens import document_keys
 
     def keys() -> Iterator[pa.Array]:
         return (part.flatten() for entry in stored.shards for part in document_keys(stored.root / entry.path))

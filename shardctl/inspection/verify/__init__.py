@@ -31,13 +31,13 @@ from shardctl.format.names import (
     is_shard_name,
 )
 from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.inspection.verify.finding import MISSING, UNREADABLE, Finding, error, reading, warning
+from shardctl.inspection.verify.shards import REBUILD
+from shardctl.inspection.verify.tables import MEND, check_manifest
+from shardctl.inspection.verify.worker import CHECKS
 from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
-from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
-from shardctl.verification.shards import REBUILD
-from shardctl.verification.tables import MEND, check_manifest
-from shardctl.verification.worker import CHECKS
 
 LEVELS = ("quick", "full", "deep")
 """`quick` reads the manifest, the tables, the sizes and every shard's footer; `full` every byte; `deep` decodes too."""
@@ -80,7 +80,7 @@ def verify(
 def _verify(target: Path, level: str, progress: Callable[[int, int], None]) -> VerifyResult:
     refuse_part_of_dataset(target)
     lone = is_file(target)
-    pool = Pool("shardctl.verification.worker", 1 if lone else "auto", LIMITS)
+    pool = Pool("shardctl.inspection.verify.worker", 1 if lone else "auto", LIMITS)
     try:
         check = _Check(target, level, progress, pool)
         return check.lone_shard() if lone else check.dataset()

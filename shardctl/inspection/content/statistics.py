@@ -17,7 +17,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
-from shardctl.inspection.blocks import some_blocks
+from shardctl.inspection.content.blocks import some_blocks
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -115,7 +115,7 @@ class _Tally:
 
     def _add_images(self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]) -> None:
         """Count width, height, stored bytes and formats of some images of a field."""
-        from shardctl.inspection.images import facts_of  # loads the decoders, which most datasets of text never need
+        from shardctl.inspection.content.images import facts_of  # loads the decoders, which most datasets of text never need
 
         facts = [facts_of(data.as_py()) for data in column.slice(0, self._images).field("bytes") if data.is_valid]
         self._formats.update(str(fact["format"] or "unreadable") for fact in facts)

@@ -19,11 +19,11 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.inspection.verify.finding import Finding, error, reading, unreadable
+from shardctl.inspection.verify.provenance import ShardContent
+from shardctl.inspection.verify.tokens import wrong_tokens
 from shardctl.sources.annotations.base import BAD
 from shardctl.system.processes.progress_slot import Breadcrumb
-from shardctl.verification.content import ShardContent
-from shardctl.verification.finding import Finding, error, reading, unreadable
-from shardctl.verification.tokens import wrong_tokens
 
 Place = tuple[int, int, str | None, str]
 """A block, a row in the shard, its key, and what is wrong there."""
@@ -288,7 +288,7 @@ def _names_and_labels(block: pa.RecordBatch, roles: Roles) -> pa.RecordBatch:
 def _wrong_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int) -> Iterator[Place]:
     """Yield the samples of a block whose objects are wrong. `first` is the row in the shard of the block's first sample."""
     if roles.objects:
-        from shardctl.verification.marks import wrong_objects  # brings the modules of the loader along, for 70 ms
+        from shardctl.inspection.verify.objects import wrong_objects  # brings the modules of the loader along, for 70 ms
 
         yield from _places(wrong_objects(block, roles), block, number, first)
 
@@ -296,7 +296,7 @@ def _wrong_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int)
 def _undecodable_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int) -> Iterator[Place]:
     """Yield the samples of a block whose objects have masks that cannot be decoded, as above."""
     if roles.objects:
-        from shardctl.verification.marks import undecodable_objects
+        from shardctl.inspection.verify.objects import undecodable_objects
 
         yield from _places(undecodable_objects(block, roles), block, number, first)
 

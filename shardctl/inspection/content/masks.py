@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.roles import Mask
-from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
-from shardctl.inspection.objects import name_at
+from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
+from shardctl.inspection.content.objects import name_at
 from shardctl.system.sequences import evenly_spaced
 
 _MOST_CLASS = 4095

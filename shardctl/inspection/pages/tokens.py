@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardctl.inspection.token_statistics import TokenCount, TokenStatistics
-from shardctl.report import charts
-from shardctl.report.page import Html, figures, paragraph, section, table, tiles
+from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.page import Html, figures, paragraph, section, table, tiles
 
 
 def sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:

@@ -18,7 +18,7 @@ from shardctl.format.shard import BlockFile, map_file
 from shardctl.format.stored import Place, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
-from shardctl.inspection.blocks import Piece, Record
+from shardctl.inspection.content.blocks import Piece, Record
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer

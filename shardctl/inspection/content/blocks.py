@@ -57,8 +57,8 @@ class Record:
     and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
     label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
     `roles` are those of all fields, but for objects that are not of the type of objects. `texts` has the decoded text of each
-    field of tokens where a Decoder (inspection/tokens.py) has seen the record, None where it has none, and `documents` those in
-    a block of tokens.
+    field of tokens where a Decoder (tokens.py) has seen the record, None where it has none, and `documents` those in a block of
+    tokens.
     """
 
     shard: str

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
-from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
-from shardctl.inspection.statistics import Distribution, spread_of_counts
+from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
+from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
 from shardctl.system.sequences import evenly_spaced
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from shardctl.inspection.masks import MaskStatistics
-from shardctl.inspection.objects import ObjectStatistics
-from shardctl.inspection.statistics import Distribution
-from shardctl.report import charts
-from shardctl.report.page import Html, figures, paragraph, section, table, tiles
+from shardctl.inspection.content.masks import MaskStatistics
+from shardctl.inspection.content.objects import ObjectStatistics
+from shardctl.inspection.content.statistics import Distribution
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.page import Html, figures, paragraph, section, table, tiles
 
 CLASSES = 60
 """Categories or classes that are shown."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
 from shardctl.format.stored import StoredDataset
+from shardctl.inspection.verify import tables
+from shardctl.inspection.verify.provenance import ShardContent
+from shardctl.inspection.verify.shards import ShardCheck, check_lone_shard
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.processes.worker_loop import Tell
-from shardctl.verification import tables
-from shardctl.verification.content import ShardContent
-from shardctl.verification.shards import ShardCheck, check_lone_shard
 
 CHECKS = {
     "table of shards": (tables.check_shard_table, {SHARDS}),
