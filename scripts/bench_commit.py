@@ -3,8 +3,9 @@
     .venv/bin/python scripts/bench_commit.py [--cases 1000x1 4000x1 500x32] [--json]
 
 A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in each shard, two workers.
-"commit" is Commit.run of shardctl/conversion/commit.py: all markers are read, the tables and the manifest are written. Listing,
-building and publishing are not part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
+"commit" is Commit.run of shardctl/build/convert/table_writer.py: all markers are read, the tables and the manifest are
+written. Listing, building and publishing are not part of it. The last lines are what a shard and a unit cost, by least
+squares over the cases.
 
 Each case runs in a process of its own. "grown" is how much the peak of its resident memory has grown while it committed.
 scripts/simulate_cluster.py has the results as MEASURED, and extrapolates with them.
@@ -67,7 +68,7 @@ def in_a_process(case: str) -> dict[str, Any]:
 def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
-    from shardctl.conversion.commit import Commit
+    from shardctl.build.convert.table_writer import Commit
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
     commit = Commit.run

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 import shardctl
+from shardctl.build.write.commit import finish
 from shardctl.format.layout import Layout
 from shardctl.format.names import shard_name
 from shardctl.format.roles import Roles, Tokens
 from shardctl.format.shard import Compression, ShardFacts, ShardWriter, shard_schema
 from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.system.files import StreamedFile
-from shardctl.writing.finishing import finish
 
 LENGTH = 2048
 DOCUMENTS = 20_000

@@ -182,8 +182,8 @@ def bare(root: Path) -> int:
 
 
 def listed(root: Path) -> int:
-    from shardctl.fingerprint import fingerprint_parts
-    from shardctl.listing import LabelRule, detect_kind, list_files
+    from shardctl.build.plan.fingerprint import fingerprint_parts
+    from shardctl.build.plan.listing import LabelRule, detect_kind, list_files
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS
     from shardctl.transforms.recipe import Recipe

@@ -24,7 +24,7 @@ from typing import Any
 
 from object_server import ObjectServer
 
-from shardctl.listing import LabelRule, list_files
+from shardctl.build.plan.listing import LabelRule, list_files
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.remote import buckets, remote_files
 from shardctl.system.remote_paths import path_of

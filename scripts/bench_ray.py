@@ -26,7 +26,7 @@ from typing import Any
 import ray
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.build.convert import Listener
 
 HERE = Path(__file__).resolve().parent
 PROCESSES = 2

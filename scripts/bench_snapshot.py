@@ -91,7 +91,7 @@ with Pool(2) as pool:
 
 SNAPSHOT = """
 import sys, time
-import shardctl, shardctl.snapshots, shardctl.loader
+import shardctl, shardctl.build.snapshot, shardctl.loader
 if {torch}:
     import torch
 options = dict(recipe={recipe!r}, labels="none", progress=False)
@@ -103,7 +103,7 @@ print(count / (time.perf_counter() - began))
 
 CONVERT = """
 import sys, time
-import shardctl, shardctl.conversion
+import shardctl, shardctl.build.convert
 began = time.perf_counter()
 print(shardctl.convert({photos!r}, {out!r}, {recipe!r}, labels="none").samples / (time.perf_counter() - began))
 """
@@ -156,7 +156,7 @@ print(count / (time.perf_counter() - began))
 
 CHECK = """
 import sys, time
-import shardctl, shardctl.snapshots
+import shardctl, shardctl.build.snapshot
 given = dict(recipe={recipe!r}, progress=False)
 began = time.perf_counter()
 shardctl.snapshot({out!r}, {source!r}, **given)

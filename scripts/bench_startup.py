@@ -41,7 +41,7 @@ def main() -> None:
             "python -c pass": [*python, "-c", "pass"],
             "import click": [*python, "-c", "import click"],
             "import numpy, pyarrow": [*python, "-c", "import numpy, pyarrow"],
-            "the imports of a worker": [*python, "-c", "import shardctl.engines.worker"],
+            "the imports of a worker": [*python, "-c", "import shardctl.build.shards.worker"],
             "shardctl --version": [*shardctl, "--version"],
             "convert, one photo": [*shardctl, "convert", str(one), str(out)],
             "the same, --workers 0": [*shardctl, "convert", str(one), str(out), "--workers", "0"],

@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardctl.build.write.commit import finish
+from shardctl.build.write.series import ShardSeries
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import SHARDS, shard_name
 from shardctl.format.roles import Image, Label, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY, ShardTable
-from shardctl.writing.finishing import finish
-from shardctl.writing.series import ShardSeries
 
 LINKS = 50_000
 """Names that a file gets: ext4 allows 65,000."""

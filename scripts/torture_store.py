@@ -54,7 +54,7 @@ FAULTS: dict[str, dict[str, Any]] = {"503": {}, "reset": {}, "cut": {"size": 20}
 RUN = """
 import faulthandler, signal
 faulthandler.register(signal.SIGUSR1)
-from shardctl.conversion.destinations import store
+from shardctl.build.convert.targets import store
 from shardctl.system.lease.store_lease import Pace
 store.PACE = Pace(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main

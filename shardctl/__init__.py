@@ -16,20 +16,20 @@ from shardctl.version import __version__
 if TYPE_CHECKING:
     from shardctl.advice import advise as advise
     from shardctl.benchmark import bench as bench
-    from shardctl.conversion import convert as convert
-    from shardctl.conversion.merging import merge as merge
+    from shardctl.build.convert import convert as convert
+    from shardctl.build.convert.merge import merge as merge
+    from shardctl.build.repair import repair as repair
+    from shardctl.build.rewrite.compact import compact as compact
+    from shardctl.build.rewrite.prune import prune as prune
+    from shardctl.build.snapshot import snapshot as snapshot
+    from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
+    from shardctl.build.write import write as write
     from shardctl.exports.exporting import export as export
     from shardctl.inspection.verify import verify as verify
     from shardctl.loader.dataset import open_dataset as open
     from shardctl.loader.metrics.watching import watch as watch
     from shardctl.loader.mix import mix as mix
-    from shardctl.restoration import repair as repair
-    from shardctl.rewriting.compacting import compact as compact
-    from shardctl.rewriting.pruning import prune as prune
-    from shardctl.snapshots import snapshot as snapshot
-    from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
     from shardctl.transforms.declared import transform as transform
-    from shardctl.writing import write as write
 
 __all__ = [
     "__version__",
@@ -54,20 +54,20 @@ __all__ = [
 _PUBLIC = {
     "advise": ("shardctl.advice", "advise"),
     "bench": ("shardctl.benchmark", "bench"),
-    "convert": ("shardctl.conversion", "convert"),
+    "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.exports.exporting", "export"),
-    "merge": ("shardctl.conversion.merging", "merge"),
+    "merge": ("shardctl.build.convert.merge", "merge"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),
-    "compact": ("shardctl.rewriting.compacting", "compact"),
-    "prune": ("shardctl.rewriting.pruning", "prune"),
-    "repair": ("shardctl.restoration", "repair"),
-    "snapshot": ("shardctl.snapshots", "snapshot"),
-    "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
+    "compact": ("shardctl.build.rewrite.compact", "compact"),
+    "prune": ("shardctl.build.rewrite.prune", "prune"),
+    "repair": ("shardctl.build.repair", "repair"),
+    "snapshot": ("shardctl.build.snapshot", "snapshot"),
+    "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
     "transform": ("shardctl.transforms.declared", "transform"),
     "verify": ("shardctl.inspection.verify", "verify"),
     "watch": ("shardctl.loader.metrics.watching", "watch"),
-    "write": ("shardctl.writing", "write"),
+    "write": ("shardctl.build.write", "write"),
 }
 
 

@@ -16,8 +16,9 @@ from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.subjects import open_loader
 from shardctl.benchmark.throughput import Throughput
 from shardctl.benchmark.tokens import samples_per_s
-from shardctl.conversion import ConvertResult, convert
-from shardctl.conversion.options import check_sources
+from shardctl.build.convert import ConvertResult, convert
+from shardctl.build.convert.options import check_sources
+from shardctl.build.sampling import settled, take_inputs
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.foreign.shards import is_foreign
 from shardctl.format.manifest import Manifest
@@ -25,7 +26,6 @@ from shardctl.format.shard import Compression
 from shardctl.loader.dataset import open_dataset
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
-from shardctl.sampling import settled, take_inputs
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder

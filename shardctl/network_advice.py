@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shardctl.benchmark.consumers import ENOUGH
 from shardctl.benchmark.result import KEEPS_UP, STARVES
-from shardctl.conversion.draft import FEWEST_SHARDS, SHARD_BYTES
+from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.loader.remote.fetch import AHEAD_BYTES, AT_ONCE
 from shardctl.system.text import size_of

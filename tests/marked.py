@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image as Pictures
 
+from shardctl.build.write.commit import finish
+from shardctl.build.write.series import ShardSeries
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs.rle import compress
-from shardctl.writing.finishing import finish
-from shardctl.writing.series import ShardSeries
 
 WIDTH, HEIGHT = 64, 48
 GREY = (90, 90, 90)

@@ -20,7 +20,7 @@ from PIL import Image
 from test_geometry import centroid, rectangle
 
 import shardctl
-from shardctl.conversion import ConvertResult
+from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import read_rejects
@@ -490,8 +490,8 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: P
         (64, 1 << 20, 400),
         (64, 1 << 20, 0),
     ):
-        monkeypatch.setattr("shardctl.engines.rows.SETTLED_ROWS", rows)
-        monkeypatch.setattr("shardctl.engines.rows.SETTLED_BYTES", size)
+        monkeypatch.setattr("shardctl.build.shards.rows.SETTLED_ROWS", rows)
+        monkeypatch.setattr("shardctl.build.shards.rows.SETTLED_BYTES", size)
         monkeypatch.setattr("shardctl.transforms.pipeline.deferred_objects.WAITING_BYTES", waiting)
         out = tmp_path / f"{rows}-{size}-{waiting}"
         result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)

@@ -15,8 +15,8 @@ from PIL import Image
 from test_conversion import images, sums
 
 import shardctl
-from shardctl.conversion import Listener
-from shardctl.engines import inputs
+from shardctl.build.convert import Listener
+from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
@@ -142,7 +142,7 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
 
 UNREADABLE = """
 import ctypes, os
-from shardctl.engines import builder
+from shardctl.build.shards import builder
 
 read = builder.read_unit
 
@@ -253,7 +253,7 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
 
 STALLS = """
 import os, signal, time
-from shardctl.engines import inputs
+from shardctl.build.shards import inputs
 from shardctl.format.shard import ShardWriter
 
 AT = os.environ["STALL_AT"]

@@ -16,11 +16,11 @@ from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
 
 import shardctl
+from shardctl.build.rewrite import compact
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.rewriting import compacting
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -173,7 +173,7 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
     for change in some_changes(how == "kill", 4):
         shutil.copytree(before, out)
         again = partial(shardctl.compact, out)
-        if not stopped_at(change, how, compacting, "_written", again, monkeypatch):
+        if not stopped_at(change, how, compact, "_written", again, monkeypatch):
             break
         assert samples_of(out) == expected
         again()

@@ -19,9 +19,10 @@ from PIL import Image
 from test_untrusted import signed
 
 import shardctl
-from shardctl.conversion import Listener
-from shardctl.engines import builder as samples
-from shardctl.engines.task import Progress
+from shardctl.build.convert import Listener
+from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.shards import builder as samples
+from shardctl.build.shards.task import Progress
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -31,7 +32,6 @@ from shardctl.errors import (
     TooManyRejectsError,
     UsageError,
 )
-from shardctl.fingerprint import fingerprint
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.tables import open_table, read_checksums, read_rejects
 from shardctl.system.sequences import evenly_spaced
@@ -147,7 +147,7 @@ def test_inputs_that_cannot_be_converted_take_no_space_in_the_estimate(tmp_path:
 def test_too_little_disk_is_said_before_anything_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    monkeypatch.setattr("shardctl.conversion.destinations.folder.free_bytes", lambda path: 10_000)
+    monkeypatch.setattr("shardctl.build.convert.targets.folder.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
         shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0, dry_run=dry_run)
     assert not (tmp_path / "out").exists()
@@ -211,8 +211,8 @@ def test_the_rate_of_a_resumed_conversion_counts_what_it_made_itself(tmp_path: P
 
 
 def other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.fingerprint.__version__", "9.9.9")
-    monkeypatch.setattr("shardctl.fingerprint.backend.libraries", lambda: ["libjpeg-turbo 99.1", "zlib 9"])
+    monkeypatch.setattr("shardctl.build.plan.fingerprint.__version__", "9.9.9")
+    monkeypatch.setattr("shardctl.build.plan.fingerprint.backend.libraries", lambda: ["libjpeg-turbo 99.1", "zlib 9"])
 
 
 def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(

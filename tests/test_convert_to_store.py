@@ -24,9 +24,9 @@ from test_conversion import images
 from test_resume import HELD
 
 import shardctl
-from shardctl.conversion import Listener, converting
-from shardctl.conversion.destinations import store
-from shardctl.engines.task import Progress
+from shardctl.build.convert import Listener, converting
+from shardctl.build.convert.targets import store
+from shardctl.build.shards.task import Progress
 from shardctl.errors import (
     BusyError,
     DatasetError,

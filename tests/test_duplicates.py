@@ -19,10 +19,11 @@ from stopping import stopped_at
 from test_conversion import sums
 
 import shardctl
-from shardctl.conversion import Listener
-from shardctl.engines import hashing, local
-from shardctl.engines.hashing import Hashing, Listed
-from shardctl.engines.survey import do_survey
+from shardctl.build.convert import Listener
+from shardctl.build.shards import image_hashes
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.image_hashes import Hashing, Listed
+from shardctl.build.shards.scan import do_survey
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
@@ -213,14 +214,14 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 ) -> None:
     for number in range(6):
         saved(scene(1), tmp_path / f"in/{number}.png")
-    read = hashing.read_file
+    read = image_hashes.read_file
 
     def failing(path: str, size: int) -> object:
         if int(Path(path).stem) < silent:
             raise OSError(errno.EIO, "Input/output error")
         return read(path, size)
 
-    monkeypatch.setattr(hashing, "read_file", failing)
+    monkeypatch.setattr(image_hashes, "read_file", failing)
     convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)  # noqa: E731
     if refused:
         with pytest.raises(SourceGoneError, match=r"does not respond: 4 files cannot be read, among them 0\.png"):

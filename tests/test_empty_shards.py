@@ -10,7 +10,7 @@ import pytest
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.conversion import closing, merging
+from shardctl.build.convert import manifest_writer, merge
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
 
@@ -75,7 +75,7 @@ def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: s
 def test_the_shards_are_those_of_the_conversion_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = lines(tmp_path / "in.txt", ".g.g.")
     shardctl.convert(source, tmp_path / "out", **OPTIONS)
-    monkeypatch.setattr(closing, "without_empty", lambda built: built)
+    monkeypatch.setattr(manifest_writer, "without_empty", lambda built: built)
     assert shardctl.convert(source, tmp_path / "all", **OPTIONS).shards == 5
     for number in (1, 3):
         name = f"train-{number:05d}.arrow"
@@ -87,7 +87,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(tmp_path: Path, monkey
 def test_a_dataset_that_has_them_is_read_and_verified(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those are that were made before."""
     with monkeypatch.context() as patched:
-        patched.setattr(closing, "without_empty", lambda built: built)
+        patched.setattr(manifest_writer, "without_empty", lambda built: built)
         shardctl.convert(lines(tmp_path / "in.txt", "g.g"), tmp_path / "out", **OPTIONS)
     assert numbers(tmp_path / "out") == [0, 1, 2]
     assert cli("verify", tmp_path / "out", "--level", "deep").code == 0
@@ -148,7 +148,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(closing.Commit, "run", stop)
+        patched.setattr(manifest_writer.Commit, "run", stop)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, tmp_path / "out", **OPTIONS)
     assert shardctl.convert(source, tmp_path / "out", **OPTIONS).status == "resumed"
@@ -167,7 +167,7 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatc
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(tmp_path / "built", out)
-        if not stopped_at(change, "kill", merging, "_merge", lambda to=out: shardctl.merge(to), monkeypatch):
+        if not stopped_at(change, "kill", merge, "_merge", lambda to=out: shardctl.merge(to), monkeypatch):
             break
         shardctl.merge(out)
         assert (out / "SHA256SUMS").read_bytes() == sums

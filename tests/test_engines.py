@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import shardctl
-from shardctl.engines import inputs, local
-from shardctl.engines.job import Job
-from shardctl.engines.local import InProcess
-from shardctl.engines.probe import Probe
+from shardctl.build.shards import inputs
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.engines.local import InProcess
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.probe import Probe
 from shardctl.errors import InstallError, UsageError
 from shardctl.format.names import CHECKSUMS, FILES, PLAN
 

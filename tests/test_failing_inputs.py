@@ -14,7 +14,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.conversion import converting
+from shardctl.build.convert import converting
 from shardctl.errors import TooManyRejectsError
 from shardctl.sources.encoding_guess import guess_encoding, guess_encodings
 

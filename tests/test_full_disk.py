@@ -16,7 +16,7 @@ from conftest import CROP
 from test_conversion import sums
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
 

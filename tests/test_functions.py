@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_conversion import images
 
 import shardctl
-from shardctl.conversion import ConvertResult
+from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value

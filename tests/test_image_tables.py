@@ -24,8 +24,9 @@ from stopping import stopped_at
 from test_repair import flip
 
 import shardctl
-from shardctl.engines import builder, local
-from shardctl.engines.records import read_unit
+from shardctl.build.shards import builder
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
@@ -263,7 +264,7 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
 def test_a_source_that_goes_away_stops_the_conversion(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no reject for each record."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
-    from shardctl.engines import inputs
+    from shardctl.build.shards import inputs
 
     read = inputs.read_file
 

@@ -23,7 +23,7 @@ from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
-from shardctl.conversion import surveying
+from shardctl.build.convert import discover
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
 
@@ -314,7 +314,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
 
 
 def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.conversion.surveying.RECORD_BYTES", 100)
+    monkeypatch.setattr("shardctl.build.convert.discover.RECORD_BYTES", 100)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
     (tmp_path / "in" / "b.txt").write_text("x" * 100)
@@ -427,7 +427,7 @@ def test_decisions_are_told(cli: Any, tmp_path: Path, name: str, data: bytes, op
 
 
 def test_one_large_compressed_file_is_told(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.conversion.draft.MUCH_COMPRESSED", 10)
+    monkeypatch.setattr("shardctl.build.convert.conversion_plan.MUCH_COMPRESSED", 10)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
     ran = cli("convert", tmp_path / "a.jsonl.gz", tmp_path / "out", "--workers", "2", "--dry-run", "--json")
     assert any("a.jsonl.gz is one compressed file of 29 B, which one core reads" in told for told in ran.json["notices"])
@@ -483,14 +483,14 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monk
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
     (tmp_path / "in" / "b.csv").write_text('n,t\n3,5" pipe\n4,6" a\n5,7" c\n')
-    find_units = surveying.Surveyor.find_units
+    find_units = discover.Surveyor.find_units
 
-    def grow(surveyor: surveying.Surveyor) -> object:
+    def grow(surveyor: discover.Surveyor) -> object:
         with open(tmp_path / "in" / "b.csv", "a") as file:
             file.write("9,x\n")
         return find_units(surveyor)
 
-    monkeypatch.setattr(surveying.Surveyor, "find_units", grow)
+    monkeypatch.setattr(discover.Surveyor, "find_units", grow)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (2, 1)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")

@@ -23,8 +23,8 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.conversion import converting
-from shardctl.conversion.asked import Asked
+from shardctl.build.convert import converting
+from shardctl.build.convert.request import Asked
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
@@ -314,7 +314,7 @@ def grown(path: Path, of: list[dict[str, Any]], second: int) -> None:
     os.utime(path, (0, second))
 
 
-def warned(result: shardctl.conversion.ConvertResult) -> list[str]:
+def warned(result: shardctl.build.convert.ConvertResult) -> list[str]:
     return [warning for warning in result.warnings if "another split" in warning]
 
 

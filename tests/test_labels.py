@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import csv
 
 import shardctl
-from shardctl.conversion import converting
+from shardctl.build.convert import converting
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects

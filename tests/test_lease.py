@@ -17,7 +17,8 @@ import pytest
 from test_conversion import images
 
 import shardctl
-from shardctl.conversion import Listener, publish
+from shardctl.build.commit import publish
+from shardctl.build.convert import Listener
 from shardctl.errors import BusyError, DiskFullError, StorageError
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import LEASE, STALE_SECONDS, Owner

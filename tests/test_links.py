@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from test_untrusted import signed
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.records import head

@@ -22,9 +22,9 @@ from test_conversion import images, sums
 from test_resume import HELD
 
 import shardctl
+from shardctl.build.convert import discover
+from shardctl.build.convert.options import Part
 from shardctl.cli.convert import print_result
-from shardctl.conversion import surveying
-from shardctl.conversion.options import Part
 from shardctl.errors import BusyError, DatasetError, InputError, TooManyRejectsError, UnfinishedError, UsageError
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
@@ -340,7 +340,7 @@ def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source: Path, 
 
 
 def test_a_part_that_finds_other_types_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveying, "TYPED_UNITS", 1)  # with few files, all of them are looked at
+    monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
     (tmp_path / "in").mkdir()
     for name in "abcde":
         lines = [json.dumps({"n": "many" if (name, n) == ("d", 1111) else n}) for n in range(2000)]

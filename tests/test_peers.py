@@ -19,10 +19,10 @@ from test_foreign import write_tar
 
 import shardctl
 from shardctl import advice
+from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, InstallError
 from shardctl.peers import remote
 from shardctl.peers.measuring import bench_shards
-from shardctl.sampling import convert_some
 from shardctl.system.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ import pytest
 from kept_servers import KeptServers
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.build.convert import Listener
 from shardctl.errors import WorkerError
 from shardctl.system.lease import file_lease
 from shardctl.system.processes import forkserver_client, pool

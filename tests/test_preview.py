@@ -19,11 +19,11 @@ from pyarrow import parquet
 from test_annotated import source_with
 
 import shardctl
+from shardctl.build.preview import Preview, make_preview
+from shardctl.build.preview.facts import record_of, steps_in_words
+from shardctl.build.preview.page import preview_page, preview_sheet
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.content.blocks import Record, some_records
-from shardctl.preview import Preview, make_preview
-from shardctl.preview.facts import record_of, steps_in_words
-from shardctl.preview.page import preview_page, preview_sheet
 from shardctl.transforms.recipe import Recipe
 
 RANDOM = {"transform": [{"name": "random_resized_crop", "size": 24, "scale": [0.2, 0.9]}, {"name": "hflip", "p": 0.5}]}

@@ -15,12 +15,12 @@ from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
 
 import shardctl
-from shardctl.conversion import publish
+from shardctl.build.commit import publish
+from shardctl.build.rewrite import prune
 from shardctl.errors import InputError, UsageError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
-from shardctl.rewriting import pruning
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -246,7 +246,7 @@ def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
     for change in some_changes(how == "kill", 4):
         shutil.copytree(before, out)
         again = partial(shardctl.prune, out, keys=[key])
-        if not stopped_at(change, how, pruning, "_written", again, monkeypatch):
+        if not stopped_at(change, how, prune, "_written", again, monkeypatch):
             break
         found.add(len(shardctl.open(out)))
         again()

@@ -21,9 +21,9 @@ from test_casualties import FATAL
 from test_conversion import images, sums
 
 import shardctl
-from shardctl.conversion import Listener
-from shardctl.engines.agent import Agent, Order
-from shardctl.engines.task import Progress
+from shardctl.build.convert import Listener
+from shardctl.build.shards.engines.agent import Agent, Order
+from shardctl.build.shards.task import Progress
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.stores import open_store

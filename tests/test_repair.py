@@ -20,11 +20,11 @@ from test_conversion import images, sums
 from test_untrusted import signed
 
 import shardctl
-from shardctl.conversion import publish
+from shardctl.build.commit import publish
+from shardctl.build.repair import Listener, evidence, repairing
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
-from shardctl.restoration import Listener, evidence, repairing
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 

@@ -224,8 +224,8 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
 @pytest.fixture(scope="module")
 def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preview of images with objects, one of them broken."""
-    from shardctl.preview import make_preview
-    from shardctl.preview.page import preview_page
+    from shardctl.build.preview import make_preview
+    from shardctl.build.preview.page import preview_page
 
     root = tmp_path_factory.mktemp("preview")
     (root / "in").mkdir()

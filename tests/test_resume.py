@@ -22,7 +22,8 @@ from stopping import stopped_at
 from test_conversion import images, sums
 
 import shardctl
-from shardctl.conversion import Listener, publish
+from shardctl.build.commit import publish
+from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.system.scratch import scratch_folder
@@ -419,7 +420,7 @@ def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
     photos: Path, tmp_path: Path, temporary: Path
 ) -> None:
     killed_in(
-        "import shardctl\nfrom shardctl.conversion import Listener\n"
+        "import shardctl\nfrom shardctl.build.convert import Listener\n"
         "shardctl.convert(sys.argv[1], sys.argv[2], workers=0, listener=Listener(announce=die))",
         photos,
         tmp_path / "out",

@@ -24,7 +24,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import shardctl
-from shardctl.conversion import Listener
+from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
@@ -60,7 +60,7 @@ def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(sou
         (source / name).write_bytes(b"x")
     script = f"""
         import sys
-        import shardctl, shardctl.snapshots
+        import shardctl, shardctl.build.snapshot
         def hook(event, given):
             starts = event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.mkdir", "os.rename", "os.remove")
             if starts or (event == "open" and isinstance(given[2], int) and given[2] & 3):

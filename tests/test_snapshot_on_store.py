@@ -23,9 +23,9 @@ from test_resume import HELD
 from test_snapshot import first_file, touched
 
 import shardctl
-from shardctl.conversion.destinations import store as destination
+from shardctl.build.convert.targets import store as destination
+from shardctl.build.snapshot.places import OnAStore
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.snapshots.places import OnAStore
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.store_lease import Pace
 from shardctl.system.stores import open_store

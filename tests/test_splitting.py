@@ -14,10 +14,10 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
+from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import open_table
 from shardctl.sources.splits import named_as_splits, rank, split_word
-from shardctl.splitting import SplitRule
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -38,11 +38,11 @@ def tree(root: Path, *names: str) -> Path:
     return root
 
 
-def planned(source: Any, out: Path, **options: Any) -> shardctl.conversion.ConvertResult:
+def planned(source: Any, out: Path, **options: Any) -> shardctl.build.convert.ConvertResult:
     return shardctl.convert(source, out, workers=0, dry_run=True, **options)
 
 
-def splits(result: shardctl.conversion.ConvertResult) -> dict[str, int]:
+def splits(result: shardctl.build.convert.ConvertResult) -> dict[str, int]:
     assert result.estimate is not None
     return {split.name: split.expected for split in result.estimate.splits}
 
@@ -349,7 +349,7 @@ def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:
 
 
 def test_a_split_rule_is_read_or_refused() -> None:
-    from shardctl.splitting import SplitRule
+    from shardctl.build.plan.splits import SplitRule
 
     for text in ("auto", "folder", "source", "column", "none", "train=0.9,val=0.1"):
         assert str(SplitRule.parse(text)) == text

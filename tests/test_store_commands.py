@@ -21,13 +21,13 @@ from object_server import ObjectServer
 from test_verification import DAMAGE, SHARD, edit_manifest, flip, middle
 
 import shardctl
+from shardctl.build.repair import Listener
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
 from shardctl.format.footer import footer_bytes
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.lazy_folder.opening import local_folder
 from shardctl.format.lazy_folder.ranged import OpenFile, RemoteFile, read_tail
 from shardctl.format.write_back import LEASE
-from shardctl.restoration import Listener
 from shardctl.system.lease.store_lease import hold
 from shardctl.system.machine import usable_cores
 from shardctl.system.remote_paths import SCRATCH

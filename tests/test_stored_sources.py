@@ -29,7 +29,7 @@ from object_stores import memory_store, new_bucket
 from pyarrow import parquet
 
 import shardctl
-from shardctl.conversion.listener import Listener
+from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
 from shardctl.sources.remote import buckets, object_cache, remote_files
 from shardctl.sources.remote.object_cache import LocalCopies
@@ -510,7 +510,7 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
         nonlocal most
         most = max(most, sum(path.stat().st_size for path in Path(folder_of_all(), "s3").rglob("*.jsonl")))
 
-    monkeypatch.setattr("shardctl.engines.fetching.AHEAD_BYTES", size)
+    monkeypatch.setattr("shardctl.build.shards.prefetch.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
     shardctl.convert(url, tmp_path / "from-store", workers=0, samples_per_shard=100, listener=Listener(progress=measure))
     shardctl.convert(folder, tmp_path / "on-disk", workers=0, samples_per_shard=100)

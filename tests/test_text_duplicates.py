@@ -25,8 +25,9 @@ from stopping import stopped_at
 from test_conversion import sums
 
 import shardctl
-from shardctl.conversion import Listener, surveying
-from shardctl.engines import comparing, local
+from shardctl.build.convert import Listener, discover
+from shardctl.build.shards import text_hashes
+from shardctl.build.shards.engines import local
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
@@ -481,7 +482,7 @@ def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path: Path, monkeypatch
             raise OSError(errno.ENOSPC, "No space left on device")
 
     write(tmp_path / "in", DOCUMENTS)
-    monkeypatch.setattr(comparing._Appended, "write", refuse)
+    monkeypatch.setattr(text_hashes._Appended, "write", refuse)
     with pytest.raises(DiskFullError, match="the disk is full"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
 
@@ -491,7 +492,7 @@ def test_records_that_could_not_be_compared_are_told(tmp_path: Path, monkeypatch
         raise MemoryError
 
     write(tmp_path / "in", DOCUMENTS)
-    monkeypatch.setattr(comparing.Comparing, "look_at", fail)
+    monkeypatch.setattr(text_hashes.Comparing, "look_at", fail)
     made = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
     assert made.samples == 14
     assert "14 records could not be compared with others (deduplicate): needs more memory than there is" in "".join(
@@ -529,14 +530,14 @@ def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
     for number in range(12):
         (tmp_path / f"in/{number:02d}.txt").write_text("the same words in each of them" if number % 2 else f"other {number}")
     name = "_write_hashes" if rule == "exact" else "signatures_of"
-    write = getattr(comparing, name)
+    write = getattr(text_hashes, name)
 
     def refuse(*args: Any) -> Any:
         if len(args[1]) > 1:  # texts, or where they begin
             raise MemoryError
         return write(*args)
 
-    monkeypatch.setattr(comparing, name, refuse)
+    monkeypatch.setattr(text_hashes, name, refuse)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, workers=0)
     assert (result.samples, result.rejected) == (7, 5)
 
@@ -551,8 +552,8 @@ def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_end
     def refuse(*args: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(comparing, "_write_hashes", refuse)
-    monkeypatch.setattr(comparing, "HELD_BYTES", 20)
+    monkeypatch.setattr(text_hashes, "_write_hashes", refuse)
+    monkeypatch.setattr(text_hashes, "HELD_BYTES", 20)
     with pytest.raises(WorkerError, match="too little memory to compare texts"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
 
@@ -561,13 +562,13 @@ def test_a_file_of_which_no_record_fits_is_read_once(tmp_path: Path, monkeypatch
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["x", "y"], "n": [1, 2]}), tmp_path / "in/a.parquet")
     pq.write_table(pa.table({"text": ["x"] * 200, "n": ["1"] * 200}), tmp_path / "in/b.parquet")
-    reads, read = [], comparing.read_unit
+    reads, read = [], text_hashes.read_unit
 
     def counted(*args: Any) -> Any:
         reads.append(args)
         return read(*args)
 
-    monkeypatch.setattr(comparing, "read_unit", counted)
+    monkeypatch.setattr(text_hashes, "read_unit", counted)
     recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
     assert (result.samples, result.rejected, len(reads)) == (2, 200, 2)
@@ -578,7 +579,7 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most in ("TYPED_RECORDS", "FIRST_RECORDS"):
-        monkeypatch.setattr(surveying, most, 5)
+        monkeypatch.setattr(discover, most, 5)
     (tmp_path / "in").mkdir()
     numbers = [*map(str, range(50)), '"one"']
     lines = [f'{{"text": "{place % 40}", "n": {number}}}\n' for place, number in enumerate(numbers)]

@@ -21,19 +21,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl import engines
-from shardctl.conversion import Listener, commit, surveying
-from shardctl.engines import builder, task
-from shardctl.engines.base import OnFound
-from shardctl.engines.local import InProcess
-from shardctl.engines.records import read_unit
-from shardctl.engines.survey import Survey, do_survey
-from shardctl.engines.task import Progress
+from shardctl.build import shards as engines
+from shardctl.build.convert import Listener, discover, table_writer
+from shardctl.build.plan.listing import LabelRule, list_files
+from shardctl.build.shards import builder, task
+from shardctl.build.shards.engines.base import OnFound
+from shardctl.build.shards.engines.local import InProcess
+from shardctl.build.shards.records import read_unit
+from shardctl.build.shards.scan import Survey, do_survey
+from shardctl.build.shards.task import Progress
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.tables import open_table, read_rejects
-from shardctl.listing import LabelRule, list_files
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
@@ -234,8 +234,8 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: bool
 ) -> None:
     """However many records their types are found in."""
-    monkeypatch.setattr(surveying, "FIRST_RECORDS", 10)
-    monkeypatch.setattr(surveying, "TYPED_RECORDS", 20)
+    monkeypatch.setattr(discover, "FIRST_RECORDS", 10)
+    monkeypatch.setattr(discover, "TYPED_RECORDS", 20)
     (tmp_path / "in").mkdir()
     first = [{"c": n, "b": n} for n in range(30)] + [{"c": 1, "z": 1, "m": 2}]
     later = [{"c": n, "m": 1, "z": 2} for n in range(30)] + ([] if sampled else [{"c": "word"}])
@@ -253,7 +253,7 @@ def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
     tmp_path: Path, dry_run: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The types are taken from one unit of three, and the records that are tried come from all of them."""
-    monkeypatch.setattr(surveying, "TYPED_UNITS", 1)
+    monkeypatch.setattr(discover, "TYPED_UNITS", 1)
     (tmp_path / "in").mkdir()
     for number, label in enumerate(("cat", "dog", "bird")):
         lines = (json.dumps({"text": f"{record}", "label": label}) for record in range(10))
@@ -292,7 +292,7 @@ def assert_types_may_be_sampled(files: dict[str, str]) -> None:
             (source / name).write_text(content)
         sums = []
         for units in (1000, 1):
-            patch.setattr(surveying, "TYPED_UNITS", units)
+            patch.setattr(discover, "TYPED_UNITS", units)
             shardctl.convert(source, Path(folder) / f"{units}", recipe={"kind": "table"}, labels="none", workers=0)
             sums.append((Path(folder) / f"{units}" / "SHA256SUMS").read_text())
         assert sums[0] == sums[1]
@@ -358,7 +358,7 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path: Pa
     sums = []
     for name, shards in (("many", 1000), ("few", 2)):
         monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
-        monkeypatch.setattr(commit, "JOINED_SHARDS", shards)
+        monkeypatch.setattr(table_writer, "JOINED_SHARDS", shards)
         result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none")
         assert result.shards > 10
         sums.append((tmp_path / name / "SHA256SUMS").read_text())
@@ -377,9 +377,9 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one without records."""
-    for where in (surveying, engines.survey):
+    for where in (discover, engines.survey):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
-    monkeypatch.setattr(surveying, "STRETCHES", 2)
+    monkeypatch.setattr(discover, "STRETCHES", 2)
     (tmp_path / "in").mkdir()
     contents = [f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}" for number in range(4)]
     contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
@@ -391,7 +391,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     )
     found = []
     for engine in (InProcess(), LastFirst()):
-        surveyor = surveying.Surveyor(listing, reading, False, engine)
+        surveyor = discover.Surveyor(listing, reading, False, engine)
         units = surveyor.find_units()
         columns = [units.file, units.offset, units.size, units.first, units.records]
         faults = {number: str(fault) for number, fault in units.faults.items()}

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
+from shardctl.build.write import parts
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.writing import parts
 
 SHARD = "train-00000.arrow"
 RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}

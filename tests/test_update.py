@@ -19,7 +19,8 @@ from samples_of import samples_of
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.conversion import ConvertResult, Listener, converting, publish
+from shardctl.build.commit import publish
+from shardctl.build.convert import ConvertResult, Listener, converting
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.lazy_folder.files import sha256_of

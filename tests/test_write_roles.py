@@ -111,7 +111,7 @@ def test_objects_need_an_image(tmp_path: Path) -> None:
 def test_objects_that_are_wrong_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], says: str
 ) -> None:
-    monkeypatch.setattr("shardctl.writing.FIRST_SAMPLES", 2)
+    monkeypatch.setattr("shardctl.build.write.FIRST_SAMPLES", 2)
     samples = [{"image": PIXELS, "objects": OBJECTS}] * 3 + [{"image": PIXELS, "objects": {**OBJECTS, **changed}}]
     with pytest.raises(InputError, match=rf"sample 3 \(000000003\): the field objects is .*{says}"):
         shardctl.write(tmp_path / "out", iter(samples), roles={"objects": ROLE})

@@ -20,10 +20,10 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import drop
 from shardctl.benchmark.result import BaselineResult
 from shardctl.benchmark.throughput import Throughput
-from shardctl.engines.inputs import check_digest, digest_of, read_whole
-from shardctl.engines.instructions import Instructions
-from shardctl.engines.job import Job, Planned, Root, records_read
-from shardctl.engines.records import choice_of, origin_of, read_unit
+from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
+from shardctl.build.shards.job import Job, Planned, Root, records_read
+from shardctl.build.shards.records import choice_of, origin_of, read_unit
+from shardctl.build.shards.retry_hints import Instructions
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout

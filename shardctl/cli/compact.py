@@ -22,7 +22,7 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     \b
       shardctl compact out
     """
-    from shardctl.rewriting.compacting import compact as compact_dataset
+    from shardctl.build.rewrite.compact import compact as compact_dataset
 
     with counting("shards", output) as draw:
         result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=draw)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.build.shards import WORKER
 from shardctl.cli.output import (
     Output,
     byte_size,
@@ -24,7 +25,6 @@ from shardctl.cli.output import (
     workers_option,
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
-from shardctl.engines import WORKER
 from shardctl.errors import UsageError
 from shardctl.format.step_counts import step_lines
 from shardctl.system.importing import look_in_current_folder
@@ -36,12 +36,12 @@ from shardctl.system.text import counted, format_bytes, printable
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from shardctl.conversion import ConvertResult
-    from shardctl.conversion.estimating import Estimate
-    from shardctl.conversion.explaining import Explanation
-    from shardctl.conversion.result import PartDone
-    from shardctl.conversion.updating.planning import Changes
-    from shardctl.engines.task import Progress
+    from shardctl.build.convert import ConvertResult
+    from shardctl.build.convert.estimate import Estimate
+    from shardctl.build.convert.explain import Explanation
+    from shardctl.build.convert.result import PartDone
+    from shardctl.build.convert.update.update_plan import Changes
+    from shardctl.build.shards.task import Progress
 
 
 def _sources_and_destination(
@@ -283,7 +283,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     import_without_threads()
     keep_pandas_out_of_arrow()
     reuse_memory()
-    from shardctl.conversion import convert as convert_dataset
+    from shardctl.build.convert import convert as convert_dataset
 
     view = _View(dst, show=not output.hides_progress, verbose=output.verbose)
     try:
@@ -345,7 +345,7 @@ class _View:
 
     def listener(self) -> Any:
         """Return the callbacks for the conversion."""
-        from shardctl.conversion import Listener
+        from shardctl.build.convert import Listener
 
         on_line = self._on_line if self._verbose else Listener.on_line
         if not self._show:

@@ -24,7 +24,7 @@ def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) ->
       shardctl convert photos out --part 2/2      on another one
       shardctl merge out                          on any of them
     """
-    from shardctl.conversion.merging import merge as merge_parts
+    from shardctl.build.convert.merge import merge as merge_parts
 
     def waiting(owner: str) -> None:
         if not output.quiet:

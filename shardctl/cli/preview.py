@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.build.shards import WORKER
 from shardctl.cli.convert import convert
 from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.recipes import recipe_of
-from shardctl.engines import WORKER
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.processes.forkserver_client import forked_early
@@ -20,7 +20,7 @@ from shardctl.system.startup import import_without_threads, keep_pandas_out_of_a
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.preview import Preview, Tried
+    from shardctl.build.preview import Preview, Tried
 
 INPUTS = 8
 """How many inputs are shown where no number is given."""
@@ -67,7 +67,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     look_in_current_folder()
     import_without_threads()
     keep_pandas_out_of_arrow()
-    from shardctl.preview import make_preview
+    from shardctl.build.preview import make_preview
 
     check_outputs(given)
     options = {name: given[name] for name in _PLANNING}
@@ -81,7 +81,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         for notice in made.notices:
             click.echo(f"note: {notice}", err=True)
     if output.as_json:
-        from shardctl.preview.facts import record_of
+        from shardctl.build.preview.facts import record_of
 
         print_json({**record_of(made), **written})
     else:
@@ -96,9 +96,9 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
     """Write what is asked for, and return the paths by what they are."""
     written = {}
     if given["html"] is not None or given["images"] is not None:
+        from shardctl.build.preview.page import preview_page, preview_sheet
         from shardctl.images.codecs.sheet import SHEET
         from shardctl.inspection.pages.page import write_page
-        from shardctl.preview.page import preview_page, preview_sheet
 
         if given["html"] is not None:
             write_page(Path(given["html"]), preview_page(made, src))
@@ -110,7 +110,7 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
-    from shardctl.preview.facts import reject_in_words
+    from shardctl.build.preview.facts import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(f"{len(made.inputs):,} of {counted(made.total, 'input')}: {counted(made.samples, 'sample')}{rejected}")
@@ -125,7 +125,7 @@ def _print(made: Preview, written: dict[str, str]) -> None:
 
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
     """Yield a line for an input, and one for each of its samples: what it is, its size, its objects."""
-    from shardctl.preview.facts import sample_facts, size_in_words
+    from shardctl.build.preview.facts import sample_facts, size_in_words
 
     for record in (tried.source, *tried.samples):
         if record is not None:

@@ -13,7 +13,7 @@ from shardctl.system.files import read_named
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.rewriting.pruning import PruneResult
+    from shardctl.build.rewrite.prune import PruneResult
 
 SHOWN = 5
 """Keys of no sample that are printed; --json has them all."""
@@ -42,7 +42,7 @@ def prune(
       shardctl prune out --keys takedown.txt
       shardctl prune out --where 'user == "u17"' --dry-run
     """
-    from shardctl.rewriting.pruning import prune as prune_dataset
+    from shardctl.build.rewrite.prune import prune as prune_dataset
 
     wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None
     with counting("shards", output) as draw:

@@ -12,7 +12,7 @@ from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.restoration import RepairResult
+    from shardctl.build.repair import RepairResult
 
 STILL_DAMAGED = 1
 SHOWN = 10
@@ -57,8 +57,8 @@ def repair(
 
     DST may be on a store (s3://bucket/out): all of it is read, and what was rebuilt is put back.
     """
-    from shardctl.restoration import Listener
-    from shardctl.restoration import repair as repair_dataset
+    from shardctl.build.repair import Listener
+    from shardctl.build.repair import repair as repair_dataset
 
     if transforms:
         look_in_current_folder()

@@ -74,7 +74,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full, 130 interrupted.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.tokenizer_training import train_tokenizer
+    from shardctl.build.train_tokenizer import train_tokenizer
     from shardctl.transforms.recipe_files.reading import load_recipe
 
     look_in_current_folder()

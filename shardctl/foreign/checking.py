@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.engines.reading_through import ReadingThrough
-from shardctl.engines.survey import Found
+from shardctl.build.shards.full_scan import ReadingThrough
+from shardctl.build.shards.scan import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.format.lazy_folder.files import sha256_of

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.conversion.options import INPUT_TIMEOUT
-from shardctl.conversion.surveying import Surveyor
-from shardctl.engines import local
-from shardctl.engines.base import Engine
+from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.options import INPUT_TIMEOUT
+from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
+from shardctl.build.plan.units import Units
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.engines.base import Engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
-from shardctl.listing import LabelRule, Listing, first_file, list_files
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
@@ -29,7 +30,6 @@ from shardctl.system.files import check_ordinary
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
-from shardctl.units import Units
 
 LIMITS = Limits(seconds=INPUT_TIMEOUT)
 

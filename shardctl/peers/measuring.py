@@ -22,11 +22,11 @@ from shardctl.benchmark.result import ReaderFacts
 from shardctl.benchmark.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
 from shardctl.benchmark.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.throughput import measure
+from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
 from shardctl.foreign.shards import open_shards
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
-from shardctl.sampling import convert_some
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

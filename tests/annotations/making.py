@@ -12,7 +12,7 @@ import pyarrow as pa
 from PIL import Image
 
 import shardctl
-from shardctl.conversion import ConvertResult
+from shardctl.build.convert import ConvertResult
 from shardctl.format.tables import read_rejects
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]

@@ -21,6 +21,8 @@ from pyarrow import parquet
 from test_round_trips import FORMS, facts_of
 
 import shardctl
+from shardctl.build.write.commit import finish
+from shardctl.build.write.series import ShardSeries
 from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
@@ -28,8 +30,6 @@ from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.objects import ITEMS, objects_type
-from shardctl.writing.finishing import finish
-from shardctl.writing.series import ShardSeries
 
 HEIGHT, WIDTH, SAMPLES = 6, 8, 4
 POINTS = ("nose", "left ear", "right ear")

@@ -16,7 +16,7 @@ from test_masks_of_records import write_tar
 from test_unmoved import FLIP, png, stored
 
 import shardctl
-from shardctl.engines.job import Job
+from shardctl.build.shards.job import Job
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS, REJECTS
 from shardctl.format.tables import read_rejects

@@ -202,7 +202,7 @@ def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path)
 
 def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large file some units are looked at; a value that does not fit makes the conversion look at all of them."""
-    monkeypatch.setattr("shardctl.conversion.surveying.TYPED_UNITS", 1)
+    monkeypatch.setattr("shardctl.build.convert.discover.TYPED_UNITS", 1)
     filler, last = [b"x" * 300_000], {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]}
     path = write(tmp_path / "a.tfrecord", [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last])
     result = shardctl.convert(path, tmp_path / "out", workers=0)

@@ -1,0 +1,1 @@
+"""How a finished dataset takes its place: staging, publishing, generations."""

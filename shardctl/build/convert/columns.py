@@ -1,0 +1,500 @@
+"""The columns of a dataset, decided before any sample is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.plan.labels import LABEL, Labelling, side_fields
+from shardctl.build.plan.listing import Listing
+from shardctl.build.shards.job import KEY, objects_of_records
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Image, Label, Mask, Objects, Role
+from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.images.codecs import backend
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import ITEMS, OBJECTS
+from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
+from shardctl.sources.export_description import Description, described
+from shardctl.sources.formats import CHOSEN
+from shardctl.sources.formats.export_reader import name_in_records
+from shardctl.sources.image_columns import (
+    AUTO,
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    MASK,
+    NO_IMAGES,
+    ROLE,
+    can_hold_images,
+    choose_column,
+    is_struct,
+    mark_columns,
+    mark_masks,
+    marked_columns,
+    marked_masks,
+    with_said,
+    without_masks,
+)
+from shardctl.sources.label_table import some
+from shardctl.sources.types import WRITTEN
+from shardctl.system.text import printable
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.recipe import Recipe
+
+
+def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
+    if recipe.kind == "image":
+        return with_masks(mark_columns(fields, choose_column(fields, recipe.image_field or AUTO)), recipe, listing)
+    if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
+        return fields
+    fields = mark_columns(fields, None)
+    kept = marked_columns(fields, KEPT)
+    if kept:
+        backend.require_one()
+        if recipe.batch_transforms:
+            name = recipe.batch_transforms[0].name
+            raise UsageError(f"{name} is not for records with images ({some(kept)}); use --image-field none")
+        what = "the column {} holds images" if len(kept) == 1 else "the columns {} hold images"
+        notice = f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the structs as they are"
+        if notice not in listing.notices:
+            listing.notices.append(notice)
+    return fields
+
+
+def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with images, those marked that have to be moved with the image as masks.
+
+    These are the ones that the recipe names, and others by their names in the dataset and their types. Where no step moves
+    pixels, only those are among the others that hold images by their type; the rest is kept as it came. The first records must
+    show all of them. Those of exports have the roles that shardctl.json tells. Raises InputError for a field that the recipe
+    names and that cannot be a mask.
+    """
+    other = {*marked_columns(fields, MAIN), *marked_masks(fields)}
+    names = {f.name: recipe.renames.get(f.name, f.name) for f in fields if f.name not in other}
+    for name in recipe.mask_fields:
+        old = next((old for old, new in names.items() if new == name), None)
+        if old is None:
+            others = ", ".join(map(printable, names.values())) or "none"
+            raise InputError(f"--mask-fields: there is no field {printable(name)} beside the image; others are {others}")
+        if not can_hold_images(fields.field(old).type):
+            raise InputError(f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are images")
+    found = [old for old, new in names.items() if new in recipe.mask_fields]
+    for old, new in names.items():
+        may_be = bool(recipe.moving) or is_struct(fields.field(old).type)
+        if may_be and old not in found and new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new)):
+            found.append(old)
+    told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
+    return mark_masks(fields, {name: 8 for name in found if name not in told})
+
+
+def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
+    """Return the roles of the columns of records that are marked as masks, by their names in the dataset."""
+    return {renames.get(name, name): Mask("source", bits=bits) for name, bits in marked_masks(fields).items()}
+
+
+def with_bits(fields: pa.Schema, layout: Layout, renames: Mapping[str, str]) -> pa.Schema:
+    """Return the columns of records, those of masks marked with the bits that a layout says of them.
+
+    Those that it says to be no masks are not marked any more.
+    """
+    roles = {name: layout.roles.get(renames.get(name, name)) for name in marked_masks(fields)}
+    fields = without_masks(fields, [name for name, role in roles.items() if not isinstance(role, Mask)])
+    return mark_masks(fields, {name: role.bits for name, role in roles.items() if isinstance(role, Mask)})
+
+
+def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule) -> pa.Schema | None:
+    """Return the columns of records, those of masks and objects marked with what a person says of their frame and boxes.
+
+    Raises UsageError where that is said and there are no such annotations, in the records or beside the images.
+    """
+    if rule.boxes == "keep" and rule.frame == "auto":
+        return fields
+    has_image = fields is not None and bool(marked_columns(fields, MAIN))
+    objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
+    if objects is not None and objects in {name for export in _exports(listing) for name in _told_by(export)}:
+        objects = None
+    of_objects = [objects] if objects is not None else []
+    masks = list(marked_masks(fields)) if has_image else []
+    roles = [role for each in listing.annotations for role in each.roles.values()]
+    if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
+        raise UsageError(f"--boxes {rule.boxes} is about boxes of objects, and the inputs have none (docs/annotations.md)")
+    if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
+        raise UsageError(
+            f"--annotation-frame {rule.frame} is about objects and masks of images, and the inputs have none; fields with other"
+            " names are masks with --mask-fields (docs/annotations.md)"
+        )
+    if fields is None:
+        return None
+    if rule.boxes != "keep":
+        fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
+    return fields if rule.frame == "auto" else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
+
+
+def known_layout(
+    recipe: Recipe,
+    labelling: Labelling,
+    listing: Listing,
+    content: pa.Schema | None,
+    kept_images: Collection[str],
+    of_steps: Mapping[str, Role],
+) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the
+    columns of the records, None for files that are images; those of `kept_images` are images that no recipe works on.
+    `of_steps` are the roles of columns that batch transforms have made.
+    """
+    fields = [pa.field("key", pa.string())]
+    size = recipe.output_size
+    shape = (size[1], size[0], 3) if size else None
+    if recipe.store is not None:
+        if recipe.store.name != "none":
+            fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
+        content = pa.schema([f for f in content or [] if f.name != "image"])
+    if content is not None:
+        content = pa.schema([f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content], content.metadata)
+    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    _refuse_reserved(f for f in content or [] if f.name not in kept_images)
+    side = side_fields(listing.side)
+    moved = {name for name, role in of_steps.items() if isinstance(role, Mask | Objects)}
+    has_table = content is not None and has_objects(content) and OBJECTS not in moved and OBJECTS not in recipe.unmoved
+    if content is not None and has_table and recipe.moving:
+        _refuse_members(recipe, content.field(OBJECTS).type)
+        content = _with_places_in_parts_of_pixels(content)
+        fields = [content.field(OBJECTS) if f.name == OBJECTS else f for f in fields]
+    moved |= {OBJECTS} if has_table else set()
+    others = [f for f in content or [] if f.name not in moved]
+    _refuse_places(recipe, side, others, of_steps, {} if listing.side is None else listing.side.first_values())
+    by_number = LABEL in labelling.declared  # the label is a field of the records already
+    if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
+        if "label" in [f.name for f in fields]:
+            raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
+        fields.append(pa.field("label", pa.int64()))
+    clash = {f.name for f in side} & {f.name for f in fields}
+    if clash:
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
+            f" with --drop-columns {names}"
+        )
+    fields += side
+    taken = {f.name for f in fields}
+    annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & taken
+    if clash:
+        raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
+    fields += annotated
+    roles = {**of_steps, **{name: role for each in listing.annotations for name, role in each.roles.items()}}
+    if recipe.kind == "image":
+        _refuse_unmoved(recipe, [f.name for f in fields], roles)
+    if recipe.store is not None:
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
+        _refuse_immovable(recipe, {**of_records, **roles}, fields)
+        roles = _moved_roles(recipe, roles)
+    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
+        fields.append(pa.field("variant", pa.int32()))
+    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
+    roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
+    image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
+    return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
+
+
+def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
+    """Return those of the columns of records that the recipe keeps. Raises InputError if there is no such field."""
+    wanted = recipe.chosen_fields
+    if not wanted:
+        return fields
+    missing = [name for name in wanted if name not in fields.names]
+    if missing:
+        held = ", ".join(map(printable, fields.names))
+        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+    return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
+
+
+class Said(NamedTuple):
+    """What shardctl.json says of a column that its values do not show: its role, and its type where that is a tensor."""
+
+    role: Role | None
+    tensor: pa.DataType | None
+
+
+def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Said]:
+    """Return what the exports among the sources say of columns, where all sources say the same.
+
+    The main image and classes with names are left out: a conversion finds these as in any other source. `renames` has the
+    columns that get another name in the dataset. Raises InputError for exports that say different things of a column.
+    """
+    if listing.whole or content is None:
+        return {}
+    found = [_said_by(export, content, renames) for export in _exports(listing)]
+    together: dict[str, Said] = {}
+    for columns in found:
+        odd = next((name for name, said in columns.items() if together.setdefault(name, said) != said), None)
+        if odd is not None:
+            raise InputError(
+                f"the sources are exports that say different things of {printable(odd)} (shardctl.json): convert each alone"
+            )
+    lost = [name for name in together if not all(name in columns for columns in found)]
+    if lost:
+        notice = f"only some of the sources are an export whose shardctl.json tells the role of {some(lost)}: it is left out"
+        listing.notices.append(notice)
+    return {name: said for name, said in together.items() if name not in lost}
+
+
+def with_tensors(content: pa.Schema | None, said: Mapping[str, Said]) -> pa.Schema | None:
+    """Return columns in which lists of the numbers of tensors have the type of these tensors."""
+    if content is None:
+        return None
+    types = {name: each.tensor for name, each in said.items() if each.tensor is not None}
+    return pa.schema([f.with_type(types.get(f.name, f.type)) for f in content], content.metadata)
+
+
+def _exports(listing: Listing) -> list[Description | None]:
+    """Return the description of the export that the first file of each folder is of, None for one of none."""
+    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(group.folder for group in listing.groups))}
+    of_group = np.array([numbers[group.folder] for group in listing.groups], np.int64)
+    folders = of_group[listing.table["group"].to_numpy()] + len(numbers) * listing.table["root"].to_numpy().astype(np.int64)
+    rows = np.unique(folders, return_index=True)[1]
+    return [described(listing.opened(listing.table.slice(row, 1).to_pylist()[0])) for row in rows.tolist()]
+
+
+def _told_by(export: Description | None) -> list[str]:
+    """Return the columns that an export tells the role of, by their names in its records."""
+    if export is None:
+        return []
+    return [name_in_records(field, export) for field in export.fields if export.layout.roles.get(field.name) is not None]
+
+
+def _said_by(export: Description | None, content: pa.Schema, renames: Mapping[str, str]) -> dict[str, Said]:
+    """Return what an export says of columns, by their names in the new dataset."""
+    if export is None:
+        return {}
+    made: dict[str, Said] = {}
+    for field in export.fields:
+        read = name_in_records(field, export)
+        name, type_ = renames.get(read, read), export.layout.columns.field(field.name).type
+        if name in content.names:
+            role = export.layout.roles.get(field.name)
+            is_main = field.name == export.layout.roles.main_image and not isinstance(role, Mask)
+            is_found = is_main or (isinstance(role, Label) and (bool(role.names) or name == LABEL))
+            tensor = type_ if _are_its_numbers(content.field(name).type, type_) else None
+            if (role is not None and not is_found) or tensor is not None:
+                made[name] = Said(None if role is None or is_found else _as_read(role, type_), tensor)
+    return made
+
+
+def _are_its_numbers(type_: pa.DataType, tensor: pa.DataType) -> bool:
+    """Return whether a type is one of lists of the numbers of a tensor: of all of them, or of lists in its shape."""
+    count = 1
+    while pa.types.is_fixed_size_list(type_):
+        count, type_ = count * type_.list_size, type_.value_type
+    return isinstance(tensor, pa.FixedShapeTensorType) and type_ == tensor.value_type and count == tensor.storage_type.list_size
+
+
+def _as_read(role: Role, type_: pa.DataType) -> Role:
+    """Return the role of a column of this type once it was exported: raw masks and images are PNG then."""
+    if not isinstance(role, Image) or not isinstance(type_, pa.FixedShapeTensorType):
+        return role
+    if isinstance(role, Mask):
+        return replace(role, store="png", bits=16 if type_.value_type == pa.uint16() else 8)
+    return replace(role, store="png")
+
+
+def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
+    """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
+    missing = [name for name in renames if name not in fields.names]
+    if missing:
+        held = ", ".join(map(printable, fields.names))
+        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+    names = [renames.get(name, name) for name in fields.names]
+    twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"the records have a field {twice} already, and another one was to be called so; rename it in the files"
+        )
+    return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
+
+
+def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
+    """Return columns without that of the records' own keys. Raises InputError if these cannot be keys."""
+    if recipe.key_source is None:
+        return columns
+    type_ = columns.field(KEY).type
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)):
+        raise InputError(f"the field {printable(recipe.key_source)} is of type {type_}; keys are text, or whole numbers")
+    return columns.remove(columns.get_field_index(KEY))
+
+
+def refuse_fields(recipe: Recipe) -> None:
+    """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
+    names = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+    given = next((name for name in names if getattr(recipe, name)), None)
+    if given is not None:
+        what = "images" if recipe.kind == "image" else "whole files of text"
+        raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")
+
+
+def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
+    """Say which fields of the first records a given schema leaves out, and which of its own they do not have.
+
+    Raises InputError if they have none of its fields.
+    """
+    named, held = dict.fromkeys(schema.names), dict.fromkeys(first)
+    left_out = [name for name in held if name not in named]
+    missing = [name for name in named if name not in held]
+    if first and len(missing) == len(schema):
+        raise InputError(f"the records have none of the fields of the schema ({some(missing)}); they have {some(first)}")
+    if left_out:
+        listing.notices.append(f"left out: the fields {some(left_out)}, which the schema does not name")
+    if first and missing:
+        listing.notices.append(f"the first records have no field {some(missing)}, which the schema names: it is empty there")
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Return a column without what its type was found from, and what it is for: only those who read files need that."""
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE, MASK, FRAME, BOXES)}
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
+    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
+    for f in fields:
+        if f.name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
+            raise InputError(
+                f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it (--fields NEW=OLD,…),"
+                " or leave it out: --fields and --schema name those that are wanted (--drop-columns is for labels files, not"
+                f" for fields of records){images}"
+            )
+
+
+def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
+    """Raise UsageError for a step that cannot move what is marked in the images."""
+    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
+    for step in recipe.image_transforms:
+        for name, of_field in kinds.items():
+            role, fixed = roles[name], sorted(of_field - step.moves)
+            if fixed:
+                raise UsageError(
+                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the images have"
+                    f" ({printable(name)}); leave out the step or these annotations"
+                )
+            if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
+                raise UsageError(
+                    f"{step.name} mirrors the images, and it is not known which keypoints of the left and of the right side"
+                    f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
+                    " names such as left_eye and right_eye)"
+                )
+
+
+def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the image by their role."""
+    unknown = [name for name in recipe.unmoved if name not in names]
+    if unknown:
+        raise UsageError(f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}")
+    marked = [name for name in recipe.unmoved if name == "image" or isinstance(roles.get(name), Mask | Objects)]
+    if marked and recipe.moving:
+        what = "the image itself"
+        if marked[0] != "image":
+            what = f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role (docs/annotations.md)"
+        raise UsageError(
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; leave out the step, or leave"
+            f" out {printable(marked[0])} of --unmoved"
+        )
+
+
+def unmoved_members(type_: pa.StructType) -> list[str]:
+    """Return the members of a column of objects that look like places or masks, and that nothing moves: objects.polygon."""
+    others = [f for f in type_ if f.name not in ITEMS]
+    runs = [f"{OBJECTS}.{f.name}" for f in others if _are_runs(f.type)]
+    return [*runs, *place_columns([pa.field(OBJECTS, pa.struct([f for f in others if not _are_runs(f.type)]))])]
+
+
+def _are_runs(type_: pa.DataType) -> bool:
+    """Return whether values are lists of masks as runs: structs with a size and counts."""
+    inner = type_.value_type if pa.types.is_list(type_) or pa.types.is_large_list(type_) else type_
+    return bool(pa.types.is_struct(inner)) and {"size", "counts"} <= {f.name for f in inner}
+
+
+def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
+    """Raise UsageError if objects of a table have places or masks that steps do not move."""
+    if left := unmoved_members(type_):
+        step = recipe.moving[0].name
+        they = "it looks like a place or a mask, and is no member of objects that shardctl moves"
+        if len(left) > 1:
+            they = "they look like places or masks, and are no members of objects that shardctl moves"
+        raise UsageError(
+            f"{step} moves what is in the images, but not {some(left)}: {they} (docs/annotations.md)."
+            f" {ways_out(step, [OBJECTS], [])}"
+        )
+
+
+PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
+
+
+def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places are not."""
+    place = content.get_field_index(OBJECTS)
+    members = [f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f for f in content.field(place).type]
+    return content.set(place, content.field(place).with_type(pa.struct(members)))
+
+
+def _in_parts(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_in_parts(type_.value_type), type_.list_size)
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_in_parts(type_.value_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_in_parts(type_.value_type))
+    return pa.float32() if pa.types.is_integer(type_) else type_
+
+
+def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
+    """Return the name of a step that cannot move something, with that of the step inside of it that is why."""
+    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
+    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
+
+
+def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
+    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a PNG."""
+    if all(step.in_place for step in recipe.image_transforms):
+        return roles
+    return {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
+
+
+def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
+    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
+    if isinstance(role, Mask):
+        return frozenset(("masks",))
+    members = {f.name for f in type_} if isinstance(role, Objects) else set()
+    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
+    return frozenset(kind for member, kind in named.items() if member in members)
+
+
+def _refuse_places(
+    recipe: Recipe, side: list[pa.Field], others: list[pa.Field], roles: Mapping[str, Role], first: Mapping[str, pa.Array]
+) -> None:
+    """Raise UsageError if the recipe moves the pixels of the images, and columns look as if they had to move too.
+
+    `side` are the columns of labels files with their `first` values, `others` those of records, some of which have `roles`. The
+    first records tell of those that only values tell of, such as texts.
+    """
+    if not recipe.moving:
+        return
+    step = recipe.moving[0].name
+    of_side, of_others = ([f for f in fields if f.name not in recipe.unmoved] for fields in (side, others))
+    wrong, why = why_unmoved(step, of_side, of_others, roles, first)
+    if not wrong:
+        return
+    of_labels = [name for name in wrong if name in [f.name for f in side]]
+    of_records = [name for name in wrong if name not in of_labels]
+    raise UsageError(f"{why}. {ways_out(step, of_records, of_labels)}")

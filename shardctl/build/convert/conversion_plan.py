@@ -1,0 +1,430 @@
+"""The draft of a conversion, made before anything is written: the plan, the columns, the shards, the cost."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.build.convert.columns import (
+    chosen_columns,
+    compare_schema,
+    known_layout,
+    masks_of,
+    refuse_fields,
+    renamed,
+    said_by_exports,
+    with_bits,
+    with_images,
+    with_rule,
+    with_tensors,
+    without_key,
+)
+from shardctl.build.convert.dedup_images import without_repeats
+from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
+from shardctl.build.convert.discover import DELIMITERS, Surveyor
+from shardctl.build.convert.options import Options
+from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
+from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.plan import Planner, SplitPlan, order_units
+from shardctl.build.plan.splits import split_files
+from shardctl.build.plan.units import Units
+from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.probe import Probe
+from shardctl.errors import Rejection, SourceGoneError
+from shardctl.format.layout import Layout
+from shardctl.format.lazy_folder.files import copy_file
+from shardctl.format.names import FILES
+from shardctl.format.roles import Role
+from shardctl.format.tables import failures
+from shardctl.sources.formats import DETECT
+from shardctl.sources.formats.streams import split_compression
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said
+from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
+from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.remote.remote_files import begin_of
+from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.system.text import counted, format_bytes, printable
+from shardctl.transforms.duplicates.pictures import Repeats
+from shardctl.transforms.recipe import Recipe
+
+SHARD_BYTES = 128 << 20
+"""Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
+
+FEWEST_SHARDS = 16
+"""A small dataset is still cut into this many shards (of SMALLEST_SHARD_ROWS or more), so that workers can share the work."""
+
+SMALLEST_SHARD_ROWS = 8
+
+SMALLEST_SHARD_BLOCKS = 64
+"""The same where samples are blocks: the last one of each shard is filled up, and few documents fill blocks less well."""
+
+PROBE_FILES = {"image": 32, "text": 1024}
+"""Files, of those that are one record each, that are pushed through the recipe before the plan is made: always the same ones,
+so that the plan is too.
+
+Text is cheap to read, and compresses better in large blocks than in small ones: 32 files gave an estimate of twice the size.
+"""
+
+PROBED_WITH_FILTERS = 4
+"""So many times as many images are tried where filters reject some of them: else none may be left to learn the size from."""
+
+WRAPPED_FILES = 8
+"""With more files than this, of one record each, nobody is told that the records may be in a list of these."""
+
+WRAPPED_BYTES = 16 << 20
+"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
+
+MUCH_COMPRESSED = 256 << 20
+"""Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
+
+PROBE_RUNS, PROBE_RUN = 4, 256
+"""How many records of files of many records are tried: so many runs, of so many neighbours each."""
+
+
+PROBE_IMAGE_RUN = 8
+"""The same where records have images, which take a thousand times as long as text."""
+
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that were tried."""
+
+WIDE_PLACES, WIDE_RUN, WIDE_SLOW_RUN = 64, 16, 4
+"""Where most of these fail, so many runs of neighbours are tried at places all over the inputs: the slow ones have images, or
+steps that work on text."""
+
+WIDE_FILES = {"image": 256, "text": 1024}
+"""The same of files that are one record each."""
+
+WIDE_REACH = 8 << 20
+"""How far into a unit records are tried then, in bytes: a compressed file is one, and is read from its beginning."""
+
+PROBED_BY_STEPS = 64
+"""Files, or neighbouring records, where steps of text work on them: rules of quality and tokenisers take a millisecond each."""
+
+EMPTY = Layout("", pa.schema([]))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A conversion that is decided on and not begun: what makes the rows of its plan, and its job but for the folder.
+
+    `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
+    """
+
+    listing: Listing
+    labelling: Labelling
+    planner: Planner
+    fields: pa.Schema | None
+    probe: Probe
+    sample_bytes: float
+    splits: tuple[SplitPlan, ...]
+    compared: Sequence[Compared] = ()
+
+    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
+        """Return the job in its folder."""
+        return Job(
+            folder,
+            roots,
+            recipe,
+            self.probe.layout,
+            self.splits,
+            parts,
+            fields=self.fields,
+            by_field=self.labelling.by_field,
+            draw=self.planner.order.draw,
+            shuffle=shuffle,
+            sample_bytes=self.sample_bytes,
+            samples_per_record=self.probe.samples_per_record,
+            record_seconds=self.probe.record_seconds + self.probe.unit_seconds / self.planner.records_per_unit,
+            shard_bytes=self.probe.shard_bytes,
+            probed=self.probe.records,
+            probe_rejects=self.probe.rejected,
+            beside=self.listing.digest_beside,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the tables of the job."""
+        write_files(folder / FILES, self.listing, self.labelling)
+        self.planner.write(folder, [split.shards for split in self.splits])
+        for each in self.compared:
+            copy_file(each.table, folder / each.table.name)
+
+
+def make_draft(
+    listing: Listing,
+    recipe: Recipe,
+    settings: PlanSettings,
+    options: Options,
+    roots: tuple[Root, ...],
+    engine: Engine,
+    folder: Path,
+    all_types: bool,
+    comparing: Callable[[int], None],
+) -> Draft:
+    """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
+
+    With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
+    InputError. `comparing` is told how many inputs have been looked at for duplicates.
+    """
+    surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
+    units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
+    types = None
+    if listing.whole:
+        refuse_fields(recipe)
+    elif recipe.typed_fields is not None:
+        compare_schema(recipe.typed_fields, surveyor.first_fields(units), listing)
+    else:
+        types = surveyor.find_types(units, all_types)
+        types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+    splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
+    if splitting.by == "column" and listing.side is not None:
+        listing.side = listing.side.without(SPLIT_COLUMN)
+    by_folder, label = splitting.by in ("folder", "declared"), recipe.reading.label
+    if recipe.joins:
+        labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
+    else:
+        labelling = label_files(listing, settings, by_folder, types, label)
+    fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
+    if fields is not None and not listing.whole:
+        fields = with_images(fields, recipe, listing)
+        if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
+            listing.notices.append("the field split of the records is kept as a field, and decides no split")
+    fields = with_rule(fields, recipe, listing, settings.labels.annotation_rule)
+    if types is not None:
+        listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
+    probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
+    for name, other in probe_job.set_apart.items():
+        listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
+    planner = Planner(units, order_units(units, splitting, settings.shuffle))
+    probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
+    compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
+    probe_job = replace(probe_job, recipe=without_comparing(recipe))
+    some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
+    if probe_job.has_images:
+        run = PROBE_IMAGE_RUN
+    elif recipe.batch_transforms:
+        some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
+    if recipe.filters:
+        some *= PROBED_WITH_FILTERS
+    write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
+    probe = engine.probe(probe_job)
+    if is_failing(probe) and probe.records < planner.inputs:  # the first records of a file may be unlike all others
+        write_files(folder / FILES, listing, labelling, _write_widely(planner, folder, recipe, listing, probe_job.has_images))
+        probe = engine.probe(replace(probe_job))
+    probe = _of_all(probe, units, compared)
+    if fields is not None:
+        if marked_masks(fields):
+            fields = with_bits(fields, probe.layout, probe_job.renames)
+            names = [probe_job.renames.get(name, name) for name in marked_masks(fields)]
+            listing.notices += _notices_on_masks([name for name in names if name not in recipe.mask_fields], recipe)
+        fields = with_said(fields, FRAME, probe.frames)
+    listing.warnings += probe.warnings
+    listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
+    if units.repeats is not None:
+        listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
+    sample_bytes = _sample_bytes(probe, recipe, listing)
+    splits = []
+    for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
+        fewest = SMALLEST_SHARD_BLOCKS if recipe.joins else SMALLEST_SHARD_ROWS
+        shards = shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
+        splits.append(SplitPlan(name, records, expected, shards))
+    if types is not None:
+        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
+        if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
+            listing.notices.append(null_label_notice(words, ""))
+    listing.notices += _notices_on_streams(surveyor, options)
+    listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
+    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
+
+
+def is_failing(probe: Probe) -> bool:
+    """Return whether more than half of the inputs that were tried cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
+
+
+def _write_widely(planner: Planner, folder: Path, recipe: Recipe, listing: Listing, has_images: bool) -> npt.NDArray[np.int64]:
+    """Write a plan with records from all over the inputs, always the same ones, and return the files that it has."""
+    slow = bool(recipe.sample_transforms) and (has_images or recipe.kind == "image")
+    if listing.whole:
+        return planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
+    run = WIDE_SLOW_RUN if has_images or recipe.batch_transforms else WIDE_RUN
+    return planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
+
+
+def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
+    """Return the layout of the samples of a job, but for what a person's functions make of them."""
+    recipe, fields = job.recipe, job.fields
+    content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), job.renames), recipe)
+    said = said_by_exports(listing, content, job.renames)
+    content = with_tensors(content, said)
+    roles: Mapping[str, Role] = masks_of(fields, job.renames)
+    roles = {**roles, **{name: each.role for name, each in said.items() if each.role is not None}}
+    for step in recipe.batch_transforms:
+        content, roles = step.schema(content), step.roles(roles)
+    return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
+
+
+def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
+    """Return what a record costs on average, given what those cost of which nothing is a repeat of others."""
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    probe = replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+    for each in compared:
+        probe = replace(
+            probe,
+            samples_per_record=probe.samples_per_record * each.kept_texts,
+            sample_bytes=probe.sample_bytes * each.kept_bytes,
+        )
+    return probe
+
+
+def _notices_on_masks(names: list[str], recipe: Recipe) -> list[str]:
+    """Say which fields are taken for masks though nobody said so."""
+    if names and not recipe.moving:
+        they = ("is a mask", "it an image") if len(names) == 1 else ("are masks", "them images")
+        return [f"{some(names)} {they[0]}, which the loader moves with the image; --unmoved {','.join(names)} keeps {they[1]}"]
+    they = ("is a mask, and is", "it as it is") if len(names) == 1 else ("are masks, and are", "them as they are")
+    return [f"{some(names)} {they[0]} moved with the image; --unmoved {','.join(names)} keeps {they[1]}"] if names else []
+
+
+def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
+    dropped = int(repeats.dropped.sum())
+    if not dropped:
+        return f"none of {counted(len(repeats.kept_for), 'input')} is a duplicate of another (--duplicates {recipe.duplicates})"
+    are = "is a duplicate" if dropped == 1 else "are duplicates"
+    of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
+    return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
+
+
+def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, records: int) -> list[str]:
+    """Say where the records seem to be in a list within the one object of a file of JSON: {"data": [{…}, {…}]}."""
+    if not units == records == len(listing) <= WRAPPED_FILES:
+        return []
+    name = listing.paths_at(np.zeros(1, np.int64))[0]
+    ending, compression = split_compression(name)
+    member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
+    if member is not None and ending in (".json", ".jsonl", ".ndjson"):
+        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
+        command = f".{printable(member)}[]"
+    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
+        what, command = shape
+    else:
+        return []
+    shown = printable(name.rpartition("/")[2])
+    return [
+        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
+        " > records.jsonl"
+    ]
+
+
+def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
+    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
+    the program of jq that makes a line of each record; None if they seem to be neither."""
+    if len(fields) < 2:
+        return None
+    if all(pa.types.is_struct(f.type) for f in fields):
+        names = [{inner.name for inner in f.type} for f in fields]
+        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
+            rows = "write each row as a line"
+            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
+        if set.intersection(*names):
+            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
+    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
+        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
+    return None
+
+
+_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
+"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
+
+
+def _have_one_length(listing: Listing) -> bool:
+    """Return whether the lists in the object of the first file have one length, and more than one element."""
+    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
+    try:
+        value = json.loads(begin_of(opened, WRAPPED_BYTES))
+    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
+        return False
+    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
+    return len(lengths) == 1 and min(lengths) > 1
+
+
+def _list_of_objects(field: pa.Field) -> str | None:
+    """Return the path, as jq takes it, of a list of objects that is a field, or the first in it; None if there is none."""
+    name = field.name if field.name.isidentifier() and field.name.isascii() else json.dumps(field.name)
+    if pa.types.is_list(field.type):
+        return name if pa.types.is_struct(field.type.value_type) else None
+    within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
+    return next((f"{name}.{path}" for path in within if path is not None), None)
+
+
+def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
+    """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
+    notices = [
+        f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
+        for name, cell in types.odd_cells().items()
+    ]
+    notices += [null_notice(name, words) for name, words in types.cells_of_nulls().items()]
+    if types.has_unnamed():
+        notices.append(
+            f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
+            " to keep"
+        )
+    if row := surveyor.given_header():
+        notices.append(
+            f"the first row ({some(row)}) looks like a header, and is a record, because --columns gives the names; leave out"
+            " --columns, and --fields NEW=OLD renames"
+        )
+    path, name = surveyor.only_column()
+    if path:
+        mark = next(mark for mark in DELIMITERS if mark in name)
+        shown = "tab" if mark == "\t" else f"'{mark}'"
+        notices.append(f"{printable(path)}: there is one column, {printable(name)}; if it is several, use --delimiter {shown}")
+    return notices
+
+
+def _notices_on_streams(surveyor: Surveyor, options: Options) -> list[str]:
+    """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
+    notices = []
+    if surveyor.reading.encoding == DETECT and (found := surveyor.encodings()):
+        shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
+        files = sum(count for count, _ in found.values())
+        of_all = f" in {files} of {len(surveyor.listing):,} files" if files < len(surveyor.listing) else ""
+        notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
+    path, size = surveyor.largest_stream()
+    if size >= MUCH_COMPRESSED and 2 * size > surveyor.listing.total_bytes and options.worker_count() > 1:
+        notices.append(
+            f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
+            " files, or not compressed"
+        )
+    return notices
+
+
+def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
+    """Return the average size of a sample in bytes.
+
+    Where large files make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
+    files are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
+    """
+    if not probe.record_bytes or (recipe.store is not None and recipe.changes):
+        return probe.sample_bytes
+    return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
+
+
+def shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
+    """Return the number of shards of a split with `rows` rows; a small dataset has no shards of less than `fewest`."""
+    if options.samples_per_shard:
+        return max(1, -(-rows // options.samples_per_shard))
+    if options.shard_size:
+        return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
+    by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
+    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))

@@ -1,0 +1,406 @@
+"""What must be known of files before there is a plan: their units, and the types of the fields of their records."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.build.plan.listing import Listing, why_nothing
+from shardctl.build.plan.units import Units, UnitsInMaking
+from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.scan import Found, Stretch, Survey
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
+from shardctl.sources.formats.ranges import changed
+from shardctl.sources.kinds.text import too_large
+from shardctl.sources.label_table import DELIMITED_SUFFIXES
+from shardctl.sources.remote.remote_files import begin_of
+from shardctl.sources.types import Types
+from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.sequences import LazySequence, evenly_spaced
+
+STRETCHES = 256
+"""The most stretches that one survey has: small files are looked at together."""
+
+TYPED_UNITS = 24
+"""Units, from all over the files, whose types are taken for those of all where a format allows that. They are 24 MiB."""
+
+DETECTED_FILES = 8
+"""Files that are one record each whose encodings are shown: to detect one takes up to 0.1 s."""
+
+TYPED_RECORDS = 100_000
+"""The most records that are looked at for that: a compressed file is one unit, however large it is."""
+
+FIRST_RECORDS = 1000
+"""Records of the first unit whose fields keep their order; others come after them, by name."""
+
+_COMPRESSED = (*COMPRESSED, ".tgz")
+
+ROWS = 4096
+"""Rows of the listing that are Python objects at a time."""
+
+DELIMITERS = ";\t|"
+"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+
+MOST_SAMPLED_LABELS = 1000
+"""With more different labels in some units, it is likely that others have more."""
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    """Stretches of files as columns, (n,) int64 each, in the order of the files: a list of objects takes 2 kB for each file.
+
+    `first` and `records` are those of units whose types are wanted, without which pieces are to be scanned.
+    """
+
+    file: Numbers
+    offset: Numbers
+    size: Numbers
+    first: Numbers | None = None
+    records: Numbers | None = None
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def range(self, number: int) -> tuple[int, int]:
+        """Return offset and size of a stretch."""
+        return int(self.offset[number]), int(self.size[number])
+
+    def unit(self, number: int) -> tuple[int, ...] | None:
+        """Return the unit that a stretch is, None for a piece."""
+        if self.first is None or self.records is None:
+            return None
+        return int(self.offset[number]), int(self.size[number]), 0, int(self.first[number]), int(self.records[number])
+
+
+def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
+    """Return where surveys begin, and the end: small files of these sizes are looked at together, a large one alone."""
+    ends = np.cumsum(sizes)
+    starts = array("q", [0])
+    while (start := starts[-1]) < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        starts.append(max(start + 1, min(start + most, fit)))
+    return np.frombuffer(starts, np.int64)
+
+
+@dataclass
+class _Encoding:
+    """An encoding that was detected: in how many files, and the first of them by its place in the listing."""
+
+    files: int
+    first: int
+
+
+_LOOKED_AT = 1 << 16
+"""Bytes of a CSV file in which a header is looked for."""
+
+
+@dataclass(frozen=True)
+class Surveyor:
+    """Looks at files in the engine's processes. `shuffled` asks for small units.
+
+    What it holds of a file or a unit is numbers in arrays: there may be ten millions.
+    """
+
+    listing: Listing
+    reading: Reading
+    shuffled: bool
+    engine: Engine
+    untyped: dict[int, Rejection] = field(default_factory=dict)
+    """Why no types were found in a unit, by its number: the first one that was met, there may be millions."""
+    _encodings: dict[str, _Encoding] = field(default_factory=dict)
+    _separable: dict[int, str] = field(default_factory=dict)
+
+    def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
+        """Cut the files into units; of files of many records only those that are `wanted` (files,), None: all of them.
+
+        Raises InputError if they have no record.
+        """
+        listing = self.listing
+        if listing.whole:
+            sizes = listing.table["size"].to_numpy()
+            return Units.of_whole_files(sizes, self._too_large(sizes))
+        made = UnitsInMaking()
+        again = self._cut(self._pieces(made, wanted), made)
+        if again:
+            files = np.array(sorted(again), np.int64)
+            sizes = listing.table["size"].to_numpy()[files]
+            for file in self._cut(_Stretches(files, np.zeros_like(files), sizes), made):
+                made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
+        units = made.finish()
+        if not len(units) and wanted is None:
+            raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))
+        return units
+
+    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Stretches:
+        """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
+        columns = file, offset, size = array("q"), array("q"), array("q")
+        first = 0
+        for batch in self.listing.table.select(["path", "root", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
+            for number, row in enumerate(batch.to_pylist(), first):
+                if wanted is not None and not wanted[number]:
+                    continue
+                if row["error"]:
+                    made.add(number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))])
+                    continue
+                for start, count in self._format(self._ending(row)).pieces(row["size"]):
+                    file.append(number)
+                    offset.append(start)
+                    size.append(count)
+            first += batch.num_rows
+        return _Stretches(*(np.frombuffer(column, np.int64) for column in columns))
+
+    def _cut(self, pieces: _Stretches, made: UnitsInMaking) -> list[int]:
+        """Scan the pieces of files, and add the units. Return the files that must be scanned as one piece each."""
+        again: list[int] = []
+        begun: dict[int, dict[int, dict[str, Any]]] = {}  # files of which some pieces are scanned: answers by place
+
+        def take(start: int, survey: Survey, found: Found) -> None:
+            files = pieces.file[start : start + len(found)]
+            firsts, ends = (np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right"))
+            for number, (file, stretch, answer) in enumerate(zip(files.tolist(), survey.stretches, found, strict=True)):
+                count = ends[number] - firsts[number]
+                answers = begun.setdefault(file, {})
+                answers[start + number - firsts[number]] = answer
+                if len(answers) == count:
+                    del begun[file]
+                    in_order = [answers[place] for place in range(count)]
+                    self._note_encoding(file, in_order[0])
+                    cuts = self._joined(stretch.suffix, int(sizes[file]), in_order)
+                    if cuts is None:
+                        again.append(file)
+                    else:
+                        made.add(file, cuts)
+
+        sizes = self.listing.table["size"].to_numpy()
+        self._look_at(pieces, take)
+        return again
+
+    def _note_encoding(self, file: int, answer: dict[str, Any]) -> None:
+        scan = answer.get("scan")
+        if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
+            noted = self._encodings.setdefault(scan["encoding"], _Encoding(0, file))
+            noted.files += 1
+            noted.first = min(noted.first, file)
+
+    def _too_large(self, sizes: Numbers) -> dict[int, Rejection]:
+        """Return the files of text that are too large to be one record, by number."""
+        if self.listing.kind.columns is None:
+            return {}
+        return dict.fromkeys(np.flatnonzero(sizes > RECORD_BYTES).tolist(), too_large())
+
+    def find_types(self, units: Units, all_of_them: bool) -> Types | None:
+        """Return the types of the fields of all records; None if no record can be read.
+
+        Where the format tells a later value that does not fit, some units are enough, unless `all_of_them` are asked for.
+        """
+        numbers = units.readable()
+        if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
+            chosen = np.union1d(numbers[evenly_spaced(len(numbers), TYPED_UNITS)], self._first_of_folders(units, numbers))
+            types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
+            if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
+                return types
+        return self.types_of(units, numbers)
+
+    def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
+        """Return the first of some units in every folder: files beside them may say the names of classes, in each its own."""
+        folders = {folder: place for place, folder in enumerate(dict.fromkeys(group.folder for group in self.listing.groups))}
+        of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
+        if len(folders) == 1:
+            return numbers[:1]
+        of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
+        return numbers[np.unique(of_unit, return_index=True)[1]]
+
+    def _suffixes(self, units: Units) -> set[str]:
+        """Return the endings of the names of the files that have units."""
+        wanted = np.zeros(len(self.listing), bool)
+        wanted[units.file] = True
+        found: set[str] = set()
+        first = 0
+        for batch in self.listing.table.select(["path", "root"]).to_batches(max_chunksize=ROWS):
+            here = np.flatnonzero(wanted[first : first + batch.num_rows])
+            found.update(map(self._ending, batch.take(pa.array(here)).to_pylist()))
+            first += batch.num_rows
+        return found
+
+    def encodings(self) -> dict[str, tuple[int, str]]:
+        """Return the encodings that were detected while units were found: in how many files, and the path of the first.
+
+        Those of most files come first. Where every file is one record, some are read.
+        """
+        noted = self._encodings_of_whole_files() if self.listing.whole else self._encodings
+        names = sorted(noted, key=lambda name: (-noted[name].files, noted[name].first))
+        paths = self.listing.paths_at(np.array([noted[name].first for name in names], np.int64))
+        return {name: (noted[name].files, path) for name, path in zip(names, paths, strict=True)}
+
+    def _encodings_of_whole_files(self) -> dict[str, _Encoding]:
+        from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
+
+        found: dict[str, _Encoding] = {}
+        chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
+        for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
+            with contextlib.suppress(OSError, Rejection):
+                found.setdefault(detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)).files += 1
+        return found
+
+    def _note_only_column(self, file: int, name: str | None) -> None:
+        """Keep the column of the first file that has one column, which may be several."""
+        if name and any(mark in name for mark in DELIMITERS) and file < min(self._separable, default=file + 1):
+            self._separable.clear()
+            self._separable[file] = name
+
+    def only_column(self) -> tuple[str, str]:
+        """Return the path of the first CSV file with one column whose name has a mark that may separate several, and that name.
+
+        "" twice if there is no such file among those that types were found in.
+        """
+        for file, name in self._separable.items():
+            return self.listing.paths_at(np.array([file]))[0], name
+        return "", ""
+
+    def given_header(self) -> list[str]:
+        """Return the first row of the first file if it looks like a header though the names of the columns are given.
+
+        Nothing for files other than plain CSV files in UTF-8.
+        """
+        if not self.reading.columns or self.reading.encoding != "utf-8":
+            return []
+        suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
+        if suffix not in DELIMITED_SUFFIXES:
+            return []
+        from shardctl.sources.formats.csv import looks_like_header
+
+        (opened,) = self.opened(np.array([0]))
+        with contextlib.suppress(OSError, Rejection):
+            delimiter = self.reading.delimiter or ("\t" if suffix == ".tsv" else ",")
+            return looks_like_header(begin_of(opened, _LOOKED_AT), delimiter)
+        return []
+
+    def largest_stream(self) -> tuple[str, int]:
+        """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""
+        sizes = self.listing.table["size"].to_numpy()
+        if self.listing.whole or not len(sizes):
+            return "", 0
+        row = int(np.argmax(sizes))
+        path = self.listing.paths_at(np.array([row]))[0]
+        return (path, int(sizes[row])) if suffix_of(path.rpartition("/")[2]).endswith(_COMPRESSED) else ("", 0)
+
+    def first_fields(self, units: Units) -> list[str]:
+        """Return the names of the fields of the first unit that can be read; none if there is no such unit."""
+        types = self.types_of(units, units.readable()[:1])
+        return [] if types is None else types.found().names
+
+    def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
+        """Return the types of some units, given by their numbers, or of the first `most` records of each.
+
+        None if none of them can be read: `untyped` says why.
+        """
+        # The order of fields is that of the first records, then by name: the same whatever else is looked at.
+        numbers = np.concatenate([numbers[:1], numbers])
+        records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
+        records[:1] = np.minimum(records[:1], FIRST_RECORDS)
+        stretches = _Stretches(units.file[numbers], units.offset[numbers], units.size[numbers], units.first[numbers], records)
+        types: Types | None = None
+        leftmost = 0
+
+        def take(start: int, _: Survey, found: Found) -> None:
+            nonlocal types, leftmost
+            for number, answer in enumerate(found, start):
+                if "fault" in answer and not self.untyped:
+                    self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
+                elif "types" in answer:
+                    these = Types.from_json(answer["types"])
+                    self._note_only_column(int(stretches.file[number]), these.only_column())
+                    if types is None or number < leftmost:  # types are joined in any order, but for the first of all
+                        types, leftmost = these if types is None else these.join(types), number
+                    else:
+                        types = types.join(these)
+
+        self._look_at(stretches, take)
+        return types
+
+    def _ending(self, row: dict[str, Any]) -> str:
+        """Return the ending that tells the format of a file of the listing."""
+        return ending_of(row["path"], self.listing.opened(row))
+
+    def _format(self, suffix: str) -> Format:
+        return find_format(suffix, self.reading, self.shuffled)
+
+    @cached_property
+    def _batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
+        """The listing's paths in batches, and the first row of each."""
+        batches = self.listing.table.select(["path", "root", "mtime_ns"]).to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
+
+    def stretches(self, units: Units, numbers: Numbers) -> list[Stretch]:
+        """Return units as work on their files, given by their numbers in increasing order."""
+        files, places = np.unique(units.file[numbers], return_inverse=True)
+        rows = list(self._rows(files))
+        columns = (units.offset, units.size, units.first, units.records)
+        made = []
+        for place, *cells in zip(places.tolist(), *(column[numbers].tolist() for column in columns), strict=True):
+            offset, size, first, records = cells
+            opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
+            made.append(Stretch(opened, ending, offset, size, (offset, size, 0, first, records), rows[place]["mtime_ns"]))
+        return made
+
+    def opened(self, files: Numbers) -> list[str]:
+        """Return the paths by which files are opened, given by their places in the listing, in increasing order."""
+        return [self.listing.opened(row) for row in self._rows(files)]
+
+    def paths(self, files: Numbers) -> list[str]:
+        """Return the paths of files below their sources, given by their places in the listing, in increasing order."""
+        return [row["path"] for row in self._rows(files)]
+
+    def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
+        """Yield rows of the listing. Batch by batch: a take from the whole table would first copy it together."""
+        starts, batches = self._batches
+        of = np.searchsorted(starts, files, side="right") - 1
+        for number in sorted(set(of.tolist())):
+            yield from batches[number].take(pa.array(files[of == number] - starts[number])).to_pylist()
+
+    def _look_at(self, stretches: _Stretches, take: Callable[[int, Survey, Found], None]) -> None:
+        """Have stretches looked at. `take` gets the number of a survey's first stretch, the survey and what was found."""
+        starts = group(stretches.size, STRETCHES, PIECE_BYTES)
+        begun: dict[int, Survey] = {}
+
+        def survey(number: int) -> Survey:
+            rows = range(*starts[number : number + 2].tolist())
+            begun[number] = Survey(
+                tuple(
+                    self._stretch(file, *stretches.range(row), stretches.unit(row))
+                    for row, file in zip(rows, self._rows(stretches.file[rows.start : rows.stop]), strict=True)
+                ),
+                self.reading,
+                self.shuffled,
+            )
+            return begun[number]
+
+        def on_found(number: int, found: Found) -> None:
+            take(int(starts[number]), begun.pop(number), found)
+
+        self.engine.survey(LazySequence(len(starts) - 1, survey), on_found)
+
+    def _stretch(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> Stretch:
+        path = self.listing.opened(file)
+        return Stretch(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
+
+    def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
+        """Return the units of one file; None if it must be scanned as one piece."""
+        fault = next((answer["fault"] for answer in answers if "fault" in answer), None)
+        if fault is not None:
+            return [Cut(0, size, 1, Rejection(*fault))]
+        try:
+            return self._format(suffix).join([answer["scan"] for answer in answers], size)
+        except Rejection as rejection:
+            return [Cut(0, size, 1, rejection)]

@@ -1,0 +1,112 @@
+"""What exactly differs between a conversion and the dataset that is at its destination: `convert --explain`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.convert.update.compatibility import FOLLOWED
+from shardctl.build.convert.update.match import rows_before
+from shardctl.build.plan.fingerprint import VERSIONS, version_changes
+from shardctl.build.plan.listing import Listing
+from shardctl.errors import DatasetError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLANNED
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import Seen
+from shardctl.transforms.recipe import user_functions
+
+EXAMPLES = 3
+"""Inputs that are named of those that came, went or changed."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs: in which part of the fingerprint, what it is called, how it was, and how it is now."""
+
+    part: str
+    name: str
+    before: Any
+    now: Any
+
+
+@dataclass(frozen=True)
+class Files:
+    """How many files came, went or changed, and some of them."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to date.
+
+    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to date), or `anew` (only
+    --overwrite makes it). Changed files are known by their size and time of change.
+    """
+
+    verdict: str
+    parts: tuple[str, ...]
+    differences: tuple[Difference, ...] = ()
+    added: Files = field(default_factory=Files)
+    removed: Files = field(default_factory=Files)
+    changed: Files = field(default_factory=Files)
+
+
+def explain(
+    root: Path, parts: dict[str, str], recipe: dict[str, Any], settings: dict[str, Any], listing: Listing
+) -> Explanation:
+    """Compare a conversion with the dataset at `root`. Raises DatasetError if there is none."""
+    manifest = Manifest.load(root)
+    before = manifest.fingerprint_parts
+    differ = tuple(name for name in parts if before.get(name) != parts[name])
+    before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
+    found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", before_now, settings)]
+    if "code" in differ:
+        own = " or ".join(user_functions(recipe)) or "no function of your own"
+        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
+    if VERSIONS in differ:
+        found.append(Difference(VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None))
+    if "labels" in differ:
+        found.append(Difference("labels", "labels files or annotations", "other content", "this content"))
+    verdict = "up-to-date" if set(differ) <= {VERSIONS} else "update" if set(differ) <= set(FOLLOWED) else "anew"
+    files = _files(root, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
+    return Explanation(verdict, differ, tuple(found), *files)
+
+
+def _between(part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return the settings that differ. The steps of a recipe are compared one by one."""
+    found = []
+    for name in dict.fromkeys([*before, *now]):
+        one, other = before.get(name), now.get(name)
+        if name == "transform" and isinstance(one, list) and isinstance(other, list):
+            for place in range(max(len(one), len(other))):
+                steps = [steps[place] if place < len(steps) else None for steps in (one, other)]
+                if steps[0] != steps[1]:
+                    found.append(Difference(part, f"step {place + 1}", *steps))
+        elif one != other:
+            found.append(Difference(part, name, one, other))
+    return found
+
+
+def _files(root: Path, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
+    """Return the files that came, went, and changed."""
+    table = open_checked_table(root / FILES)
+    rows = rows_before(table, listing)
+    known = np.flatnonzero(rows >= 0)
+    same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
+    with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+        same &= Seen(root, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
+    gone = np.ones(table.num_rows, bool)
+    gone[rows[known]] = False
+    of = ((listing.table, np.flatnonzero(rows < 0)), (table, np.flatnonzero(gone)), (listing.table, known[~same]))
+    added, removed, changed = (
+        Files(len(found), tuple(paths["path"].take(pa.array(found[:EXAMPLES])).to_pylist())) for paths, found in of
+    )
+    return added, removed, changed

@@ -1,0 +1,131 @@
+"""The end of a conversion, once all shards are built: the dataset's tables, its manifest, and its place."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.commit.staging import clear_partial_files
+from shardctl.build.convert.filled_shards import Filled, without_empty
+from shardctl.build.convert.table_writer import Commit, Committed
+from shardctl.build.convert.targets.base import Destination
+from shardctl.build.convert.update.known_records import still_pruned
+from shardctl.build.convert.update.outcomes import Outcomes
+from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.update_plan import Changes
+from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLANNED, SHARDS
+from shardctl.format.tables import ShardTable
+from shardctl.images.codecs import backend
+from shardctl.transforms.recipe import Recipe
+from shardctl.version import __version__
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What the manifest says of a conversion beside what its job knows.
+
+    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of generations that are kept
+    before this one, `appends` says that an update only adds inputs. `environment` are the versions of the libraries on which
+    values may depend. `seconds` is the time that all of it took, None if that is not known.
+    """
+
+    settings: dict[str, Any]
+    sources: tuple[str, ...]
+    keep: int
+    appends: bool
+    environment: dict[str, str]
+    seconds: float | None = None
+
+
+def write_dataset(job: Job, closing: Closing, before: Before | None, place: Destination) -> Manifest:
+    """Complete the new dataset in the folder of a job whose shards are all built.
+
+    `before` is the dataset that it brings up to date, `place` where it is.
+    Raises TooManyRejectsError if not one input was converted, InputError if there was none.
+    """
+    clear_partial_files(job)
+    place.bring_done(job, np.ones(job.shards, bool))
+    place.bring_rejects(job)
+    outcomes = Outcomes(job, before)
+    place.keep(outcomes)
+    changes = changes_of(job)
+    shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
+    if isinstance(shards, Filled):
+        closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
+    pruned = still_pruned(job, before) if before is not None else ()
+    given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
+    commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
+    return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, place.base(job)))
+
+
+def leave_out_others(job: Job, place: Destination) -> None:
+    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
+
+    To be done before that takes its place, and not before it is complete: until then whoever goes on needs all of them.
+    """
+    there = ShardTable(job.folder / NEW_FOLDER / SHARDS).names
+    if len(there) < job.shards:
+        place.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
+
+
+def changes_of(job: Job) -> Changes | None:
+    """Return what a job changes in the dataset that is there; None if there is none."""
+    return None if job.changes is None else Changes(**job.changes)
+
+
+def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committed, base: str) -> Manifest:
+    made = Manifest(
+        kind=job.recipe.kind,
+        samples=facts.samples,
+        shards=job.shards,
+        bytes=facts.bytes,
+        inputs=facts.inputs,
+        rejected=facts.rejected,
+        splits=facts.splits,
+        schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
+        fields=facts.fields,
+        recipe=job.recipe.settings(),
+        settings=closing.settings,
+        fingerprint=fingerprint(job.parts),
+        fingerprint_parts=job.parts,
+        sources=closing.sources,
+        files=facts.files,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        shardctl_version=__version__,
+        seconds=closing.seconds,
+        class_counts=facts.class_counts,
+        objects=facts.objects,
+        jpeg=facts.jpeg,
+        steps=facts.steps,
+        update=facts.update,
+        environment=closing.environment,
+        records=job.records_read,
+        keep=closing.keep,
+        base=base,
+    )
+    if before is None:
+        return made.with_generation(None, "convert", len(job.files), 0, 0)
+    changes = changes_of(job)
+    numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
+    return made.with_generation(before.manifest, "append" if closing.appends else "update", *numbers)
+
+
+def environment_of(recipe: Recipe) -> dict[str, str]:
+    """Return the versions of the libraries that make the dataset and on which its values may depend."""
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
+    if recipe.kind == "image":
+        versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
+    if recipe.uses_opencv:
+        from shardctl.images.codecs import opencv  # an extra
+
+        versions["opencv"] = opencv.VERSION
+    of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
+    return {**versions, **{name: version for name, _, version in of_steps}}

@@ -1,0 +1,274 @@
+"""Rejected inputs: whether there are too many of them, and copies of them for inspection."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.build.convert.conversion_plan import is_failing
+from shardctl.build.convert.options import reject_limit
+from shardctl.build.convert.result import count_rejects
+from shardctl.build.plan.listing import Listing
+from shardctl.build.shards.probe import Probe
+from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
+from shardctl.format.lazy_folder.files import copy_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLAN, REJECTS
+from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
+from shardctl.sources.encoding_guess import Guess, guess_encodings
+from shardctl.sources.formats.encodings import SAMPLE_BYTES
+from shardctl.sources.formats.streams import compression_of, decompressed
+from shardctl.sources.kinds.text import LINES
+from shardctl.sources.remote.remote_files import begin_of, local, local_path
+from shardctl.sources.walk import suffix_of
+from shardctl.system.files import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
+from shardctl.system.text import counted, printable
+
+COPIES = ".shardctl-copies"
+"""The file, in the folder of the copies, that tells which ones were made here. No walk over sources finds a hidden file."""
+
+OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-mark"))
+"""Errors of texts that may be in another encoding."""
+
+
+def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) -> None:
+    """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of the inputs) allows."""
+    if manifest.rejected > reject_limit(most, manifest.inputs):
+        rejects = count_rejects(manifest.rejected, manifest.inputs)
+        raise TooManyRejectsError(
+            f"{printable(str(root))}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
+            " the reasons"
+        )
+
+
+def refuse_failing(probe: Probe, listing: Listing) -> None:
+    """Raise TooManyRejectsError if more than half of the inputs that were tried beforehand cannot be converted."""
+    if not is_failing(probe):
+        return
+    failed = failures(probe.reasons)
+    count = sum(failed.values())
+    reason = next(iter(failed))
+    example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
+    of_all = f"the {counted(probe.records, 'input')} that were tried" if probe.records > 1 else "1 input that was tried"
+    most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
+    encoding = _advice_on_encoding(example, listing)
+    why = example.message.partition(";")[0] if encoding else example.message
+    others = "To convert what is left anyway" if count < probe.records else "To convert others, if there are any that can be"
+    raise TooManyRejectsError(
+        f"{count:,} of {of_all} cannot be converted, and nothing was written.{most} For instance {printable(example.key)}:"
+        f" {printable(why)}.{encoding} {others}: --max-rejects 100%"
+    )
+
+
+def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
+    """Say which encoding the file of a rejected text seems to be in, "" if that is not why it is rejected."""
+    if not may_be_encoding(reject, listing):
+        return ""
+    found = likely_encodings(reject, listing)
+    if len(found) == 1:
+        (one,) = found
+        return f" The file looks like {one.known}: add --encoding {one.name}. A line reads then: {one.line}."
+    if found:
+        choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
+        return f" Its encoding is not certain; add the one with which a line reads right: {choices}."
+    return "" if reject.error == "not-json" else " Give its encoding with --encoding (detect tries to find it)."
+
+
+def may_be_encoding(reject: Reject, listing: Listing) -> bool:
+    """Return whether a text may be rejected because its file is in another encoding."""
+    return reject.error in OF_TEXT and listing.kind.name != "image"
+
+
+def likely_encodings(reject: Reject, listing: Listing) -> list[Guess]:
+    """Return the encodings that the file of a reject is likely in: one where that is certain enough, else a few to choose from.
+
+    Empty where nothing is likely, or the file cannot be read any more.
+    """
+    place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
+    with contextlib.suppress(OSError, Rejection, SourceGoneError):
+        opened = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        return guess_encodings(_beginning(opened))
+    return []
+
+
+def _beginning(path: str) -> bytes:
+    """Return the first bytes of a text, decompressed. Raises OSError, Rejection, SourceGoneError."""
+    start = begin_of(path, SAMPLE_BYTES)
+    way = compression_of(start)
+    if way is None:
+        return start
+    with open(local(path), "rb") as file:
+        return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
+
+
+def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
+    """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how many there are.
+
+    A file that is one record is copied whole; of a file of lines its rejected ones are put together in a file of the same
+    name; of other files of many records all is copied. What cannot be read is left out. rejects.jsonl goes along. Raises
+    StorageError if `folder` cannot be written, or has a file that would be replaced and is no copy from before.
+    """
+    copied = 0
+    with naming_the_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        copies = _Copies(folder)
+        copies.claim(folder / REJECTS, sha256_of(dataset / REJECTS), dataset / REJECTS)
+        begun: set[Path] = set()
+        rejects = _RejectedRecords(dataset / REJECTS)
+        with _joining(copies) as joined:
+            for row in _rejected_units(dataset):
+                source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
+                records = rejects.of_unit(row)
+                if ".." in Path(row["path"]).parts:
+                    continue
+                make_folder(place.parent, folder)  # a link may lead back to the sources
+                with contextlib.suppress(_UnreadableError):
+                    if suffix_of(place.name) in LINES and row["first"]:
+                        _append(source, row, records, place, joined)
+                    elif place not in begun:
+                        _copy(source, place, copies)
+                    begun.add(place)
+                    copied += row["rejected"]
+        copy_file(dataset / REJECTS, folder / REJECTS)
+    return copied
+
+
+class _Copies:
+    """The folder of the copies. A file in COPIES has the SHA-256 of each, so that the same command may replace them again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._marks = folder, folder / COPIES
+        self._known = set(_read_marks(self._marks))
+
+    def claim(self, place: Path, sha256: str, source: Path) -> None:
+        """Note that a copy of `source` with this SHA-256 takes a place.
+
+        Raises StorageError if something is there that is neither the same, nor a copy from before, nor another name of
+        `source`: it may be a person's only copy.
+        """
+        name = place.relative_to(self._folder).as_posix()
+        if os.path.lexists(place) and not _is_other_name(place, source):
+            there = sha256_of(place)
+            if there != sha256 and (name, there) not in self._known:
+                raise StorageError(
+                    f"{printable(str(place))}: no copy that --copy-rejects has made, or it was changed since, and a copy is to"
+                    " go there; move it away, or give another folder"
+                )
+        if (name, sha256) not in self._known:
+            self._known.add((name, sha256))
+            with naming_the_path(self._marks), open(self._marks, "a", opener=_ours) as marks:
+                marks.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
+
+
+def _is_other_name(place: Path, source: Path) -> bool:
+    """Return whether this is a hard link to a file, which stays under its own name."""
+    with contextlib.suppress(OSError):
+        return place.samefile(source) and place.resolve() != source.resolve() and place.lstat().st_nlink > 1
+    return False
+
+
+def _ours(path: str, flags: int) -> int:
+    """Open a file that is no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and SHA-256 of the copies of earlier calls. A line that is none is of a call that was killed."""
+    if not os.path.lexists(path):
+        return
+    refuse_link(path)
+    with open(path, "rb", opener=ordinary) as file:
+        for line in file:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                yield record["path"], record["sha256"]
+
+
+@contextlib.contextmanager
+def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, Path]]]:
+    """Yield a dict to which files of lines are added, each with its input, by their places, which they take in the end."""
+    joined: dict[Path, tuple[Path, Path]] = {}
+    try:
+        yield joined
+        for place, (partial, source) in joined.items():
+            copies.claim(place, sha256_of(partial), source)
+            partial.replace(place)
+    except BaseException:
+        for partial, _ in joined.values():
+            with contextlib.suppress(OSError):  # the fault above is the one to tell of
+                partial.unlink(missing_ok=True)
+        raise
+
+
+class _RejectedRecords:
+    """The numbers of the rejected records of each unit, asked for in the order of the plan."""
+
+    def __init__(self, path: Path) -> None:
+        self._rejects = read_rejects(path)
+
+    def of_unit(self, row: dict[str, Any]) -> set[int]:
+        """Return the numbers of as many rejects as a unit has."""
+        records: set[int] = set()
+        left = row["rejected"]
+        while left > 0 and (reject := next(self._rejects, None)):
+            number = reject.key.rpartition("#")[2] if row["first"] else "0"
+            first = int(number) if number.isdecimal() else 0
+            records.update(range(first, first + reject.records))
+            left -= reject.records
+        return records
+
+
+def _rejected_units(dataset: Path) -> Iterator[dict[str, Any]]:
+    """Yield the units that have rejected records, with the path and the root of their files."""
+    import pyarrow.compute as pc  # 40 ms that only this needs
+
+    files = open_table(dataset / FILES).select(["path", "root"])
+    for batch in open_table(dataset / PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
+        for row in batch.filter(pc.greater(batch.column("rejected"), 0)).to_pylist():
+            yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
+
+
+class _UnreadableError(Exception):
+    """An input cannot be read, which is no fault of the folder that its copy goes to."""
+
+
+def _copy(source: Path, place: Path, copies: _Copies) -> None:
+    """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
+    with replacing(place) as sink:
+        for data in _chunks(source, 0, None):
+            sink.write(data)
+        sink.sync()
+        copies.claim(place, sink.sha256, source)
+
+
+def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, joined: dict[Path, tuple[Path, Path]]) -> None:
+    """Add the rejected lines of a unit to the file that takes `place`."""
+    lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
+    if place not in joined:
+        joined[place] = place.with_name(f"{place.name}.{secrets.token_hex(4)}{PARTIAL}"), source
+    with open(joined[place][0], "ab") as out:
+        for number, line in enumerate(lines, row["first"] - row["skip"]):
+            if number in records:
+                out.write(line + b"\n")
+
+
+def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:
+    """Yield the bytes of a file, or of a part of it."""
+    try:
+        source = local_path(source)
+        if not source.is_file():  # to open a pipe would wait for a writer
+            raise FileNotFoundError
+        with open(source, "rb", buffering=0) as file:
+            file.seek(offset)
+            while data := file.read(READ_CHUNK if size is None else min(size, READ_CHUNK)):
+                yield data
+                size = None if size is None else size - len(data)
+    except (OSError, Rejection) as error:
+        raise _UnreadableError from error

@@ -1,0 +1,91 @@
+"""What a conversion is asked to do: its arguments, checked. Nothing of the sources is read, and they need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardctl.build.convert.options import Options, check_destination, check_place_on_store, check_quarantine, source_path
+from shardctl.build.plan.labels import PlanSettings
+from shardctl.build.plan.listing import LabelRule
+from shardctl.build.plan.splits import SplitRule
+from shardctl.errors import UsageError
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.reading import load_recipe
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a conversion. `settings` are those of its recipe, which may leave to the sources what they hold.
+
+    `target` is the folder of the dataset, or the one that stands for it where that is on an object store.
+    """
+
+    roots: tuple[Path, ...]
+    target: Path
+    settings: Mapping[str, Any]
+    options: Options
+    split: SplitRule
+
+    @classmethod
+    def of(
+        cls,
+        src: str | Path | Sequence[str | Path],
+        dst: str | Path,
+        recipe: dict[str, Any] | str | Path | None,
+        options: Mapping[str, Any],
+    ) -> Asked:
+        """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        unknown = [name for name in options if name not in {field.name for field in fields(Options)}]
+        if unknown:
+            raise UsageError(f"there is no option {unknown[0]!r} of a conversion; settings of the recipe go into recipe=")
+        several = [src] if isinstance(src, str | Path) else src
+        if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
+            raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
+        if not isinstance(dst, str | Path) or not str(dst):
+            raise UsageError(f"the destination is a path; it is {dst!r}")
+        if recipe is not None and not isinstance(recipe, dict | str | Path):
+            raise UsageError(f"the recipe is a dict, or the path of a recipe file; it is {recipe!r}")
+        chosen = Options(**options)
+        chosen.check()
+        split = SplitRule.parse(chosen.split)
+        settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        roots = [source_path(source) for source in several]
+        if not roots:
+            raise UsageError("no source was given")
+        if is_url(dst):
+            check_place_on_store(str(dst), roots, chosen)
+        target = Path() if is_url(dst) else check_destination(Path(dst), roots)
+        if chosen.copy_rejects is not None:
+            if is_url(chosen.copy_rejects):
+                raise UsageError(
+                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
+                )
+            check_quarantine(Path(chosen.copy_rejects), target, roots)
+        return cls(tuple(roots), target, settings, chosen, split)
+
+    def changed(self, **options: Any) -> Asked:
+        """Return the same with other options."""
+        return replace(self, options=replace(self.options, **options))
+
+    @cached_property
+    def labels(self) -> LabelRule:
+        """Where labels come from. Raises UsageError."""
+        options = self.options
+        annotations = AnnotationRule(options.boxes, options.annotation_frame, options.task)
+        return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
+
+    def planning(self, recipe: Recipe) -> PlanSettings:
+        """Return the settings of the plan."""
+        return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
+
+    def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
+        """Return what the manifest records as settings."""
+        sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
+        return {**self.planning(recipe).record(), **sizes}

@@ -1,0 +1,245 @@
+"""The result of a conversion, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from shardctl.build.convert.columns import renamed, unmoved_members
+from shardctl.build.convert.estimate import Estimate
+from shardctl.build.convert.explain import Explanation
+from shardctl.build.convert.update.update_plan import Changes
+from shardctl.build.plan.listing import Listing
+from shardctl.build.shards.job import records_read
+from shardctl.format.jpeg_record import jpeg_costs
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import REJECTS
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.step_counts import Counts
+from shardctl.format.stored import StoredDataset
+from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
+from shardctl.images.object_geometry import KEPT_SHARE
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.boxes import place_columns, without_texts
+from shardctl.sources.image_columns import MAIN, marked_columns
+from shardctl.sources.label_table import hash_names, some
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
+
+NO_KEYS = np.zeros(0, np.uint64)
+
+SOME_FAILURES = 0.05
+"""Share of inputs that could not be converted above which there is a warning."""
+
+MANY_REJECTS = 0.5
+"""The same of all rejected inputs, those too that filters left out."""
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """A part of a conversion that is built: which one, how many shards of the whole are done, and how many there are."""
+
+    name: str
+    shards_done: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class ConvertResult:
+    """The result of a conversion.
+
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part: its numbers are those of its own
+    shards, and `part` says which it is).
+
+    `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
+    made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
+    each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
+    `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
+    `jpeg` counts JPEG images whose original bytes are kept, and those that take longer to decode; None where none are kept.
+    `steps` counts what became of the records in each step of text and tables; None where there are no such steps. `changes`
+    say how a dataset was brought up to date, None where it was made anew. `explanation` is that of `explain`.
+    """
+
+    status: str
+    samples: int
+    shards: int
+    bytes: int
+    rejected: int
+    seconds: float
+    samples_per_s: float
+    fingerprint: str
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
+    estimate: Estimate | None = None
+    copied: int = 0
+    notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    jpeg: dict[str, int] | None = None
+    steps: list[Counts] | None = None
+    changes: Changes | None = None
+    explanation: Explanation | None = None
+    part: PartDone | None = None
+
+
+def result_of(
+    root: Path,
+    status: str,
+    seconds: float,
+    notices: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
+    labelled: bool = False,
+) -> ConvertResult:
+    """Return the result of a conversion whose dataset is in place. `labelled` says that its records have their labels."""
+    manifest = Manifest.load(root)
+    reasons, examples = count_reasons(read_rejects(root / REJECTS))
+    return ConvertResult(
+        status=status,
+        samples=manifest.samples,
+        shards=manifest.shards,
+        bytes=manifest.bytes,
+        rejected=manifest.rejected,
+        seconds=seconds,
+        samples_per_s=0.0,
+        fingerprint=manifest.fingerprint,
+        reasons=reasons,
+        examples=examples,
+        notices=(
+            *notices,
+            *missing_labels(manifest, labelled),
+            *cut_objects(manifest),
+            *costly_jpegs(manifest),
+        ),
+        warnings=(
+            *warnings_of(manifest, reasons, examples),
+            *empty_splits(manifest),
+            *repeated_keys(root, manifest),
+            *warnings,
+        ),
+        jpeg=manifest.jpeg,
+        steps=manifest.steps,
+    )
+
+
+def has_own_labels(listing: Listing) -> bool:
+    """Return whether the records of the inputs may have labels in themselves."""
+    return not listing.whole and listing.side is None
+
+
+def missing_labels(manifest: Manifest, labelled: bool) -> tuple[str, ...]:
+    """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
+    if manifest.class_counts is None or not labelled:
+        return ()
+    missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
+    return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
+
+
+def cut_objects(manifest: Manifest) -> tuple[str, ...]:
+    """Say how many objects the recipe has cut off, and the rule for boxes has dropped."""
+    if not manifest.objects or not manifest.objects["cut_off"]:
+        return ()
+    total = manifest.objects["kept"] + manifest.objects["cut_off"]
+    rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
+    if (boxes := manifest.settings.get("boxes")) is not None:
+        rule = f"{rule}, boxes: {boxes}"
+    return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off ({rule})",)
+
+
+def costly_jpegs(manifest: Manifest) -> tuple[str, ...]:
+    """Say how many images that are kept as they are take longer to decode than they need."""
+    return jpeg_costs(manifest.jpeg, manifest.samples)
+
+
+def has_some_rejects(manifest: Manifest) -> bool:
+    """Return whether a dataset has so many rejects that `warnings_of_rejects` reads them."""
+    return manifest.rejected > manifest.inputs * SOME_FAILURES
+
+
+def warnings_of_rejects(root: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
+    if not has_some_rejects(manifest):
+        return ()
+    return warnings_of(manifest, *count_reasons(read_rejects(root / REJECTS)))
+
+
+def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]) -> tuple[str, ...]:
+    """Return what should be checked before this dataset is used: whether many inputs are missing from it, and why."""
+    failed = failures(reasons)
+    count = sum(failed.values())
+    if count > manifest.inputs * SOME_FAILURES:
+        what = f"{count:,} of {counted(manifest.inputs, 'input')} ({count / manifest.inputs:.1%}) could not be converted"
+        reason = next(iter(failed))
+    elif manifest.rejected > manifest.inputs * MANY_REJECTS:
+        what, reason = f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half", next(iter(reasons))
+    else:
+        return ()
+    example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
+    return (
+        f"{what}. Most frequent ({reasons[reason]:,}): {reason}, for instance {printable(example.key)}:"
+        f" {printable(example.message)}. {REJECTS} of the dataset lists all of them; --max-rejects 5% makes this an error",
+    )
+
+
+def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
+    """Say which fields of a dataset an older version has not moved with the images: a conversion refuses or moves them now."""
+    fields = records_read(manifest.records).get("fields")
+    if not recipe.moving or fields is None:
+        return ()
+    columns, kept = renamed(fields, recipe.renames), dict(manifest.schema)
+    moved = {name for name, facts in manifest.fields.items() if facts["role"] in (Mask.name, Objects.name)} | set(
+        recipe.unmoved
+    )
+    moved |= {recipe.renames.get(name, name) for name in marked_columns(fields, MAIN)}
+    has_table = has_objects(columns) and OBJECTS not in moved
+    left = unmoved_members(columns.field(OBJECTS).type) if has_table and OBJECTS in kept else []
+    moved |= {OBJECTS} if has_table else set()
+    named = without_texts(f for f in columns if f.name in kept and f.name not in moved)  # the values of texts are not known
+    names = [*place_columns(named), *left]
+    if not names:
+        return ()
+    they = "was not moved with the images" if len(names) == 1 else "were not moved with the images"
+    return (f"{some(names)} {they} by the version of shardctl that made this dataset; --overwrite converts it again",)
+
+
+def empty_splits(manifest: Manifest) -> tuple[str, ...]:
+    """Say which splits have no samples: a loader of one has nothing to give."""
+    empty = [split.name for split in manifest.splits if not split.samples]
+    if not empty or len(empty) == len(manifest.splits):
+        return ()
+    return (f"no sample is in the split {some(empty)}",)
+
+
+def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory.
+
+    Nothing is said of a dataset on an object store: all of it would have to be read again.
+    """
+    if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
+        return ()
+    stored = StoredDataset(root)
+    hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])
+    ordered = np.sort(hashes)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(again):
+        return ()
+    key = _key_number(stored, int(np.flatnonzero(hashes == again[0])[0]))
+    are = "1 sample has the key" if len(again) == 1 else f"{len(again):,} samples have the key"
+    shown = printable(key) or '"" (an empty text)'
+    return (f"{are} of another one, for instance {shown}; --key-field is to name a field with different values",)
+
+
+def _key_number(stored: StoredDataset, number: int) -> str:
+    """Return the key of a sample, by its number in the dataset."""
+    left = number
+    for _, _, keys in stored.blocks_of_keys():
+        if left < len(keys):
+            return str(keys[left].as_py())
+        left -= len(keys)
+    raise IndexError(f"no sample {number}")
+
+
+def count_rejects(rejected: int, inputs: int) -> str:
+    """Say how many inputs were rejected."""
+    return f"{counted(rejected, 'input')} of {inputs:,} rejected"

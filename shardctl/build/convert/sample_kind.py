@@ -1,0 +1,112 @@
+"""What the sources hold: the kind of the samples, and whether images are in tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shardctl.build.plan.listing import detect_kind, first_file
+from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.scan import Stretch, Survey
+from shardctl.format.roles import Mask
+from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.export_description import described, may_be_of_export
+from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.formats import CONTAINERS, NUMBERED, PACKAGED, Reading
+from shardctl.sources.formats.export_reader import RESTORED, name_in_records
+from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.types import Types
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+
+TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *PACKAGED, *NUMBERED, *CONTAINERS))
+"""Endings of tables whose columns may be images as bytes. In others bytes are text."""
+
+_UNDECLARED = frozenset((*PACKAGED, *CONTAINERS))
+"""Endings of those that do not say the types of their columns."""
+
+LOOKED_AT = 64
+"""Records of the first table that are looked at where it does not say the types of its columns."""
+
+
+def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
+    """Write into the settings of a recipe what the sources decide, and return notices. Raises InputError, UsageError.
+
+    That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
+    where no file is an image, or where a field of them is named. Options that only tables have choose tables.
+    """
+    if settings.get("kind") in FORMAT_NAMES:
+        settings |= {"kind": "auto", "format": settings["kind"]}
+    notices = _settle_export(settings, roots)
+    reading = Recipe.reading_of(settings)
+    field = settings.get("image_field")
+    if settings.get("kind") in (None, "auto"):
+        settings["kind"] = _kind_of(roots, reading, field)
+        chosen = Recipe.image_source(settings)
+        wants_table = settings["kind"] == "table" and field is None
+        column = chosen or _image_column(roots, reading, engine) if wants_table else None
+        if column is not None:
+            settings |= {"kind": "image", "image_field": column}
+        if column is not None and chosen is None:
+            notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
+    elif settings["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+        settings["image_field"] = Recipe.image_source(settings) or AUTO
+    return notices
+
+
+def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
+    """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
+    if not any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in roots):
+        return []  # to look for a table may take as long as all files
+    file = first_file(roots, KINDS["table"], Recipe.reading_of(settings), (Form.MANY,))
+    export = None if file is None else described(file.opened)
+    if export is None or export.to not in (*RESTORED, "parquet") or settings.get("key_field") or settings.get("fields"):
+        return []
+    if export.to in RESTORED:
+        settings["key_field"] = "key"
+    elif any(field.written != field.name for field in export.fields):
+        settings["fields"] = ",".join(f"{field.name}={field.written}" for field in export.fields)
+    else:
+        settings["key_field"] = export.key
+    if settings.get("kind") in (None, "auto"):
+        roles = export.layout.roles
+        main = None if isinstance(roles.get(roles.main_image or ""), Mask) else roles.main_image  # a mask without its image
+        settings["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
+        if settings["kind"] == "image" and settings.get("image_field") is None:
+            settings["image_field"] = next(name_in_records(f, export) for f in export.fields if f.name == main)
+    return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
+
+
+def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> str:
+    if image_field not in (None, NO_IMAGES):
+        return "image"
+    if reading.format:
+        return "table"
+    of_tables = reading.columns or reading.delimiter
+    if of_tables and first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None:
+        return "table"
+    return detect_kind(roots, KINDS.values(), reading)
+
+
+def _has_only_tables(roots: list[Path], reading: Reading) -> bool:
+    """Return whether there are tables, and no file that may be an image."""
+    if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.UNKNOWN)) is not None:
+        return False
+    return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
+
+
+def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | None:
+    """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
+    file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
+    if file is None or file.fault is not None:
+        return None
+    ending = ending_of(file.path, file.opened)
+    if without_compression(ending) not in TYPED:
+        return None
+    # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
+    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in _UNDECLARED else 0)
+    survey = Survey((Stretch(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
+    answers: list[Any] = []
+    engine.survey([survey], lambda _, found: answers.extend(found))
+    return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None

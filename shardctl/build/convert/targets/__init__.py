@@ -1,0 +1,26 @@
+"""Where a dataset is written: a folder, or a place on an object store."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from shardctl.build.convert.options import check_destination
+from shardctl.build.convert.targets.base import Destination
+from shardctl.build.convert.targets.folder import Folder
+from shardctl.errors import UsageError
+from shardctl.system.stores import is_url
+
+
+def destination(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Destination]:
+    """Return the place of a path or of a URL, for a dataset that is made from these sources.
+
+    Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
+    """
+    if not isinstance(dst, str | Path) or not str(dst):
+        raise UsageError(f"the destination is a path; it is {dst!r}")
+    if is_url(dst):
+        from shardctl.build.convert.targets.store import on_store  # an extra
+
+        return on_store(str(dst))
+    return nullcontext(Folder(check_destination(Path(dst), roots)))

@@ -1,0 +1,135 @@
+"""A dataset in a folder."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.build.commit import generations, publish, staging
+from shardctl.build.convert import missing_shards
+from shardctl.build.convert.execute import Chosen
+from shardctl.build.convert.options import check_writable
+from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.update.outcomes import Outcomes, verify_update
+from shardctl.build.convert.update.previous import Before
+from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.errors import DatasetError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import JOB, STAGING
+from shardctl.system.files import free_bytes, naming_the_path
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import Lease, Waiting
+from shardctl.system.text import printable
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
+
+    target: Path
+
+    @property
+    def _staging(self) -> Path:
+        return self.target / STAGING
+
+    def check_writable(self) -> None:
+        """Raise StorageError if nothing can be written there. Writes nothing."""
+        check_writable(self.target)
+
+    def is_broken_off(self) -> bool:
+        """Look beside the folder, and into the staging folder."""
+        return publish.is_broken_off(self.target) or staging.is_given_up(self._staging)
+
+    def free_bytes(self) -> int | None:
+        """Return the free bytes of the file system."""
+        return free_bytes(self.target)
+
+    def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
+        """Hold the lease, once no part is being built."""
+        self.check_writable()
+        return file_lease.hold(self._staging, waiting)
+
+    def planning(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
+        """Hold the lease."""
+        self.check_writable()
+        return file_lease.hold_beside_parts(self._staging, waiting)
+
+    def building(self, job: Path, part: str) -> AbstractContextManager[Lease]:
+        """Hold the lease of a part."""
+        return file_lease.hold_part(job, part)
+
+    def parts_being_built(self) -> dict[str, str]:
+        """Return who builds which part."""
+        return file_lease.parts_being_built(self._staging)
+
+    def await_parts(self, waiting: Waiting | None) -> None:
+        """Wait until no part is being built."""
+        file_lease.await_parts(self._staging, waiting)
+
+    def prepared(self, job: Job) -> Job:
+        """Return the job: workers write beside the plan."""
+        return job
+
+    def make_room(self, folder: Path) -> None:
+        """Clear the staging folder for a job."""
+        staging.make_room(self._staging, folder)
+
+    def begun(self, job: Job) -> None:
+        """Nothing to do: the job is here."""
+
+    def entrust(self, job: Job, held: Held) -> None:
+        """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
+        if job.url:
+            raise DatasetError(
+                f"{printable(str(job.folder / JOB))}: the job of a dataset on a store ({printable(job.url)}), and this one is"
+                " here; delete the folder that it is in, and run the same command again"
+            )
+
+    def bring_done(self, job: Job, chosen: Chosen) -> None:
+        """Nothing to do: the markers are here."""
+
+    def bring_rejects(self, job: Job) -> None:
+        """Nothing to do: the rejects are here."""
+
+    def bring_dataset(self) -> None:
+        """Nothing to do: the dataset is here."""
+
+    def bring_listed_rejects(self) -> None:
+        """Nothing to do: it is here."""
+
+    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+        """Look at the size of each."""
+        for shard in shards:
+            before.refuse_lost(shard)
+
+    def refuse_lost_files(self, manifest: Manifest) -> None:
+        """Look at the sizes of all."""
+        missing_shards.refuse_lost_files(self.target, manifest)
+
+    def keep(self, outcomes: Outcomes) -> None:
+        """Give the shards a second name."""
+        outcomes.link_kept()
+
+    def leave_out(self, job: Job, shards: list[str]) -> None:
+        """Delete the files."""
+        for name in shards:
+            with naming_the_path(job.folder):
+                (job.folder / NEW_FOLDER / name).unlink(missing_ok=True)
+
+    def base(self, job: Job) -> str:
+        """Return that there is no folder of its own."""
+        return ""
+
+    def publish(self, new: Path, updates: bool) -> None:
+        """Exchange the folders, and keep as many generations of before as the manifest says. Raises DatasetError."""
+        if updates:
+            verify_update(new)
+            if Manifest.load(new).keep:
+                generations.keep(self.target)
+        publish.publish(new, self.target)
+        generations.settle(self.target)
+
+    def discard(self, job: Path) -> None:
+        """Take away the folder of a job."""
+        staging.discard(job)

@@ -1,0 +1,97 @@
+"""Whether a dataset is what a conversion would make, told by names, sizes and times of change, in the time of a bare walk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardctl.build.convert.request import Asked
+from shardctl.build.plan.fingerprint import labels_digest, only_versions_differ, parts_without_sources
+from shardctl.build.plan.listing import wanted_files
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import Seen
+from shardctl.sources.annotations.unused import Unused
+from shardctl.sources.export_description import may_be_of_export
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
+from shardctl.sources.remote.remote_files import is_brought
+from shardctl.sources.sidecars import depends_on_others, inputs_among
+from shardctl.sources.walk import FoundFile, LeftOut, place_of
+from shardctl.transforms.recipe import Recipe
+
+SETTLED = ("format", "image_field", "key_field", "fields")
+"""Settings beside the kind that a conversion may take from its sources."""
+
+
+def recipe_if_same(asked: Asked, manifest: Manifest) -> Recipe | None:
+    """Return the recipe, with what it leaves to the sources as it is recorded; None if it, settings or code are others.
+
+    Versions do not count.
+    """
+    left = (name for name in ("kind", *SETTLED) if asked.settings.get(name) in (None, "auto"))
+    try:
+        recipe = Recipe.from_settings(
+            {**asked.settings, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
+        )
+    except UsageError:  # it does not go with the kind that is recorded
+        return None
+    parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, asked.recorded_settings(recipe))}
+    return recipe if only_versions_differ(manifest.fingerprint_parts, parts) else None
+
+
+def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
+    """Return whether this is certain without a new list of the inputs: all are as they were, and there are no new ones.
+
+    False says nothing: it may depend on what is in a file, or on annotations.
+    """
+    if (
+        any(map(is_brought, asked.roots))
+        or asked.labels.annotations
+        or _takes_more_from_sources(asked.settings, manifest.recipe)
+    ):
+        return False
+    if tuple(place_of(root).name for root in asked.roots) != tuple(Path(source).name for source in manifest.sources):
+        return False
+    recipe = recipe_if_same(asked, manifest)
+    if recipe is None:
+        return False
+    try:
+        seen = Seen(asked.target, manifest.update)
+        files = open_checked_table(asked.target / FILES)
+        if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
+            return False
+        return _labels_if_same(asked, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")
+    except (DatasetError, ChangedError, OSError):
+        return False
+
+
+def _takes_more_from_sources(settings: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Return whether the sources have decided, or may decide, more than the kind of the samples."""
+    return any(settings.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
+
+
+def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
+    """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
+    if any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in asked.roots):
+        raise ChangedError
+    beside: list[FoundFile] = []
+    side_files: list[tuple[Path, str]] = []
+    others = inputs_among(unlisted_files(list(asked.roots), listed, depends_on_others), None, beside)
+    rule, names = asked.labels, [recipe.kind]
+    if asked.settings.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
+        names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
+    for file in others:
+        for name in names:
+            noted = side_files if name == recipe.kind else []
+            given = (KINDS[name], recipe.reading, rule, noted, Counter[str](), LeftOut(), Unused())
+            if next(wanted_files(iter([file]), *given), (Form.NOTHING,))[0] is not Form.NOTHING:
+                raise ChangedError
+    if beside or side_files:  # it is not known where labels files were, from which their names begin
+        raise ChangedError
+    return labels_digest([] if rule.file is None else [sha256_of(rule.file)])

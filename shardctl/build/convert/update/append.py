@@ -1,0 +1,93 @@
+"""Inputs that are added to a dataset, without a look at those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from shardctl.build.convert.update.previous import Before
+from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule
+from shardctl.build.shards.job import Root
+from shardctl.errors import InputError
+from shardctl.sources.kinds import Form
+from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
+from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.text import printable
+
+Place = tuple[int, str]
+"""Where a source lies in the sources of the dataset: the number of one of these, and the path below it, "" for all of it."""
+
+
+class Appending:
+    """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels are in files."""
+
+    def __init__(self, before: Before, given: Sequence[Path], rule: LabelRule) -> None:
+        self._before, self._given = before, given
+        if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
+            raise InputError(
+                "--append cannot tell what labels files and annotations say of inputs that it does not look at; use --update"
+            )
+        recorded = list(before.manifest.sources)
+        self._places: list[Place] = []
+        for root in given:
+            place = place_of(root)
+            found = next((number for number, source in enumerate(recorded) if place.is_relative_to(path_of(source))), None)
+            if found is None:
+                recorded.append(source_of(place))
+                self._places.append((len(recorded) - 1, ""))
+            else:
+                below = place.relative_to(path_of(recorded[found])).as_posix()
+                if any(part.startswith(".") for part in below.split("/")) and below != ".":
+                    raise InputError(
+                        f"{printable(str(root))}: is hidden in {printable(recorded[found])}, so that it is no input"
+                    )
+                self._places.append((found, "" if below == "." else below))
+        self.sources = recorded
+        """The sources of the dataset afterwards: those that it has, and the given ones that are in none of these."""
+
+    @property
+    def roots(self) -> list[Path]:
+        """The sources as paths. Some may be gone: nothing is read of those that were not given."""
+        return list(map(path_of, self.sources))
+
+    @property
+    def bases(self) -> tuple[Root, ...]:
+        """The folders that paths of files are relative to."""
+        return tuple(map(Root.anywhere, map(folder_of, self.sources)))
+
+    def known(self) -> KnownFiles:
+        """Return the files of the dataset, and the walk that finds new ones."""
+        form = Form.ONE if self._before.manifest.records is None else Form.MANY
+        return KnownFiles(form, self._recorded, self._walk)
+
+    def _recorded(self) -> Iterator[FoundFile]:
+        table, times, first = self._before.files, self._before.seen.mtime_ns, 0
+        roots = self.roots
+        for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
+            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
+            for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
+                folder, _, name = path.rpartition("/")
+                opened = f"{roots[root]}/{path}"
+                yield FoundFile(root, path, opened, folder, suffix_of(name), size, int(times[number]), None)
+            first += batch.num_rows
+
+    def _walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+        """Yield the files in the given sources, by their paths in the sources of the dataset, in the order of these."""
+        for place, root in sorted(zip(self._places, self._given, strict=True)):
+            number, below = place
+            if not root.is_dir() and below:
+                folder, _, _ = below.rpartition("/")
+                yield from (file._replace(root=number, path=below, folder=folder) for file in walk([root], notice))
+                continue
+            for file in walk([root], notice):
+                folder = "/".join(part for part in (below, file.folder) if part)
+                path = f"{below}/{file.path}" if below else file.path
+                yield file._replace(root=number, path=path, folder=folder)
+
+
+def refuse_anew(why: str, root: Path) -> InputError:
+    """Return the error where an addition would change all shards."""
+    return InputError(
+        f"{printable(str(root))}: --append only adds shards, and with these inputs all would be made anew, since {why}; use"
+        " --update"
+    )

@@ -1,0 +1,77 @@
+"""Datasets that cannot be brought up to date, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardctl.build.plan.fingerprint import VERSIONS, version_changes
+from shardctl.errors import DatasetError, InputError
+from shardctl.format.manifest import Manifest
+from shardctl.format.tables import is_written
+from shardctl.system.text import printable
+
+FOLLOWED = ("inputs", "labels", VERSIONS)
+"""The parts of a fingerprint that an update follows."""
+
+OF_BYTES = ("shardctl", "format", "pyarrow")
+"""Versions that may decide how the same values are written, and not the values."""
+
+
+def refuse_written(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if a dataset was written in Python."""
+    if is_written(manifest.settings):
+        raise DatasetError(f"{printable(str(root))}: was written by shardctl.write, and has no source that it could follow")
+
+
+def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources: Sequence[str], moved: Sequence[str]) -> None:
+    """Raise DatasetError or InputError if a dataset cannot be brought up to date with sources, by a fingerprint's `parts`.
+
+    `sources` are where they are now, and `moved` where they were, if that was said.
+    """
+    shown = printable(str(root))
+    refuse_written(root, manifest)
+    before = manifest.fingerprint_parts
+    if not all(before.get(name, "lost") for name in parts):
+        raise DatasetError(
+            f"{shown}: its manifest was made anew by repair, so that it is not known any more what it was made from; make the"
+            " dataset anew with --overwrite"
+        )
+    names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
+    if names == ["settings"] and _is_drawn_by_numbers(manifest):
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since an earlier version drew its splits by the numbers of its records,"
+            " and now their keys decide (--key-field); use --overwrite to make all of it anew"
+        )
+    if names:
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}; use the same"
+            " options and code, or --overwrite to make all of it anew"
+        )
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
+    if made_by != now:
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since other versions made it, which may give other values"
+            f" ({version_changes(made_by, now)}); use those versions, or --overwrite to make all of it anew"
+        )
+    if tuple(moved or sources) != manifest.sources:
+        were = "said to have been" if moved else "given"
+        raise InputError(
+            f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
+            " sources in the same order, or if they have moved, say where each was with --source (moved_from= in Python)"
+        )
+
+
+def _is_drawn_by_numbers(manifest: Manifest) -> bool:
+    """Return whether a dataset has keys of its own that have not decided its splits, as earlier versions made it."""
+    draw = (manifest.records or {}).get("draw")
+    return manifest.has_own_keys and isinstance(draw, dict) and not draw.get("by_key", False)
+
+
+def _listed(sources: Sequence[str]) -> str:
+    return ", ".join(map(printable, sources))
+
+
+def _of_values(versions: str) -> str:
+    """Return those versions that may decide values."""
+    return ", ".join(each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES)

@@ -1,0 +1,1 @@
+"""The plan of a dataset: files, labels, splits, units, and the shards that they go to."""

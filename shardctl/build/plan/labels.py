@@ -1,0 +1,278 @@
+"""Where labels come from, and the names of the classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.build.plan.splits import SplitRule, export_of
+from shardctl.errors import InputError, Rejection
+from shardctl.format.tables import FILE_FIELDS
+from shardctl.sources.formats.export_reader import name_in_records
+from shardctl.sources.label_table import SideTable, some
+from shardctl.sources.splits import named_as_splits
+from shardctl.sources.types import Types
+from shardctl.system.files import replacing
+from shardctl.system.text import counted, printable
+
+LABEL = "label"
+
+ANNOTATED_ROWS = 8192
+"""Images with annotations that are in memory at a time: they may have thousands of numbers each."""
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order.
+
+    `by_key` says that records have keys of their own, which decide the splits that are drawn.
+    """
+
+    split: SplitRule
+    labels: LabelRule
+    shuffle: int | None
+    seed: int
+    by_key: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as plain data."""
+        record = {
+            "split": str(self.split),
+            "labels": self.labels.record(),
+            "shuffle": self.shuffle,
+            "lenient_labels": self.labels.lenient,
+        }
+        if self.by_key and self.split.shares:
+            record["drawn_by"] = "key"
+        record |= self.labels.annotation_rule.record()
+        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Where `label` comes from, and the names of the classes.
+
+    `of_group` has the class of every group of files, -1 for none; None where labels do not come from folders. `by_field` says
+    that a field of the records has their names. `declared` are the names of the classes of fields that have their numbers, as
+    the files say them; the label may be one of these.
+    """
+
+    classes: tuple[str, ...] | None = None
+    of_group: npt.NDArray[np.int64] | None = None
+    by_field: bool = False
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def label_files(
+    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str = LABEL
+) -> Labelling:
+    """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
+    if types is not None and settings.labels.mode == "auto" and types.disputed_classes:
+        raise InputError(
+            f"the files give different names to the classes of {some(types.disputed_classes)}, so that their numbers mean"
+            " different things; convert them into datasets of their own, or keep the numbers with --labels none"
+        )
+    labelling = _main_label(listing, settings, by_folder, types, field)
+    if types is None or settings.labels.mode != "auto":
+        return labelling
+    others = {name: names for name, names in types.classes.items() if name != field}
+    return replace(labelling, declared={**others, **labelling.declared})
+
+
+def _main_label(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> Labelling:
+    """Decide the labels: from the labels file, from the records themselves, or from the names of their folders.
+
+    `by_folder` says that the top folders are splits, which are no classes. `types` are those of the records' fields, None
+    where a file is one record; `field` is the one that may name classes. Raises InputError if folder labels were asked for and
+    no file lies in a folder, and where only some files lie in class folders.
+    """
+    mode = settings.labels.mode
+    named = next((each.classes for each in listing.annotations if each.classes is not None), None)
+    if named is not None:
+        return Labelling(named)
+    if listing.side is not None:
+        return Labelling(listing.side.classes)
+    if mode == "none":
+        return Labelling()
+    if mode == "auto" and types is not None and field in types.schema().names:
+        if field in types.classes:
+            return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
+        if _is_label_of_export(listing, field):  # without names of classes, as shardctl.json would have them
+            return Labelling()
+        names = types.labels()
+        if names is None and pa.types.is_string(types.schema().field(field).type):
+            listing.notices.append(
+                "the field label does not name classes (it is not always a string, or has over 100,000 values)"
+            )
+        return Labelling(tuple(names), by_field=True) if names else Labelling()
+    return _label_by_folder(listing, mode, by_folder)
+
+
+def _is_label_of_export(listing: Listing, field: str) -> bool:
+    """Return whether shardctl.json says that this field is the label of the exported dataset."""
+    export = export_of(listing)
+    named = {} if export is None else {each.name: name_in_records(each, export) for each in export.fields}
+    return named.get(LABEL) == field
+
+
+def leave_out_labels(
+    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str, who: str
+) -> Labelling:
+    """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
+    records. The arguments are those of `label_files`. A notice says what is left out.
+    """
+    names = [LABEL] if _would_be_labelled(listing, settings, by_folder, types, field) else []
+    names += [f.name for f in side_fields(listing.side)]
+    if listing.side is not None:
+        for name in listing.side.columns.column_names:
+            listing.side = listing.side.without(name)
+    if names:
+        listing.notices.append(f"left out: {some(names)}, as {who} makes samples of several records, which may differ in them")
+    return Labelling()
+
+
+def _would_be_labelled(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> bool:
+    before = list(listing.notices)
+    try:
+        return label_files(listing, settings, by_folder, types, field).classes is not None
+    except InputError:  # classes that not all of the files have
+        return True
+    finally:
+        listing.notices[:] = before
+
+
+def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
+    """Take the name of a file's folder as its class."""
+    below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
+    names = [name.rpartition("/")[2] for name in below]
+    classes = sorted(set(names) - {""})
+    if mode == "folder" and not classes:
+        raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")
+    if mode == "auto" and len(classes) < 2:
+        if classes:
+            listing.notices.append(
+                f"all inputs in folders are in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
+            )
+        return Labelling()
+    if mode == "auto" and len(named_as_splits(classes)) == len(classes):
+        listing.notices.append(f"{some(classes)} are names of splits, and no classes; --labels folder makes them classes")
+        return Labelling()
+    if "" in names:
+        _tell_of_stray_inputs(listing, mode, [number for number, name in enumerate(names) if not name], classes)
+    places = Counter(name for name, _ in set(zip(names, below, strict=True)))
+    twice = sorted(name for name, count in places.items() if count > 1 and name)
+    if twice:
+        listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
+
+
+def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
+    """Return a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
+    rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
+    lie = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+    lie += f" beside {len(classes)} class folders ({some(classes)})"
+    if mode == "auto":
+        raise InputError(
+            f"{lie} would have no label: move or remove other files, or use --labels folder to leave such labels"
+            " empty, --labels none to have no labels at all"
+        )
+    listing.notices.append(f"{lie}: no label")
+
+
+def side_fields(side: SideTable | None) -> list[pa.Field]:
+    """Return the columns that the labels files add to every sample, `label` apart."""
+    return [f for f in side.columns.schema if f.name != LABEL] if side else []
+
+
+def _own_columns(listing: Listing) -> list[pa.Field]:
+    """Return the fields of `columns`: those of the labels files and those of annotations, some of which only workers need."""
+    return side_fields(listing.side) + [f for each in listing.annotations for f in each.columns.schema if f.name != LABEL]
+
+
+def job_files_schema(listing: Listing) -> pa.Schema:
+    """Return the columns of files.arrow in a job: those of a dataset's, and what is left out there."""
+    fields = [pa.field(*column) for column in FILE_FIELDS]
+    fields.append(pa.field(LABEL, pa.int64()))
+    if columns := _own_columns(listing):
+        fields.append(pa.field("columns", pa.struct(columns)))
+    return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
+
+
+JOB_ONLY = (("mtime_ns", pa.int64()), ("beside", pa.uint64()), ("error", pa.string()), ("message", pa.string()))
+"""What files.arrow of a dataset does not have of a file: copies of the same files must give the same bytes. `beside` stands for
+the file that belongs to it, such as its mask, as it was listed; 0 where there is none."""
+
+
+def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None) -> None:
+    """Write files.arrow: the listed files, or some rows of them, with their labels and the columns of the labels files."""
+    schema = job_files_schema(listing)
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        first, wrong = 0, _wrong(listing)
+        for batch in listing.table.to_batches(max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS):
+            wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+            if wanted is None or len(wanted):
+                labels = {**_labels(listing, labelling, batch, first), **_faults(wrong, batch, first)}
+                labels["beside"] = pa.array(_beside(listing, first, batch.num_rows))
+                columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
+                made = pa.record_batch(columns, schema=schema)
+                writer.write_batch(made if wanted is None else made.take(pa.array(wanted)))
+            first += batch.num_rows
+
+
+def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+    """Return `label`, and `columns` where a labels file has any, of some files, the first of which is `first`."""
+    side, count = listing.side, batch.num_rows
+    found: dict[str, pa.Array] = {}
+    if side is not None and listing.side_rows is not None:
+        rows = listing.side_rows[first : first + count]
+        taken = side.columns.take(pa.array(rows, mask=rows < 0)).combine_chunks()
+        found = {name: _one_chunk(taken[name]) for name in taken.column_names}
+    elif labelling.of_group is not None:
+        label = labelling.of_group[batch["group"].to_numpy()]
+        found[LABEL] = pa.array(label, pa.int64(), mask=label < 0)
+    for each in listing.annotations:
+        found |= each.taken(first, count)
+    columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}
+    if fields := _own_columns(listing):
+        columns["columns"] = pa.StructArray.from_arrays([found[f.name] for f in fields], fields=fields)
+    return columns
+
+
+def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return what stands for the files that belong to some files, the first of which is `first`: (count,), 0 for none."""
+    found = np.zeros(count, np.uint64)
+    for each in listing.annotations:
+        if each.stamps is not None:
+            rows = each.rows[first : first + count]
+            found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
+    return found
+
+
+def _wrong(listing: Listing) -> dict[int, Rejection]:
+    """Return what is wrong with the annotations of files, by row; of several faults of a file, the first one."""
+    return {row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()}
+
+
+def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+    """Return `error` and `message` of some files where annotations of one are wrong; a fault of the file itself comes first."""
+    here = [row for row in range(first, first + batch.num_rows) if row in wrong] if wrong else []
+    if not here:
+        return {}
+    errors, messages = batch["error"].to_pylist(), batch["message"].to_pylist()
+    for row in here:
+        if errors[row - first] is None:
+            errors[row - first], messages[row - first] = wrong[row].error, wrong[row].message
+    return {"error": pa.array(errors, pa.string()), "message": pa.array(messages, pa.string())}
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,0 +1,322 @@
+"""Some inputs, converted as a conversion of all of them would: the same plan, columns, steps, random numbers and encoding.
+
+The samples are built by the engines of a conversion, a shard for each input, in a folder for scratch. So an input that ends
+its process is a reject here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.build.commit.staging import begin
+from shardctl.build.convert.columns import known_layout, renamed
+from shardctl.build.convert.conversion_plan import Draft, make_draft
+from shardctl.build.convert.options import Options, check_sources
+from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.plan.labels import PlanSettings, write_files
+from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.splits import SplitRule
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.engines.base import Engine, OnFound, Report
+from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.scan import Look
+from shardctl.build.shards.task import read_marker
+from shardctl.build.shards.unmoved import columns_to_look_at
+from shardctl.errors import InputError, TypesDifferError, UsageError
+from shardctl.format.names import FILES
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.tables import Reject, read_rejects
+from shardctl.images.codecs import backend
+from shardctl.images.codecs.image import Store
+from shardctl.inspection.content.blocks import Record, all_blocks
+from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.boxes import place_columns
+from shardctl.sources.image_columns import marked_masks
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.types import without_nulls
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
+from shardctl.transforms.duplicates.rule import KEEP_ALL
+from shardctl.transforms.recipe import Recipe
+
+VARIANTS = 4
+"""Variants that are shown of a random recipe where no number is given."""
+
+SOURCE_STORE = "jpeg:95"
+"""How the image of an input is stored before the recipe."""
+
+UNREAD = frozenset(("plan", "read", "decode"))
+"""Stages of a reject whose image cannot be shown before the recipe either."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One input, and what became of it.
+
+    `bytes` is the size of its file, None for a record of a table. `source` is it before the recipe: upright, with its
+    annotations; None where it cannot be shown. `samples` are as a dataset stores them; of its objects the steps have cut off
+    `cut_off`, over all samples together. `reject` says why there are no samples, or only those that a conversion stores and
+    none of the further variants.
+    """
+
+    key: str
+    bytes: int | None
+    source: Record | None
+    samples: tuple[Record, ...]
+    cut_off: int
+    reject: Reject | None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Some of the `total` inputs, before and after a recipe. `notices` are those of the conversion.
+
+    There are `variants` of each input: more than the recipe says where it is random and says no number.
+    """
+
+    recipe: Recipe
+    variants: int
+    inputs: tuple[Tried, ...]
+    total: int
+    notices: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """How many samples were made."""
+        return sum(len(each.samples) for each in self.inputs)
+
+    @property
+    def rejected(self) -> int:
+        """How many inputs became no sample."""
+        return sum(not each.samples for each in self.inputs)
+
+
+def make_preview(
+    src: Sequence[str | Path],
+    recipe: dict[str, Any],
+    inputs: int,
+    keys: Sequence[str] = (),
+    on_line: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> Preview:
+    """Convert a few inputs for a look at them, and write nothing but files for scratch.
+
+    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` has the settings of a recipe; of a random
+    one that says no number, VARIANTS are made of each input, the first of which is the sample that a conversion stores.
+    `options` are those of conversion.options.Options. `on_line` gets the lines that workers print.
+
+    Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
+    """
+    chosen = Options(**options)
+    chosen.check()
+    roots, settings = check_sources(src), dict(recipe)
+    split = SplitRule.parse(chosen.split)
+    engine = local.start(chosen.workers, chosen.limits(), on_line)
+    try:
+        notices = settle_kind(settings, roots, engine)
+        checked = _checked_recipe(settings)
+        if checked.store is not None and checked.store.name == "none":
+            steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
+            checked = replace(checked, store=Store.parse("png"), transform=steps)
+            notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
+        variants = VARIANTS if settings.get("variants") is None and checked.random else checked.variants
+        backend.require_one()
+        rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
+        plan_settings = PlanSettings(split, labels, None, checked.seed, checked.key_source is not None)
+        with scratch_folder() as scratch:
+            listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
+            listing.notices[:0] = notices
+            return _Trial(listing, checked, variants, plan_settings, chosen, engine, scratch).run(inputs, keys)
+    finally:
+        engine.close()
+
+
+def _checked_recipe(settings: dict[str, Any]) -> Recipe:
+    """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them. Raises UsageError."""
+    recipe = replace(Recipe.from_settings(settings), duplicates=KEEP_ALL)
+    if recipe.kind != "image":
+        raise UsageError(
+            f"a preview is for images, and the kind of these inputs is {recipe.kind}; `shardctl convert SRC DST` and"
+            " `shardctl inspect DST` show what becomes of them"
+        )
+    return recipe
+
+
+class _Trial:
+    """The state of one call of `make_preview`."""
+
+    def __init__(
+        self,
+        listing: Listing,
+        recipe: Recipe,
+        variants: int,
+        settings: PlanSettings,
+        options: Options,
+        engine: Engine,
+        scratch: Path,
+    ) -> None:
+        self._listing, self._recipe, self._settings, self._options = listing, recipe, settings, options
+        self._variants, self._engine, self._scratch = variants, engine, scratch
+        bases = (str((root if root.is_dir() else root.parent).resolve()) for root in listing.roots)
+        self._bases = tuple(Root.of(base) for base in bases)
+
+    def run(self, inputs: int, keys: Sequence[str]) -> Preview:
+        """Make the samples of some inputs. Where some records did not show all types, all of them are read."""
+        side, notices, warnings = self._listing.side, list(self._listing.notices), list(self._listing.warnings)
+        try:
+            return self._run(inputs, keys, all_types=False)
+        except TypesDifferError:
+            self._listing.side, self._listing.notices, self._listing.warnings = side, notices, warnings
+        try:
+            return self._run(inputs, keys, all_types=True)
+        except TypesDifferError as error:
+            raise InputError(f"{error}; it must have changed since its type was found, call it again") from error
+
+    def _run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
+        engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
+        draft = make_draft(
+            self._listing,
+            self._recipe,
+            self._settings,
+            self._options,
+            self._bases,
+            engine,
+            self._scratch,
+            all_types,
+            comparing=lambda _: None,
+        )
+        # Where the records of a unit are in several splits, each split has all units.
+        counts = draft.planner.records
+        total = counts[0] if draft.planner.order.draw is not None else sum(counts)
+        places = [self._place_of(key, draft) for key in dict.fromkeys(keys)] if keys else evenly_spaced(total, inputs)
+        job = replace(draft.job(Path(), self._bases, self._recipe, {}, None), draw=None)
+        made = self._build(job, draft, places, self._scratch / f"samples-{all_types}", range(len(places)))
+        if self._variants > self._recipe.variants:
+            further = self._build(
+                self._with_variants(job), draft, places, self._scratch / f"further-{all_types}", range(len(places))
+            )
+            made = [_with_further(*each) for each in zip(made, further, strict=True)]
+        shown = [place for place, result in enumerate(made) if result.reject is None or result.reject.stage not in UNREAD]
+        sources = self._build(self._as_they_are(job, draft), draft, places, self._scratch / f"sources-{all_types}", shown)
+        before = {place: next(iter(source.samples), None) for place, source in zip(shown, sources, strict=True)}
+        tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
+        return Preview(self._recipe, self._variants, tried, total, (*self._listing.warnings, *self._listing.notices))
+
+    def _place_of(self, key: str, draft: Draft) -> int:
+        """Return the place of a record in the plan. Raises InputError."""
+        paths = self._listing.table["path"]
+        file, record = pc.index(paths, key).as_py(), 0
+        if file < 0:
+            path, _, number = key.rpartition("#")
+            file, record = pc.index(paths, path).as_py(), int(number) if number.isdecimal() else -1
+        place = draft.planner.place_of(file, record) if file >= 0 and record >= 0 else None
+        if place is None:
+            first = printable(str(paths[0].as_py()))
+            raise InputError(
+                f"there is no input with the key {printable(key)}; a key is the path of a file within its source, such as"
+                f" {first}" + ("" if self._listing.whole else "#1, with the number of a record")
+            )
+        return place
+
+    def _with_variants(self, job: Job) -> Job:
+        """Return the job that makes all variants: not the one that makes the first, which is decoded alone in a conversion.
+
+        An image is decoded once for all of its variants, no larger than they need, and so the pixels of each depend on all.
+        """
+        columns = job.layout.columns
+        if "variant" not in columns.names:
+            columns = columns.append(pa.field("variant", pa.int32()))
+        recipe = replace(self._recipe, variants=self._variants)
+        return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
+
+    def _as_they_are(self, job: Job, draft: Draft) -> Job:
+        """Return the job that makes upright images of the inputs, and does no step of the recipe."""
+        recipe = replace(self._recipe, transform=(), variants=1, store=Store.parse(SOURCE_STORE))
+        content = self._listing.kind.columns
+        if draft.fields is not None:
+            content = renamed(without_nulls(draft.fields), job.renames)
+        roles = {name: role for name, role in job.layout.roles.by_name.items() if isinstance(role, Mask | Objects)}
+        of_records = {name: role for name, role in roles.items() if content is not None and name in content.names}
+        layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, of_records)
+        return replace(job, recipe=recipe, layout=layout)
+
+    def _build(self, job: Job, draft: Draft, places: Sequence[int], folder: Path, shards: Sequence[int]) -> list[Tried]:
+        """Do a job on the records in these places of the plan, and return what became of those of some `shards`."""
+        folder.mkdir()
+        files = draft.planner.write_each(folder, places)
+        write_files(folder / FILES, self._listing, draft.labelling, files)
+        job = replace(job, folder=folder)
+        begin(job)
+        self._engine.run(job, shards, lambda _: None)
+        return [_tried(job, shard) for shard in shards]
+
+
+class _Unprobed:
+    """An engine that tries no inputs beforehand.
+
+    Without a user's functions the columns are known, and nobody asks for the cost.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def prepare(self) -> None:
+        """Get ready."""
+        self._engine.prepare()
+
+    def at_once(self) -> int:
+        """Return how many shards are built at the same time."""
+        return self._engine.at_once()
+
+    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
+        """Look at files."""
+        self._engine.survey(surveys, on_found)
+
+    def probe(self, job: Job) -> Probe:
+        """Return what is known without looking, unless values show what is a mask, an object or a place."""
+        if marked_masks(job.fields) or job.annotation_rules or place_columns(columns_to_look_at(job)):
+            return self._engine.probe(job)
+        return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
+
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
+        """Build shards."""
+        self._engine.run(job, shards, report)
+
+    def close(self) -> None:
+        """Stop."""
+        self._engine.close()
+
+
+def _tried(job: Job, shard: int) -> Tried:
+    """Return what became of the one record of a shard."""
+    planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
+    reject = next(read_rejects(job.rejects_path(shard)), None) if done.rejected else None
+    size = planned.unit.size if job.fields is None else None
+    records = tuple(_records(job.shard_path(shard)))
+    return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
+
+
+def _with_further(tried: Tried, further: Tried) -> Tried:
+    """Return an input with the samples that a conversion stores, and behind them those of more variants."""
+    samples = (*tried.samples, *further.samples[len(tried.samples) :])
+    cut_off = max(tried.cut_off, further.cut_off)  # the first variant sees the same part of the image in both
+    return replace(tried, samples=samples, cut_off=cut_off, reject=tried.reject or further.reject)
+
+
+def _records(path: Path) -> Iterator[Record]:
+    """Yield the samples of a shard, nothing of which lies in its file any more."""
+    for block in all_blocks(path, None):
+        for place in range(block.data.num_rows):
+            record = block.record(place)
+            arrays = {name: value.copy() for name, value in record.values.items() if isinstance(value, np.ndarray)}
+            yield replace(record, values={**record.values, **arrays})

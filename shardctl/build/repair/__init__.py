@@ -1,0 +1,104 @@
+"""Repair of a damaged dataset: only damaged files are rebuilt, from the sources, and verified by their recorded SHA-256.
+
+No code is run only because a dataset names it: the user must name the user functions when repairing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardctl.build.commit import publish
+from shardctl.build.commit.staging import REPAIR_PREFIX, discard
+from shardctl.build.convert.options import Options, check_sources
+from shardctl.build.repair.repairing import Repair
+from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.errors import UsageError
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.lazy_folder.mirror import BLOCKS
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.names import STAGING
+from shardctl.format.write_back import changed_folder
+from shardctl.inspection.verify.tables import check_manifest
+from shardctl.sources.remote import remote_files
+from shardctl.sources.walk import recorded
+from shardctl.system.files import naming_the_path
+from shardctl.system.lease import file_lease
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
+
+__all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
+
+
+def repair(
+    path: str | Path,
+    sources: Sequence[str | Path] = (),
+    transforms: Sequence[str] = (),
+    drop_lost: bool = False,
+    workers: int | str = "auto",
+    listener: Listener | None = None,
+) -> RepairResult:
+    """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
+
+    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that neither
+    the dataset nor the sources have any more. `path` may be the URL of a dataset on a store: all of it is read, and what was
+    repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
+    left for a repair; UsageError, InputError, StorageError, BusyError.
+    """
+    with remote_files.in_use():
+        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
+
+
+def _repair(
+    path: str | Path,
+    sources: Sequence[str | Path],
+    transforms: Sequence[str],
+    drop_lost: bool,
+    workers: int | str,
+    told: Listener,
+) -> RepairResult:
+    options = Options(workers=workers)
+    options.check()
+    given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
+    if drop_lost and is_url(path):
+        raise UsageError(
+            f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"
+            " repair it there, and copy it back"
+        )
+    with local_folder(path, BLOCKS) as there:
+        _check_that_it_is_one(there)
+    with changed_folder(path, told.waiting) as changed:
+        result = _repair_in(changed.root.resolve(), given, tuple(transforms), drop_lost, workers, told)
+        if result.repaired:
+            changed.put_back(result.repaired)
+    return result
+
+
+def _check_that_it_is_one(path: Path) -> None:
+    root = path.resolve()
+    if is_file(root):
+        raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
+    if not publish.is_broken_off(root):
+        check_manifest(path)  # that there is a dataset at all
+
+
+def _repair_in(
+    root: Path, given: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, told: Listener
+) -> RepairResult:
+    with file_lease.hold(root / STAGING, told.waiting) as held:
+        completed = publish.recover(root)
+        folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+        with naming_the_path(folder):
+            folder.mkdir()
+        try:
+            result = Repair(root, folder, given, transforms, drop_lost, workers, told, held).run()
+        finally:
+            if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
+                with contextlib.suppress(OSError):  # the next repair deletes it
+                    discard(folder)
+    if completed is None:
+        return result
+    return dataclasses.replace(result, notices=("an interrupted replacement of the dataset was completed", *result.notices))

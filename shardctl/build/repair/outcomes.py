@@ -1,0 +1,206 @@
+"""What became of every shard of a dataset that is repaired, and which of its samples are lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.build.convert.table_writer import done_of
+from shardctl.build.repair.results import Lost
+from shardctl.build.shards.builder import jpegs_of
+from shardctl.build.shards.job import Job, Planned, ShardPlace
+from shardctl.build.shards.task import MARKER_SCHEMA, Done, read_marker
+from shardctl.errors import DatasetError
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.shard import ShardFacts, ShardReader
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
+from shardctl.format.update_state import NO_COUNTS, Seen
+from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.system.files import FileFacts
+from shardctl.system.text import printable
+
+LOST = "lost"
+"""The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""
+
+
+class Outcomes:
+    """What became of every shard, for the tables: from its marker where it was built again, else from what is intact.
+
+    `done` and `lines` are called for every shard in the order of the dataset, `done` first.
+    """
+
+    def __init__(self, root: Path, job: Job, intact: set[str], update: FileFacts | None) -> None:
+        self._root, self._job = root, job
+        self._table = ShardTable(root / SHARDS) if SHARDS in intact else None
+        self._plan = open_checked_table(root / PLAN) if PLAN in intact else None
+        self._reasons = read_rejects(root / REJECTS) if REJECTS in intact else None
+        self._lines: list[bytes] | None = None
+        self._counts: Seen | None = None
+        with contextlib.suppress(DatasetError):  # without it, the dataset can be repaired, and only not be brought up to date
+            self._counts = Seen(root, update)
+
+    @property
+    def counts(self) -> Seen | None:
+        """What update.arrows says; None if it is lost."""
+        return self._counts
+
+    def done(self, shard: int) -> Done:
+        """Return what became of a shard."""
+        self._lines = None
+        marker, place = self._job.marker_path(shard), self._job.place(shard)
+        built = read_marker(marker) if marker.exists() else None
+        recorded = self._plan.slice(place.first_unit, place.units) if self._plan is not None else None
+        reasons = self._reasons_of(recorded) if recorded is not None else None
+        if built is None:
+            assert recorded is not None, "shards that nothing is recorded of were all built again"
+            assert reasons is not None, "shards whose rejects are not known were all built again"
+            self._lines = [reject.line() for of_unit in reasons for reject in of_unit]
+            return self._recorded(shard, recorded)
+        if recorded is None or self._reasons is None or reasons is None:
+            return built
+        return self._merged(shard, recorded, built, reasons)
+
+    def lines(self, shard: int, done: Done) -> Iterator[bytes]:
+        """Yield the lines of the rejects of a shard."""
+        if self._lines is not None:
+            yield from self._lines
+        elif done.rejected:
+            with open(self._job.rejects_path(shard), "rb") as file:
+                yield from file
+
+    def _reasons_of(self, units: pa.Table) -> list[list[Reject]] | None:
+        """Return the rejects of each unit that has some; None if they are not known."""
+        counts = [count for count in units["rejected"].to_pylist() if count]
+        if self._reasons is None:
+            return None if counts else []
+        return [list(taken(self._reasons, count)) for count in counts]
+
+    def _recorded(self, shard: int, units: pa.Table) -> Done:
+        """Return what became of a shard that was not built again, as the tables have it."""
+        place = self._job.place(shard)
+        rejected = _sum(units, "rejected")
+        jpegs = self._jpegs(place) if self._job.keeps_sources else None
+        if self._table is not None:
+            entry = self._table[self._table.names.index(place.name)]
+            facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
+            inputs = entry.inputs
+        else:
+            facts, keys = shard_facts(self._root / place.name)
+            inputs = keys + rejected
+        counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
+        return done_of(facts, inputs, rejected, counts, units, jpegs)
+
+    def _jpegs(self, place: ShardPlace) -> JpegRecord:
+        """Return what the images of a shard that was not built again are as JPEG, as they say it themselves."""
+        reader = ShardReader(self._root / place.name)
+        column = str(reader.layout.roles.main_image)
+        images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
+        return jpegs_of([jpeg_facts(data) for data in images])
+
+    def _merged(self, shard: int, recorded: pa.Table, built: Done, reasons: list[list[Reject]]) -> Done:
+        """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""
+        place, left = self._job.place(shard), iter(reasons)
+        lost = dict(_lost_units(self._job, shard, recorded))
+        rows, lines = [], []
+        units = zip(recorded.to_pylist(), built.units.to_pylist(), strict=True)
+        for number, (old, new) in enumerate(units, place.first_unit):
+            row = {**{name: old[name] for name in MARKER_SCHEMA.names}, "first_row": new["first_row"]}
+            rejects = next(left) if old["rejected"] else []
+            for reject in lost.get(number, []):
+                records = reject.records
+                if new["samples"] == 0:  # some of the unit's records were rejected before
+                    # Blank lines are no records, and functions may make several samples of one.
+                    records = max(1, min(records - old["rejected"], old["samples"] // self._job.recipe.samples_per_record))
+                    row["digest"] = None
+                message = f"dropped by repair: {reject.message}"
+                rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
+                row["rejected"] += records
+            row["samples"] = new["samples"]
+            rows.append(row)
+            lines += [reject.line() for reject in rejects]
+        self._lines = lines
+        table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
+        steps = () if self._counts is None else built.steps  # those of all shards, or of none
+        return replace(built, rejected=_sum(table, "rejected"), units=table, steps=steps)
+
+
+def _sum(units: pa.Table, name: str) -> int:
+    return int(pc.sum(units[name]).as_py() or 0)
+
+
+def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:
+    """Yield the units of a shard that gave fewer samples than before, each with its rejects that are new."""
+    place = job.place(shard)
+    built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
+    fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
+    by_source: dict[str, list[Reject]] = {}
+    for reject in read_rejects(job.rejects_path(shard)) if fewer else ():
+        by_source.setdefault(reject.source, []).append(reject)
+    for number in fewer:
+        planned = job.planned_at(place.first_unit + number)
+        known = job.known.get(planned.number, {})
+        of_file = by_source.get(planned.file.path, [])
+        yield planned.number, [reject for reject in of_file if _is_new(reject, planned, known)]
+
+
+def _is_new(reject: Reject, planned: Planned, known: Mapping[int | None, object]) -> bool:
+    """Return whether a reject is of a unit, and not one of those that are known. One of several records is of all of them."""
+    record, first = reject.number, planned.unit.first
+    of_unit = first <= record < first + planned.unit.records if first else record == 0
+    return of_unit and (reject.records > 1 or record not in known)
+
+
+def shards_with_rejects(plan: pa.Table) -> set[int]:
+    """Return the numbers of the shards that have rejected records."""
+    return set(pc.unique(plan.filter(pc.greater(plan["rejected"], 0))["shard"]).to_pylist())
+
+
+def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
+    """Yield the samples that a recorded job could not make again; `plan` is that of the dataset."""
+    place = job.place(shard)
+    recorded = plan.slice(place.first_unit, place.units)
+    built = read_marker(job.marker_path(shard)).units
+    for number, rejects in _lost_units(job, shard, recorded):
+        at = number - place.first_unit
+        fewer = recorded["samples"][at].as_py() - built["samples"][at].as_py()
+        for reject in rejects:
+            samples = fewer if len(rejects) == 1 else job.recipe.samples_per_record
+            yield Lost(reject.key, reject.source, place.name, reject.message, samples)
+
+
+def shard_facts(path: Path) -> tuple[ShardFacts, int]:
+    """Return the facts of a shard, and of how many records its samples are, from the file itself. Raises DatasetError."""
+    reader = ShardReader(path)
+    rows, size, keys = [], 0, []
+    for block in reader.blocks():
+        rows.append(block.num_rows)
+        size += block.nbytes
+        keys.append(pc.unique(block.column("key")))
+    records = len(pc.unique(pa.chunked_array(keys))) if keys else 0
+    try:
+        sha256 = sha256_of(path)
+    except OSError as error:
+        raise DatasetError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error
+    return ShardFacts(sum(rows), reader.bytes, size, sha256, tuple(rows)), records
+
+
+def count_classes(folder: Path, job: Job) -> dict[str, list[int]] | None:
+    """Count the samples of the shards in a folder by split and class; None if there are no classes."""
+    classes = job.layout.classes
+    if not classes:
+        return None
+    counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits}
+    for shard in range(job.shards):
+        place = job.place(shard)
+        for block in ShardReader(folder / place.name).blocks():
+            labels = block.column("label").drop_null().to_numpy()
+            counts[place.split_name] += np.bincount(labels, minlength=len(classes))
+    return {name: found.tolist() for name, found in counts.items()}

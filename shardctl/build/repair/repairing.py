@@ -1,0 +1,477 @@
+"""One repair of a dataset, from the first look at its files to the last table."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from shardctl.build.commit import publish
+from shardctl.build.convert.options import INPUT_TIMEOUT, check_sources
+from shardctl.build.convert.table_writer import Commit, Committed, write_final_files
+from shardctl.build.repair.evidence import (
+    damaged_files,
+    delete_misplaced,
+    expected_hashes,
+    hash_files,
+    name_aside,
+    refuse_folders,
+    restore_misplaced,
+    shard_names,
+)
+from shardctl.build.repair.manifest import (
+    begins_like_json,
+    find_manifest,
+    named_sources,
+    refuse_other_manifest,
+    remake_manifest,
+    with_sizes,
+)
+from shardctl.build.repair.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
+from shardctl.build.repair.repair_job import (
+    Made,
+    duplicates_again,
+    find_layout,
+    fresh_job,
+    list_again,
+    recorded_job,
+    write_known,
+)
+from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.task import Progress, read_finished, read_marker
+from shardctl.build.write.commit import making_of, write_tables
+from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
+from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
+from shardctl.inspection.verify.finding import UNREADABLE
+from shardctl.inspection.verify.tables import check_manifest
+from shardctl.system.files import FileFacts, naming_the_path, sync_folder, write_atomically
+from shardctl.system.lease import file_lease
+from shardctl.system.processes.pool import Limits
+from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
+
+SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
+"""The tables that are made from the sources; the others are made from the shards and these."""
+
+
+class Repair:
+    """The state of one call of `repair`."""
+
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        sources: tuple[str, ...],
+        transforms: tuple[str, ...],
+        drop_lost: bool,
+        workers: int | str,
+        listener: Listener,
+        held: file_lease.Lease,
+    ) -> None:
+        self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
+        self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
+        self.doubtful: tuple[str, ...] = ()
+        self.repaired: list[str] = []
+        self.unrepaired: list[Unrepaired] = []
+        self.lost: list[Lost] = []
+        self.notices: list[str] = []
+
+    def run(self) -> RepairResult:
+        """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError, BusyError."""
+        self.manifest = self._whole_manifest()
+        hashes, unreadable = hash_files(self.root, self.listener.checking)
+        self.names = shard_names(self.root, self.manifest, hashes)
+        if self.drop_lost:
+            self._refuse_unreadable_shards(unreadable)
+        self.expected = expected_hashes(self.root, self.manifest, self.names, hashes)
+        self.held.check()
+        self.repaired += restore_misplaced(self.root, self.expected, hashes, unreadable, self.folder)
+        delete_misplaced(self.root, {MANIFEST, *self.manifest.files, *self.names})
+        self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
+        for name in sorted(self.damaged & set(unreadable)):
+            why = unreadable[name].strerror or unreadable[name]
+            self.notices.append(f"{printable(name)} could not be read ({why}) and counts as damaged; check its disk or server")
+        dropped = False
+        self._tell_of_lost_files()
+        if self.damaged:
+            try:
+                dropped = self._mend()
+            except (DatasetError, InputError, TypesDifferError) as problem:
+                self.unrepaired += [Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)]
+        self._settle_manifest()
+        sync_folder(self.root)
+        status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
+        return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
+
+    def _mend(self) -> bool:
+        """Repair what is damaged, and return whether that was done by leaving lost samples out."""
+        if is_written(self.manifest.settings):
+            self._mend_written()
+            return False
+        engine = local.start(self.workers, Limits(seconds=INPUT_TIMEOUT))
+        try:
+            job = self._job(engine)
+            self._build(job, engine)
+        finally:
+            engine.close()
+        dropped = bool(self.lost) and self.drop_lost and self._drop(job)
+        if not dropped:
+            self._mend_tables(lambda: self._commit(job).write_tables().files)
+        return dropped
+
+    def _tell_of_lost_files(self) -> None:
+        """Leave out the files that only a person can bring back: those that the recipe depends on."""
+        for name in self.manifest.given_files:
+            if name in self.damaged:
+                sha256 = self.manifest.files[name].sha256
+                what = f"the file with the SHA-256 {sha256} is lost, and cannot be made again; {BRING_BACK}"
+                self.unrepaired.append(Unrepaired(name, what))
+                self.damaged.discard(name)
+
+    def _mend_written(self) -> None:
+        """Repair a dataset of samples that had no source: its tables can be made from its shards."""
+        for name in sorted(self.damaged & set(self.names)):
+            what = "its samples were written by shardctl.write, and have no source to make them from; write the dataset again"
+            self.unrepaired.append(Unrepaired(name, what))
+
+        def write() -> dict[str, FileFacts]:
+            new = self.folder / NEW_FOLDER
+            new.mkdir(exist_ok=True)
+            layout, entries = find_layout(self.root, self.manifest, self.intact), []
+            for name in self.names:
+                facts, _ = shard_facts(self.root / name)
+                entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
+            manifest = self.manifest
+            making = making_of(layout, manifest.fields, manifest.recipe, manifest.settings, manifest.fingerprint_parts)
+            return write_tables(new, entries, making)
+
+        self._mend_tables(write)
+
+    def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
+        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk or server is back."""
+        for name in sorted(unreadable.keys() & set(self.names)):
+            why = unreadable[name].strerror or unreadable[name]
+            raise DatasetError(
+                f"{printable(str(self.root / name))}: cannot be read ({why}); --drop-lost does not remove samples that may"
+                " still be there: bring back its disk or server, repair without --drop-lost, or move it away if it is lost"
+            )
+
+    @property
+    def intact(self) -> set[str]:
+        """The undamaged files."""
+        return {*self.manifest.files, *self.names} - self.damaged
+
+    def _whole_manifest(self) -> Manifest:
+        """Return the manifest, repaired first if it is damaged."""
+        manifest, findings = check_manifest(self.root)
+        if manifest is not None:
+            refuse_other_manifest(self.root, manifest)
+        damaged = manifest is None or bool(findings)
+        for finding in findings:
+            if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
+                raise DatasetError(f"{printable(str(self.root))}: {finding.message}")
+        manifest = manifest or find_manifest(self.root)
+        if manifest is None:
+            self.doubtful = named_sources(self.root)
+            manifest = remake_manifest(self.root, self.sources)
+        refuse_folders(self.root, manifest)
+        if damaged:
+            if is_regular_file(self.root / MANIFEST) and begins_like_json(self.root / MANIFEST) is False:
+                # It may be the content of another file. A second name, since there must be a manifest at any moment.
+                _link(self.root / MANIFEST, self.root / name_aside(MANIFEST))
+            self._write_manifest(manifest)
+            self.repaired.append(MANIFEST)
+            if not manifest.sources:
+                named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
+                self.notices.append(f"{MANIFEST} was rebuilt without the paths of the sources{named}; --source records them")
+            if not all(manifest.fingerprint_parts.values()):
+                self.notices.append(
+                    f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report the dataset as up to date"
+                )
+        return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
+
+    def _settle_manifest(self) -> None:
+        """Add to the manifest what is known only now: the sizes of tables, and the paths of the sources."""
+        if self.unrepaired:
+            return
+        on_disk = Manifest.load(self.root)
+        settled = dataclasses.replace(
+            on_disk, files=with_sizes(self.root, on_disk.files), sources=self.sources or on_disk.sources
+        )
+        if settled != on_disk:
+            self._write_manifest(settled)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the dataset."""
+        self.held.check()
+        write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
+        with naming_the_path(self.root / MANIFEST):
+            (self.folder / MANIFEST).replace(self.root / MANIFEST)
+
+    def _job(self, engine: Engine) -> Job:
+        """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
+        manifest = self.manifest
+        refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
+        of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
+        needed = {*SOURCE_TABLES, *self.names, *of_duplicates} & self.damaged
+        if needed:
+            self._settle_sources()
+        try:
+            recipe = Recipe.from_settings(manifest.recipe, self.root)
+            layout = find_layout(self.root, manifest, self.intact)
+            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
+            if SOURCE_TABLES & self.damaged:
+                check_sources(manifest.sources)
+            if FILES in self.damaged:
+                self._mend_files(made)
+            if of_duplicates:
+                self._mend_duplicates(made, of_duplicates, engine)
+            if not {PLAN, REJECTS} & self.damaged:
+                job, plan = recorded_job(self.root, self.folder, made, self.intact), open_table(self.root / PLAN)
+            else:
+                job, plan = fresh_job(self.root, self.folder, made, engine), None
+                self._check_plan(job)
+            if REJECTS not in self.damaged:
+                write_known(job, read_rejects(self.root / REJECTS), plan)
+            return job
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
+
+    def _settle_sources(self) -> None:
+        """Tell where the sources are read that the manifest names. Raises DatasetError where it cannot be relied on.
+
+        A dataset may come from anybody: only a whole manifest is believed, and only a place that a conversion may record.
+        """
+        if self.sources:
+            return
+        if self.doubtful:
+            raise DatasetError(
+                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says:"
+                f" {_listed(self.doubtful)}; say where they are with --source SRC, once per source"
+            )
+        if not self.manifest.sources:
+            raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
+        if strange := self.manifest.strange_sources():
+            raise DatasetError(
+                f"the manifest names sources as no conversion records them, and they are not read: {_listed(strange)}; say"
+                " where the sources are with --source SRC, once per source"
+            )
+        self.listener.reading(self.manifest.sources)
+
+    def _mend_files(self, made: Made) -> None:
+        """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not come out as it was."""
+        files = self.folder / FILES
+        list_again(self.folder, made).write_files(files)
+        final = self.folder / f"final-{FILES}"
+        write_final_files(final, open_table(files))
+        if sha256_of(final) != self.manifest.files[FILES].sha256:
+            now, before = open_table(files).num_rows, self.manifest.inputs
+            what = f"there are {counted(now, 'file')} now, the dataset was made from {counted(before, 'record')}"
+            raise DatasetError(f"its sources have changed ({what}), and {FILES} is lost; convert them again with --overwrite")
+        self.held.check()
+        with naming_the_path(self.root / FILES):
+            final.replace(self.root / FILES)
+        files.unlink()
+        self.damaged.discard(FILES)
+        self.repaired.append(FILES)
+
+    def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
+        """Find the duplicates in the sources again. Raises DatasetError if others are found."""
+        for each in duplicates_again(self.folder, made, engine):
+            name = each.table.name
+            if name in names:
+                if sha256_of(each.table) != self.manifest.files[name].sha256:
+                    raise DatasetError(
+                        f"{name} is lost, and the sources do not give the same duplicates: {self._why_different()};"
+                        " convert them again with --overwrite"
+                    )
+                self.held.check()
+                with naming_the_path(self.root / name):
+                    each.table.replace(self.root / name)
+                self.damaged.discard(name)
+                self.repaired.append(name)
+
+    def _check_plan(self, job: Job) -> None:
+        """Raise DatasetError if the sources do not have as many records as the dataset was made from."""
+        if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
+            raise DatasetError(
+                f"the sources have {job.records} inputs now, the dataset was made from {self.manifest.inputs}; convert them"
+                " again with --overwrite"
+            )
+
+    def _build(self, job: Job, engine: Engine) -> None:
+        """Rebuild the damaged shards, and those that are needed for tables; put verified files in place."""
+        names = self.names
+        wanted = {number for number, name in enumerate(names) if name in self.damaged}
+        if PLAN in self.damaged:
+            wanted = set(range(len(names)))
+        elif REJECTS in self.damaged:
+            wanted |= shards_with_rejects(open_checked_table(self.root / PLAN))
+        if not wanted:
+            return
+        total = sum(job.place(shard).records for shard in wanted)
+        done = 0
+
+        def report(progress: Progress) -> None:
+            nonlocal done
+            done += progress.records
+            self.listener.building(done, total)
+
+        try:
+            engine.run(job, sorted(wanted), report)
+        except SourceGoneError:
+            self._put_all_in_place(job, list(_built_one_by_one(engine, job, sorted(wanted))))
+            raise
+        self._put_all_in_place(job, sorted(wanted))
+
+    def _put_all_in_place(self, job: Job, shards: list[int]) -> None:
+        self.held.check()
+        for shard in shards:
+            self._put_in_place(job, shard)
+
+    def _put_in_place(self, job: Job, shard: int) -> None:
+        """Move a rebuilt shard to its place, if it is the shard that was there."""
+        name = job.place(shard).name
+        sha256 = read_marker(job.marker_path(shard)).facts.sha256
+        # If its SHA-256 is lost, the table of all shards will show whether it is right.
+        proven = self.expected.get(name, sha256) == sha256
+        if proven and name in self.damaged:
+            with naming_the_path(self.root / name):
+                job.shard_path(shard).replace(self.root / name)
+            self.damaged.discard(name)
+            self.repaired.append(name)
+        elif not proven:
+            self._tell_why_not(job, shard, name)
+
+    def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
+        known = not {PLAN, REJECTS} & self.damaged
+        lost = list(lost_samples(job, shard, open_table(self.root / PLAN))) if known else []
+        self.lost += lost
+        if lost:
+            first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
+            count = sum(entry.samples for entry in lost)
+            what = f"{count} of its samples cannot be made again, {first}; --drop-lost removes them from the dataset;"
+            what += " --source says where the sources are now"
+        elif name in self.damaged:
+            what = f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
+        else:
+            return  # the shard is undamaged; the state of the sources matters only for tables
+        self.unrepaired.append(Unrepaired(name, what))
+
+    def _why_different(self) -> str:
+        """Return the possible reasons. Inputs that are read by the recorded plan were verified to be unchanged."""
+        versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
+        if {PLAN, REJECTS} & self.damaged:
+            return f"its sources changed, or {versions}"
+        own = ", or your own function has changed" if self.transforms else ""
+        return f"its sources are unchanged, but {versions}{own}"
+
+    def _mend_tables(self, write: Callable[[], dict[str, FileFacts]]) -> None:
+        """Have the damaged tables written into the folder of the repair, and put the verified ones in place."""
+        tables = sorted(self.damaged & set(self.manifest.files))
+        if not tables:
+            return
+        shards = sorted(self.damaged - set(self.manifest.files))
+        if shards:
+            what = f"it lists all shards, and {shards[0]} is not repaired"
+            self.unrepaired += [Unrepaired(name, what) for name in tables]
+            return
+        files = write()
+        self.held.check()
+        for name in tables:
+            if files[name].sha256 == self.manifest.files[name].sha256:
+                with naming_the_path(self.root / name):
+                    (self.folder / NEW_FOLDER / name).replace(self.root / name)
+                self.damaged.discard(name)
+                self.repaired.append(name)
+            else:
+                what = (
+                    f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
+                )
+                self.unrepaired.append(Unrepaired(name, what))
+
+    def _commit(self, job: Job) -> Commit:
+        outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
+        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
+        seen = outcomes.counts
+        if seen is None:
+            return Commit(job, *given)
+        return Commit(job, *given, seen.files, seen.digest_beside, seen.pruned)
+
+    def _drop(self, job: Job) -> bool:
+        """Commit the dataset without the samples that are lost, and return whether that could be done."""
+        beyond_repair = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
+        if beyond_repair:
+            return False
+        new = self.folder / NEW_FOLDER
+        for name in self.names:
+            if not (new / name).exists():
+                _link(self.root / name, new / name)
+        self._commit(job).run(lambda facts: self._manifest_without_lost(facts, count_classes(new, job)))
+        self.held.check()
+        publish.publish(new, self.root)
+        self.repaired += sorted(self.damaged)
+        self.unrepaired, self.damaged = [], set()
+        return True
+
+    def _manifest_without_lost(self, facts: Committed, class_counts: dict[str, list[int]] | None) -> Manifest:
+        lost = sum(lost.samples for lost in self.lost)
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        without = dataclasses.replace(
+            self.manifest,
+            created=now,
+            samples=facts.samples,
+            bytes=facts.bytes,
+            rejected=facts.rejected,
+            splits=facts.splits,
+            files=facts.files,
+            dropped=self.manifest.dropped + lost,
+            class_counts=class_counts,
+            jpeg=facts.jpeg,
+            steps=None,  # they count samples that are no longer there
+            update=facts.update,
+        )
+        return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a hard link to a file, or a copy if the file system has no links."""
+    with naming_the_path(target):
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            copy_file(source, target)
+
+
+def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
+    """Yield the shards that can be built though a source does not answer: those of other sources."""
+    for shard in shards:
+        if not read_finished(job, shard):
+            engine.close()  # of the run before, which has ended in an error
+            try:
+                engine.run(job, [shard], lambda progress: None)
+            except SourceGoneError:
+                continue
+        yield shard
+
+
+def _listed(sources: tuple[str, ...]) -> str:
+    return ", ".join(map(printable, sources))
+
+
+def _sentence(problem: Exception) -> str:
+    if isinstance(problem, TypesDifferError):
+        return f"its sources have changed ({problem}); convert them again with --overwrite"
+    return str(problem)

@@ -1,0 +1,189 @@
+"""A few inputs from all over some sources, to try things on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.convert import convert
+from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.options import INPUT_TIMEOUT
+from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.units import Units
+from shardctl.build.shards.engines import local
+from shardctl.build.shards.record_sampling import Taken, take
+from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.format.lazy_folder.files import copy_file
+from shardctl.sources.formats import Numbers
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.remote import remote_files
+from shardctl.sources.types import without_nulls
+from shardctl.system.files import naming_the_path
+from shardctl.system.processes.pool import Limits
+from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+
+PLACE = "__place__"
+"""The field of records that says where they come from: their key in a dataset that is made of them."""
+
+UNITS = 16
+"""The largest number of units that records are taken from, where those have enough."""
+
+OF_TEXT = ("record", "encoding", "columns", "schema")
+"""Settings of a recipe that say how text is read, which an Arrow file does not need."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
+
+    `settings` are those of the recipe that converts the folder: `kind` may be another one than that of the sources. `faults`
+    are sentences, the first of what cannot be read.
+    """
+
+    count: int
+    settings: dict[str, Any]
+    faults: tuple[str, ...] = ()
+
+
+def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
+    """Put about `most` inputs from all over the sources into scratch/inputs.
+
+    Files that are one record are linked, or copied from a store. Records of files that have many become one Arrow file. Raises
+    InputError.
+    """
+    reading = Recipe.reading_of(settings)
+    in_tables = settings["kind"] == "image" and settings.get("image_field") is not None
+    kind = KINDS["table" if in_tables else settings["kind"]]
+    listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
+    folder = scratch / "inputs"
+    folder.mkdir()
+    if not listing.whole:
+        placed = not settings.get("fields") and not settings.get("key_field")
+        count, faults = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow", placed)
+        kept = {name: settings[name] for name in settings if name not in OF_TEXT}
+        by_place = {"key_field": PLACE} if placed else {}
+        return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
+    rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
+    remote_files.bring_all(listing.opened(row) for row in rows)
+    for number, row in enumerate(rows):
+        if not row["error"]:
+            path = Path(listing.opened(row)).resolve()
+            # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
+            place = folder / f"{number:06d}-{path.name[-60:]}"
+            if remote_files.is_brought(path):
+                copy_file(remote_files.local_path(path), place)  # what was brought is not there for long
+            else:
+                place.symlink_to(path)
+    return Inputs(len(listing), settings)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The dataset at `root`: `samples` of `records` records, in `bytes` bytes on disk."""
+
+    root: Path
+    samples: int
+    records: int
+    bytes: int
+
+
+def settled(settings: dict[str, Any], roots: list[Path], workers: int | str) -> dict[str, Any]:
+    """Return the settings of a recipe with the kind that convert would find, and for images in tables their field.
+
+    Raises InputError, UsageError.
+    """
+    found, engine = dict(settings), local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        settle_kind(found, roots, engine)
+    finally:
+        engine.close()
+    return {**settings, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}
+
+
+def convert_some(path: Path, most: int, scratch: Path) -> Tried:
+    """Convert about `most` records from all over the shards at a path, as convert does by itself. Raises InputError."""
+    inputs = take_inputs([path], settled({}, [path], "auto"), most, "auto", scratch)
+    root = scratch / "dataset"
+    try:
+        made = convert(scratch / "inputs", root, recipe=inputs.settings, labels="none")
+    except TooManyRejectsError as error:
+        why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
+        raise InputError(f"none of the records that were tried can be converted: {why}") from error
+    return Tried(root, made.samples, inputs.count, made.bytes)
+
+
+def _take_records(
+    listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool
+) -> tuple[int, tuple[str, ...]]:
+    """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of all, and faults as `Inputs`.
+
+    Raises InputError if none can be read.
+    """
+    folder = path.parent.with_name("taken")
+    folder.mkdir()
+    engine = local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        surveyor = Surveyor(listing, recipe.reading, False, engine)
+        units = surveyor.find_units()
+        chosen = _some_units(units, most)
+        stretches = surveyor.stretches(units, chosen)
+        schema, fault = recipe.typed_fields, None
+        if schema is None:
+            types = surveyor.types_of(units, chosen)
+            schema = None if types is None else types.found()
+        taken: Taken = []
+        if schema is not None:
+            share = -(-most // max(1, len(chosen)))
+            wanted = [units.first[unit] + np.array(evenly_spaced(int(units.records[unit]), share), np.int64) for unit in chosen]
+            taken, fault = take(engine, stretches, recipe.reading, wanted, schema, folder)
+    finally:
+        engine.close()
+    met = [*islice(units.faults.items(), 1), *surveyor.untyped.items()]
+    met += [] if fault is None else [(int(chosen[fault[0]]), Rejection("read", "", fault[1]))]
+    told = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
+    faults = tuple(dict.fromkeys(map(printable, told)))
+    if schema is None or not taken:
+        raise InputError(": ".join(("none of the records that were tried can be read", *faults[-1:])))
+    _write(path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None)
+    return int(units.records.sum()), faults
+
+
+def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None) -> None:
+    """Write records as an Arrow file, with their PLACE where the `paths` of their units are given."""
+    if paths is not None:
+        named = zip(_beside_place(written.names), written.types, strict=True)
+        written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
+    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, written) as writer:
+        for unit, numbers, batch in taken:
+            if paths is not None:
+                places = pa.array([f"{paths[unit]}#{number}" for number in numbers.tolist()], pa.string())
+                batch = batch.append_column(PLACE, places).rename_columns(written.names)
+            writer.write_batch(batch)
+
+
+def _beside_place(names: list[str]) -> list[str]:
+    """Return what fields are called beside PLACE, which becomes the key: one that is called so is set apart, as by convert."""
+    taken = {"key", PLACE}
+    for place, name in enumerate(names):
+        while name in taken:
+            name = f"__{name}__"
+        names[place] = name
+        taken.add(name)
+    return names
+
+
+def _some_units(units: Units, most: int) -> Numbers:
+    """Return the numbers of units from all over the files: at least UNITS, and as many as have `most` records."""
+    whole = units.readable()
+    of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
+    chosen: Numbers = whole[evenly_spaced(len(whole), max(UNITS, math.ceil(most / of_each)))]
+    return chosen

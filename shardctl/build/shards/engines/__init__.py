@@ -1,0 +1,1 @@
+"""What runs shard tasks: this machine, or a cluster."""

@@ -1,0 +1,267 @@
+"""What the first records show of their masks, objects and places: what no name and no type tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.record_images import TableImages, is_nothing
+from shardctl.build.shards.records import records_of
+from shardctl.build.shards.retry_hints import Instructions
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.roles import Image, Mask, Roles
+from shardctl.format.sample import Sample
+from shardctl.images.codecs.image import Opened, decode_mask, open_image
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.frames import Evidence
+from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
+from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
+from shardctl.sources.label_table import some
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import counted, printable
+from shardctl.transforms.pipeline.samples import Origin
+
+
+@dataclass
+class _Masks:
+    """What the values of a field that may be one of masks are. `bits` are 0 until there is a mask."""
+
+    bits: int = 0
+    odd: bool = False
+    lossy: str | None = None
+
+
+@dataclass
+class _Boxes:
+    """What the boxes of objects are. `images` have some, of which all boxes of `shares` are shares of the size."""
+
+    images: int = 0
+    shares: int = 0
+    outside: int = 0
+    degenerate: int = 0
+    all_corners: bool = True
+    rule: AnnotationRule = field(default_factory=AnnotationRule)
+
+
+@dataclass(frozen=True)
+class FirstRecords:
+    """The job once the first records have shown what it has: which columns are masks, of how many bits, and in which frame.
+
+    `frames` are the frames that were found, by the names that fields have in the records.
+    """
+
+    job: Job
+    frames: dict[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> FirstRecords:
+    """Look at the images and at what is marked in them in the first records of a job.
+
+    One image of other colours or of another size is enough to show that a field is none of masks. Raises UsageError then where
+    it had to be one, and if there is no mask among the values; InputError where sizes of masks say both frames, and for boxes
+    that are shares of the size of their image.
+    """
+    old_names = {job.renames.get(name, name): name for name in job.fields.names} if job.fields is not None else {}
+    masks = {job.renames.get(name, name): _Masks() for name in marked_masks(job.fields)}
+    places = _places(job)
+    wanted = [planned for planned in units if masks or places or _may_have_boxes(job, planned)]
+    if job.recipe.store is None or not wanted:
+        return FirstRecords(job)
+    look = _Look(job, masks, crumb)
+    for fields, origin, planned in _records(job, wanted, crumb, known):
+        crumb.enter("decode")
+        with suppress(Rejection):  # the record is a reject, whatever its masks are
+            look.add(fields, origin, planned)
+    crumb.leave()
+    job = _with_masks(job, masks)
+    are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
+    frames, notices = dict[str, str](), list[str]()
+    among = f" of the {look.count:,} that were looked at"
+    for name, evidence in look.evidence.items():
+        if name == OBJECTS or name in are_masks:
+            notices += evidence.notices(printable(name), among)
+            if (frame := evidence.frame()) is not None:
+                frames[old_names[name]] = frame
+    if job.fields is not None and frames:
+        job = job.with_layout(job.layout, with_said(job.fields, FRAME, frames))
+    notices += [*_said_of_boxes(job, look), *_said_of_places(places, look, among)]
+    warnings = [_said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None]
+    return FirstRecords(job, frames, tuple(notices), tuple(warnings))
+
+
+class _Look:
+    """What the records that were looked at have shown. `turned` is how many of their `count` images EXIF turns."""
+
+    def __init__(self, job: Job, masks: dict[str, _Masks], crumb: Breadcrumb) -> None:
+        self._job, self._masks, self._rules = job, masks, job.annotation_rules
+        self._images = TableImages(job, crumb)
+        self.evidence = {name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"}
+        self.boxes = _Boxes()
+        self.count = self.turned = 0
+
+    def add(self, fields: Sample, origin: Origin, planned: Planned) -> None:
+        """Look at one record. Raises Rejection if its image cannot be opened."""
+        recipe = self._job.recipe
+        data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
+        opened = open_image(data, recipe.max_pixels, recipe.keep_truncated)
+        self.count += 1
+        self.turned += opened.orientation != 1
+        for name, found in self._masks.items():
+            if not is_nothing(value := fields.get(name)):
+                self._add_mask(value, name, found, planned, opened, origin.key)
+        objects = fields.get(OBJECTS) if OBJECTS in self._rules else None
+        if isinstance(objects, dict) and objects.get("bbox"):
+            if opened.orientation != 1 and OBJECTS in self.evidence:
+                stored, upright = _frames_of(opened)
+                self.evidence[OBJECTS].add(origin.key, stored, upright, _size_of_runs(objects))
+            self._add_boxes(objects["bbox"], opened, self._rules[OBJECTS])
+        if (given := _unsized(origin.columns)) is not None:
+            self._add_boxes(given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"]))
+
+    def _add_mask(self, value: object, name: str, found: _Masks, planned: Planned, opened: Opened, key: str) -> None:
+        """Look at a value of a field that may be one of masks. What cannot be read shows nothing."""
+        recipe = self._job.recipe
+        try:
+            data = self._images.find(value, name, planned)[0]
+            mask = open_image(data, recipe.max_pixels, recipe.keep_truncated)
+            bits = 8 * decode_mask(data, recipe.max_pixels, recipe.keep_truncated).dtype.itemsize
+        except Rejection as rejection:
+            found.odd |= rejection.error == "not-a-mask"
+            return
+        stored, upright = _frames_of(opened)
+        if mask.size not in (stored, upright):
+            found.odd = True
+            return
+        found.bits = max(found.bits, bits)
+        found.lossy = found.lossy or _lossy(data)
+        if opened.orientation != 1 and name in self.evidence:
+            self.evidence[name].add(key, stored, upright, mask.size)
+
+    def _add_boxes(self, boxes: Any, opened: Opened, rule: AnnotationRule) -> None:
+        try:
+            given = np.asarray(boxes, np.float64).reshape(len(boxes), 4)
+        except (TypeError, ValueError):  # the worker says what is wrong with them
+            return
+        found = self.boxes
+        found.rule = rule
+        found.images += 1
+        found.shares += are_shares(given)
+        if opened.orientation == 1:  # else it is not known in which frame they are
+            outside, degenerate = odd_boxes(given, opened.size)
+            found.outside += outside
+            found.degenerate += degenerate
+        found.all_corners &= bool((given[:, 2:] > given[:, :2]).all())
+
+
+def _records(
+    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
+) -> Iterator[tuple[Sample, Origin, Planned]]:
+    for planned in units:
+        crumb.drop(planned.number)
+        with suppress(Rejection, MemoryError):
+            for fields, origin in records_of(job, planned, crumb, known):
+                yield fields, origin, planned
+
+
+def _frames_of(opened: Opened) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the size of an image as it is stored, and upright."""
+    return (opened.size[::-1] if opened.orientation >= 5 else opened.size), opened.size
+
+
+def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
+    """Return the size that the first RLE of objects says, None if there is none."""
+    for runs in objects.get("rle") or ():
+        if isinstance(runs, dict) and len(runs.get("size") or ()) == 2:
+            height, width = runs["size"]
+            return width, height
+    return None
+
+
+def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a labels file says of an image if that has objects in pixels, of an image whose size it does not say."""
+    how, objects = (columns or {}).get(ANNOTATED), (columns or {}).get(OBJECTS)
+    if how is None or not objects or not objects.get("bbox") or how["relative"] or how["width"] is not None:
+        return None
+    return columns
+
+
+def _may_have_boxes(job: Job, planned: Planned) -> bool:
+    """Return whether a unit may have boxes in pixels of images whose size nothing says."""
+    return OBJECTS in job.annotation_rules if job.fields is not None else _unsized(planned.file.columns) is not None
+
+
+def _places(job: Job) -> dict[str, str]:
+    """Return what looks like a place and stays as it is, each with its column. A step that moves pixels refuses these."""
+    recipe = job.recipe
+    if recipe.store is None or recipe.store.name == "none" or recipe.moving:
+        return {}
+    skipped = {"image", *recipe.unmoved, *job.kept_images, *job.layout.roles.by_name, *job.annotation_rules}
+    columns = [f for f in job.layout.columns if f.name not in skipped]
+    of_column = {place: f.name for f in columns for place in place_columns([f])}
+    return {place: of_column.get(place, place) for place in place_columns(columns)}  # xmin, ymin, … are places together
+
+
+def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
+    """Return the job once it is known which columns are masks, and of how many bits. Raises UsageError."""
+    recipe = job.recipe
+    none = [name for name, found in masks.items() if found.odd or not found.bits]
+    if said := [name for name in none if name in recipe.mask_fields]:
+        raise UsageError(why_not_as_said(said))
+    if none and recipe.moving:
+        raise UsageError(why_no_masks(recipe.moving[0].name, none))
+    roles = dict(job.layout.roles.by_name)
+    for name, found in masks.items():
+        if name in none:
+            roles[name] = Image("source")  # as other images of records that no step works on
+        elif isinstance(role := roles[name], Mask):
+            roles[name] = replace(role, bits=found.bits)
+    fields = job.fields
+    if fields is not None and none:
+        fields = without_masks(fields, [name for name in fields.names if job.renames.get(name, name) in none])
+    return job.with_layout(replace(job.layout, roles=Roles(roles)), fields)
+
+
+def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
+    """Say which boxes are not as they should be. Raises InputError if all of those of records are shares."""
+    found = look.boxes
+    used = bool(job.recipe.moving) or found.rule.boxes != "keep" or found.rule.frame != "auto"
+    if job.fields is not None and used and found.images and found.shares == found.images:
+        raise InputError(f"{why_shares('the records')}, or keep the objects as they are with --unmoved {OBJECTS}")
+    degenerate = found.degenerate if job.fields is not None else 0  # those of labels files are counted where they are read
+    for said in said_of_boxes(found.outside, degenerate, found.rule):
+        corners = ""
+        if found.outside and found.all_corners:
+            corners = ". Boxes are x, y, width, height; if these are corners, x0, y0, x1, y1, write x1 - x0 and y1 - y0"
+        yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}{corners}"
+
+
+def _said_of_places(places: Mapping[str, str], look: _Look, among: str) -> Iterable[str]:
+    """Say which places of images that EXIF turns stay as they are."""
+    if places and look.turned:
+        they = "it stays as it is, and must be" if len(places) == 1 else "they stay as they are, and must be"
+        yield (
+            f"{some(list(places))}: EXIF turns {counted(look.turned, 'image')}{among}; images are given upright, but {they} of"
+            f" the upright image (--unmoved {','.join(dict.fromkeys(places.values()))} leaves out this note)"
+        )
+
+
+def _lossy(data: bytes) -> str | None:
+    """Return the format of an encoded image whose numbers change when it is written, None for others."""
+    if data.startswith(b"\xff\xd8"):
+        return "JPEG"
+    return "lossy WebP" if data[:4] == b"RIFF" and data[12:16] == b"VP8 " else None
+
+
+def _said_of_lossy(name: str, kind: str) -> str:
+    return (
+        f"{printable(name)}: its masks are {kind}, which changes numbers near borders, so that some pixels have numbers of no"
+        " class; write the masks as PNG and convert again"
+    )

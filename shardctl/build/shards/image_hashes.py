@@ -1,0 +1,114 @@
+"""What is found out about image files before there is a plan, so that duplicates are known: hashes of bytes, or of pictures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from shardctl.build.shards.inputs import NO_ANSWER, read_file
+from shardctl.build.shards.prefetch import Wanted, take
+from shardctl.build.shards.scan import Found
+from shardctl.errors import Rejection
+from shardctl.images.codecs.image import Opened, check, open_image, upright
+from shardctl.images.codecs.measures import HASH_SIDE, phash
+from shardctl.sources.formats import ranges
+from shardctl.sources.remote.remote_files import is_brought
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.transforms.base import settings_of
+from shardctl.transforms.filter import Filter, judge
+from shardctl.transforms.table import parse_step
+
+DIGEST_BYTES = 16
+"""Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""
+
+SILENT = "no-answer"
+"""The error of a file whose disk or server does not answer."""
+
+
+class Listed(NamedTuple):
+    """A file as it was listed: the path by which it is opened, its size in bytes, when it was changed last in ns."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def wanted(self) -> Sequence[Wanted]:
+        """The object that it is, if it is on a store."""
+        return (Wanted(self.path, self.size, self.mtime_ns, True),) if is_brought(self.path) else ()
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of it).
+
+    Images that a filter of the recipe rejects are not compared: what is kept for them would be rejected in the end.
+
+    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in survey.py.
+    """
+
+    task: ClassVar[str] = "hash"
+    files: tuple[Listed, ...]
+    what: str
+    max_pixels: int
+    keep_truncated: bool
+    filters: tuple[Filter, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def finish(self, found: Found) -> None:
+        """Nothing is left to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**asdict(self), "filters": list(map(settings_of, self.filters))}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Hashing:
+        """Build what `to_json` gave."""
+        files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
+        return cls(**{**record, "files": files, "filters": filters})
+
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a file is."""
+        return self.files[number].wanted
+
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+        """Read a file and hash it. Raises Rejection, OSError."""
+        data = _bytes_of(self.files[number])
+        if self.what == "bytes":
+            return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
+        crumb.enter("decode")
+        opened = open_image(data, self.max_pixels, self.keep_truncated)
+        judge(self.filters, opened)
+        return {"hash": _HASHES[self.what](opened)}
+
+
+def _decodes(opened: Opened) -> int:
+    check(opened)
+    return 1
+
+
+def _of_picture(opened: Opened) -> int | None:
+    return phash(upright(opened, (HASH_SIDE, HASH_SIDE)))
+
+
+_HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
+
+
+def _bytes_of(file: Listed) -> bytes:
+    """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
+    try:
+        if is_brought(file.path):
+            return take(file.path, file.size, file.mtime_ns)
+        data, status = read_file(file.path, file.size)
+    except OSError as error:
+        if error.errno in NO_ANSWER:
+            raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
+        raise
+    if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
+        raise ranges.changed()
+    return data

@@ -1,0 +1,277 @@
+"""Reading the files of a job, and telling one that cannot be read from a source that does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from shardctl.build.shards import prefetch
+from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.prefetch import Wanted
+from shardctl.errors import Rejection, SourceGoneError
+from shardctl.sources.formats import RECORD_BYTES, ranges
+from shardctl.sources.remote import remote_files
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import format_bytes, printable
+
+NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
+"""What the system says where a disk or a server does not answer. It says the same of a single bad sector."""
+
+OTHERS = 3
+"""How many other inputs are tried, far from each other, before a source counts as gone: bad sectors lie side by side."""
+
+OTHER_BYTES = 1 << 16
+"""How much of another input is read."""
+
+
+def read_whole(job: Job, planned: Planned) -> bytes:
+    """Return the bytes of a file that is one record.
+
+    Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
+    """
+    with reading(job, planned):
+        path = job.path_of(planned.file)
+        if remote_files.is_brought(path):
+            return prefetch.take(path, planned.unit.size, job.version_of(planned.file))
+        data, status = read_file(path, planned.unit.size)
+        if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
+            raise changed(job, planned)
+        return data
+
+
+@contextlib.contextmanager
+def reading(job: Job, planned: Planned) -> Iterator[None]:
+    """Turn what goes wrong while a unit is read within the block into a Rejection, or SourceGoneError if its source is gone."""
+    if planned.fault is not None:
+        raise planned.fault
+    path = job.path_of(planned.file)
+    try:
+        yield
+    except FileNotFoundError:
+        if job.recorded:
+            raise Rejection("read", "gone", f"its source is gone ({printable(path)})") from None
+        job.check_root(planned.file)
+        raise Rejection("read", "vanished", "it was deleted after the files were listed") from None
+    except OSError as error:
+        job.check_root(planned.file)
+        if error.errno in NO_ANSWER:
+            _look_at_others(job, planned, error)
+        if job.recorded:
+            raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
+        raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
+
+
+def beside(path: str) -> Wanted:
+    """Return the object that `read_beside` reads, if the path stands for one."""
+    return Wanted(path, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
+
+
+def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "image") -> bytes:
+    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages, `what` it is.
+
+    Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if the whole source has gone
+    away or does not answer.
+    """
+    try:
+        if remote_files.is_brought(path):
+            data = prefetch.take(path, RECORD_BYTES + 1)
+            size = len(data) if len(data) <= RECORD_BYTES else remote_files.size_of(path)
+        else:
+            size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+        if size > RECORD_BYTES:
+            limit = format_bytes(RECORD_BYTES)
+            message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
+            raise Rejection("read", "too-large", message)
+        return data if remote_files.is_brought(path) else read_file(path, RECORD_BYTES)[0]
+    except (FileNotFoundError, NotADirectoryError):
+        job.check_root(planned.file)
+        error = "gone" if job.recorded else "vanished"
+        raise Rejection("read", error, f"its {what} {printable(shown)} is not there ({printable(path)})") from None
+    except OSError as error:
+        job.check_root(planned.file)
+        if error.errno in NO_ANSWER:
+            _look_at_others(job, planned, error)
+        reason = error.strerror or error
+        raise Rejection("read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})") from error
+
+
+State = tuple[int, int, int]
+"""The size of a file, when it was changed last, in ns, and its number in the file system."""
+
+
+def state_of(job: Job, planned: Planned) -> State:
+    """Return the state of a file of many records, which can be opened then.
+
+    Raises Rejection if it is not as it was when it was listed, OSError.
+    """
+    path = job.path_of(planned.file)
+    found = _state(remote_files.local(path, job.version_of(planned.file)))
+    if remote_files.is_brought(path):
+        return found
+    if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
+        raise changed(job, planned)
+    return found
+
+
+def check_state(job: Job, planned: Planned, before: State) -> None:
+    """Raise Rejection if a file has changed while it was read."""
+    path = job.path_of(planned.file)
+    if not remote_files.is_brought(path) and _state(path) != before:  # what was brought is never written to
+        raise changed(job, planned)
+
+
+def _state(path: str) -> State:
+    status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not an ordinary file")
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def changed(job: Job, planned: Planned) -> Rejection:
+    """Return the rejection of a unit that is not what it was when it was listed, or when the dataset was made."""
+    if job.recorded:
+        return Rejection("read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})")
+    return ranges.changed()
+
+
+def check_digest(job: Job, planned: Planned, digest: int) -> None:
+    """Raise Rejection if a unit is not what a finished dataset was made from."""
+    if job.recorded and planned.digest is not None and digest != planned.digest:
+        raise changed(job, planned)
+
+
+def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_up: bool) -> None:
+    """See whether a source answers, after an input of it could not be read in time: read another one, then this again.
+
+    `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place. An input that is `given_up`
+    is not read again. Raises SourceGoneError; a read that does not return is the pool's to notice.
+    """
+    others = _other_units(job, job.planned_at(number))
+    other = int(others[attempt % len(others)]) if len(others) else number
+    crumb.drop(other, stage="compare")
+    _read_again(job, job.planned_at(other))
+    if not given_up:
+        crumb.drop(number)
+        _read_again(job, job.planned_at(number))
+    crumb.leave()
+
+
+def _read_again(job: Job, planned: Planned) -> None:
+    """Read a unit's bytes from the disk, whatever they are."""
+    with contextlib.suppress(Rejection), reading(job, planned):
+        _forget(job.path_of(planned.file))
+        _read_range(job.path_of(planned.file), planned.unit.offset, planned.unit.size)
+
+
+def _other_units(job: Job, planned: Planned) -> npt.NDArray[np.int64]:
+    """Return units of the same root in other files, those that come later first: they are not in memory yet.
+
+    Where one file holds all units, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
+    """
+    file, size = job.plan["file"].to_numpy(), job.plan["size"].to_numpy()
+    able = (size > 0) & (job.roots_of(file) == planned.file.root)
+    number = job.plan["file"][planned.number].as_py()
+    others = np.flatnonzero(able & (file != number))
+    if not len(others):
+        others = np.flatnonzero(able & (job.plan["offset"].to_numpy() != planned.unit.offset))
+    return np.roll(others, -int(np.searchsorted(others, planned.number)))
+
+
+def _look_at_others(job: Job, planned: Planned, error: OSError) -> None:
+    """Raise SourceGoneError if no other unit of the same root can be read either, with the same kind of error."""
+    others = _other_units(job, planned)
+    if not len(others) and planned.unit.records > 1:
+        _look_at_other_parts(job, planned, error)
+    silent = None
+    for other in others[:: max(1, -(-len(others) // OTHERS))]:
+        compared = job.planned_at(int(other))
+        path = job.path_of(compared.file)
+        try:
+            _forget(path)
+            _read_range(path, compared.unit.offset, min(compared.unit.size, OTHER_BYTES))
+            return
+        except OSError as problem:
+            if problem.errno in NO_ANSWER:
+                silent = compared
+    if silent is not None:
+        raise SourceGoneError(
+            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)}"
+            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; check its disk or server"
+        )
+
+
+def _look_at_other_parts(job: Job, planned: Planned, error: OSError) -> None:
+    """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it with."""
+    path, unit = job.path_of(planned.file), planned.unit
+    _forget(path)
+    for part in range(OTHERS):
+        with contextlib.suppress(OSError):
+            _read_range(path, unit.offset + part * (unit.size // OTHERS), min(unit.size // OTHERS, OTHER_BYTES))
+            return
+    raise SourceGoneError(
+        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)} cannot be"
+        f" read ({error.strerror}), and no other part of it; check its disk or server"
+    )
+
+
+def _forget(path: str) -> None:
+    """Drop a file from the page cache, which answers even when the disk does not."""
+    if hasattr(os, "posix_fadvise") and not remote_files.is_brought(path):
+        with contextlib.suppress(OSError):
+            descriptor = open_at_once(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def _read_range(path: str, offset: int, size: int) -> None:
+    if remote_files.is_brought(path):
+        remote_files.read_part(path, offset, size)
+        return
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        file.seek(offset)
+        while size > 0 and (data := file.read(min(size, 1 << 20))):
+            size -= len(data)
+
+
+def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
+    """Return `size` bytes of a file, or the part of them that exists, and the file's state after the last byte was read.
+
+    It is never more than the file has, whatever the plan says. Raises OSError.
+    """
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
+        data = _read_fully(file, min(size, status.st_size))
+        return data, os.fstat(file.fileno())
+
+
+def _read_fully(file: io.FileIO, count: int) -> bytes:
+    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer, 2 GiB at most."""
+    data = file.read(count) if count > 0 else b""
+    if len(data) >= count:
+        return data
+    parts = [data]
+    while parts[-1] and (count := count - len(parts[-1])):
+        parts.append(file.read(count))
+    return b"".join(parts)
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open without blocking: if the file is a pipe, an ordinary open would wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def digest_of(data: bytes) -> int:
+    """Return the XXH3-64 of an input's bytes: how a later run knows whether the input is still the same."""
+    return xxhash.xxh3_64_intdigest(data)

@@ -1,0 +1,558 @@
+"""What a worker must know to build any shard of a conversion: a folder with job.json, the tables, and what is made of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from shardctl.build.plan.plan import NOT_KEPT, SplitPlan
+from shardctl.build.plan.splits import Draw
+from shardctl.build.shards.previous_samples import REUSED, Reused
+from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
+from shardctl.format.layout import Layout
+from shardctl.format.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
+from shardctl.format.roles import Objects
+from shardctl.format.sample import RESERVED_FIELDS
+from shardctl.format.tables import UNIT_FIELDS, open_table
+from shardctl.sources.annotations.base import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.formats import Choose, Unit
+from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
+from shardctl.sources.remote.remote_files import check_on_store, is_brought
+from shardctl.system.files import replacing, write_atomically
+from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
+
+NEW_FOLDER = "new"
+"""The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""
+
+KNOWN = "known.jsonl"
+"""Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
+
+KEY = "key"
+"""The field that shardctl gives to every sample."""
+
+DONE_FOLDER = "done"
+"""The folder of the markers."""
+
+PLAN_ROWS = 2048
+"""Rows of the plan that are Python objects at a time."""
+
+
+UNKNOWN_DEVICE = -1
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder that sources are relative to, by its path or its URL, and the number of the file system that it was on."""
+
+    path: str
+    device: int
+
+    @cached_property
+    def folder(self) -> str:
+        """The folder that paths of files begin with. For one on a store, it stands for that."""
+        return str(path_of(self.path))
+
+    @classmethod
+    def of(cls, path: str) -> Root:
+        """Return the root as it is now: of a folder, or of what stands for one on a store. Raises InputError if it is gone."""
+        if is_brought(path):
+            return cls.anywhere(source_of(path))
+        try:
+            return cls(path, Path(path).stat().st_dev)
+        except OSError as error:
+            raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
+
+    @classmethod
+    def anywhere(cls, path: str) -> Root:
+        """Return a root that may be gone, or be on another file system now: each input is verified by itself."""
+        return cls(path, UNKNOWN_DEVICE)
+
+    def check(self) -> None:
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        if is_brought(self.folder):
+            check_on_store(self.folder)
+            return
+        try:
+            same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
+            with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
+                if same and next(entries, None):
+                    return
+        except OSError:
+            pass
+        raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")
+
+
+class File(NamedTuple):
+    """A row of files.arrow. `mtime_ns` is 0 where the job is that of a finished dataset."""
+
+    path: str
+    root: int
+    size: int
+    mtime_ns: int
+    label: int | None
+    columns: dict[str, Any] | None
+    fault: Rejection | None
+
+
+class Planned(NamedTuple):
+    """A row of the plan, and its file, which is row `file_number` of files.arrow.
+
+    A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
+    """
+
+    number: int
+    unit: Unit
+    file_number: int
+    file: File
+    fault: Rejection | None
+    digest: int | None
+
+    def key(self, record: int | None = None) -> str:
+        """Return the key of a record, by default of the first one."""
+        number = self.unit.first if record is None else record
+        return f"{self.file.path}#{number}" if number else self.file.path
+
+
+@dataclass(frozen=True)
+class ShardPlace:
+    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records.
+
+    `kept` is the number of the shard that it was before, where it is kept as it is, and `blocks` has the rows of its blocks
+    where these are known (plan.JOB_SHARDS_SCHEMA).
+    """
+
+    split: int
+    split_name: str
+    number: int
+    first_unit: int
+    units: int
+    records: int
+    kept: int = NOT_KEPT
+    blocks: Sequence[int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The file name of the shard."""
+        return shard_name(self.split_name, self.number)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
+
+    `fields` are the columns that files of many records are read into; None where a file is one record. `by_field` says that
+    their `label` names the classes. `upright` says that masks and objects of records follow the turned image, as those of
+    datasets that older versions made do not. `draw` decides the split of every record where a unit is in several. `recorded`
+    says that the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds`
+    are what a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of
+    the `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date
+    (its SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and `changes` say what
+    differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the end. `url` is the
+    dataset's where that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the
+    job.
+    """
+
+    folder: Path
+    roots: tuple[Root, ...]
+    recipe: Recipe
+    layout: Layout
+    splits: tuple[SplitPlan, ...]
+    parts: dict[str, str]
+    fields: pa.Schema | None = None
+    by_field: bool = False
+    upright: bool = True
+    draw: Draw | None = None
+    shuffle: int | None = None
+    recorded: bool = False
+    sample_bytes: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
+    probe_rejects: int = 0
+    updates: str = ""
+    kept_records: int = 0
+    changes: dict[str, Any] | None = None
+    beside: str = ""
+    warnings: tuple[str, ...] = ()
+    url: str = ""
+    base: str = ""
+
+    def write_files(self) -> None:
+        """Write the files that the recipe depends on into the folder that becomes the dataset."""
+        for name, data in self.recipe.files.items():
+            write_atomically(self.folder / NEW_FOLDER / name, data)
+
+    def save(self) -> None:
+        """Write job.json, which says that the job is ready: its tables and its folders come before."""
+        write_atomically(self.folder / JOB, json.dumps(self._record()).encode())
+
+    def _record(self) -> dict[str, Any]:
+        changed = {
+            "roots": [asdict(root) for root in self.roots],
+            "recipe": self.recipe.settings(),
+            "layout": self.layout.to_json(),
+            "splits": [asdict(split) for split in self.splits],
+            "fields": _encoded(self.fields),
+            "draw": self.draw.to_json() if self.draw else None,
+        }
+        record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
+        return {**record, **changed}
+
+    def with_layout(self, layout: Layout, fields: pa.Schema | None = None) -> Job:
+        """Return the same job with another layout, and where they are given with other marks of its fields."""
+        job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
+        vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
+        return job
+
+    def with_shards(self, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> Job:
+        """Return the same job with some of its shards, (n,) int64: each has the units from those of shard `starts` on, up to
+        those of the next."""
+        table = self._shards.take(pa.array(chosen))
+        for name in ("units", "records"):
+            sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
+            table = table.set_column(table.column_names.index(name), table.schema.field(name), pa.array(sums))
+        first = self._shards["first_unit"].take(pa.array(starts))
+        table = table.set_column(table.column_names.index("first_unit"), table.schema.field("first_unit"), first)
+        counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
+        job = replace(self, splits=tuple(replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)))
+        vars(job).update(_shards=table)
+        return job
+
+    def write_shards(self) -> None:
+        """Write the table of its shards into its folder."""
+        table = self._shards.combine_chunks()
+        with replacing(self.folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+            writer.write_table(table)
+
+    def packed(self) -> dict[str, Any]:
+        """Return a small job with its tables, and the files of its recipe, as plain data, for a process that cannot see its
+        folder."""
+        tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
+        return {**self._record(), "tables": tables, "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()}}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> Job:
+        """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
+        record = dict(packed)
+        tables = {name: pa.ipc.open_file(base64.b64decode(data)).read_all() for name, data in record.pop("tables").items()}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in record.pop("recipe_files").items():
+                Path(folder, name).write_bytes(base64.b64decode(data))
+            recipe = Recipe.from_settings(record["recipe"], Path(folder))
+        job = cls._of_record(record, Path(os.devnull), recipe)
+        vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
+        return job
+
+    @classmethod
+    def load(cls, folder: Path, recipe: Recipe | None = None) -> Job:
+        """Read job.json. A process that has the `recipe` passes it: then no function is imported because the file names it.
+
+        Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
+        """
+        try:
+            return cls._of_record(json.loads((folder / JOB).read_bytes()), folder, recipe)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
+
+    @classmethod
+    def _of_record(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> Job:
+        draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
+        changed = {
+            "folder": folder,
+            "roots": tuple(Root(**root) for root in record["roots"]),
+            "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
+            "layout": Layout.loads(record["layout"]),
+            "splits": splits,
+            "fields": _decoded(record["fields"]),
+            "draw": Draw.from_json(draw) if draw else None,
+        }
+        if not all(is_file_name(split.name) for split in splits):
+            raise ValueError("a split has a name that leads out of the dataset's folder")
+        url, base = record.get("url", ""), record.get("base", "")
+        if bool(url) != bool(base) or not isinstance(url, str) or (base and not (is_file_name(base[:-1]) and base[-1] == "/")):
+            raise ValueError("its shards would be put outside of the dataset's folder")
+        if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
+            raise ValueError("it has another recipe")
+        return cls(**{"upright": False, **record, **changed})
+
+    @property
+    def records_read(self) -> dict[str, Any] | None:
+        """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
+        if self.fields is None:
+            return None
+        draw = self.draw.to_json() if self.draw else None
+        joined = {"joined": True} if self.recipe.joins else {}
+        upright = {"upright": True} if self.annotation_rules else {}
+        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **upright, **joined}
+
+    @cached_property
+    def main_image(self) -> str | None:
+        """The column of a table whose images the recipe works on; None if there is none."""
+        return next(iter(marked_columns(self.fields, MAIN)), None)
+
+    @cached_property
+    def kept_images(self) -> tuple[str, ...]:
+        """The columns of a table whose images are kept as they are, under their names in the dataset."""
+        return tuple(self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT))
+
+    @cached_property
+    def annotation_rules(self) -> dict[str, AnnotationRule]:
+        """How the masks and the objects of records are read, by their names in the dataset: the frame, and the rule for boxes.
+
+        Those that an export tells the role of are in the frame of the upright image already, and not among them.
+        """
+        if self.fields is None or self.main_image is None or not self.upright:
+            return {}
+        frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
+        objects = objects_of_records(self.fields, self.recipe)
+        names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
+        return {
+            self.renames.get(name, name): AnnotationRule(boxes.get(name, "keep"), frames.get(name, "auto"))
+            for name in names
+            if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
+        }
+
+    @property
+    def keeps_sources(self) -> bool:
+        """Whether the original bytes of the images that the recipe works on are kept."""
+        return self.recipe.store is not None and self.recipe.store.name == "source"
+
+    @property
+    def has_images(self) -> bool:
+        """Whether columns of a table hold images."""
+        return bool(self.main_image or self.kept_images)
+
+    @cached_property
+    def renames(self) -> dict[str, str]:
+        """The fields of records that have another name in the dataset."""
+        main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
+        return self.set_apart | self.recipe.renames | main
+
+    @property
+    def set_apart(self) -> dict[str, str]:
+        """The fields of records that have a name which shardctl gives to fields itself, and what they are called instead."""
+        names = () if self.fields is None else self.fields.names
+        ours = {self.recipe.key_source and KEY, *marked_columns(self.fields, MAIN), *marked_columns(self.fields, KEPT)}
+        chosen = self.recipe.chosen_fields
+        apart = {name: f"__{name}__" for name in RESERVED_FIELDS if name in names and name not in ours and name not in chosen}
+        return {name: other for name, other in apart.items() if other not in names}
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are in all splits together."""
+        return sum(split.shards for split in self.splits)
+
+    @property
+    def records(self) -> int:
+        """How many records its units have, over all splits."""
+        return sum(split.records for split in self.splits)
+
+    @property
+    def inputs(self) -> int:
+        """How many records are expected to be converted, over all splits."""
+        return sum(split.expected for split in self.splits)
+
+    @cached_property
+    def known(self) -> dict[int, dict[int | None, Rejection]]:
+        """The rejects of a finished dataset that is made again, by row of the plan and record; record None: the whole unit.
+
+        What is rejected here is not tried again: it may end the process. Empty for a new conversion.
+        """
+        known: dict[int, dict[int | None, Rejection]] = {}
+        if (self.folder / KNOWN).exists():
+            with open(self.folder / KNOWN, encoding="utf-8") as lines:
+                for line in lines:
+                    unit, record, *reason = json.loads(line)
+                    known.setdefault(unit, {})[record] = Rejection(*reason)
+        return known
+
+    @cached_property
+    def reused(self) -> Reused | None:
+        """What is taken from the dataset that the job brings up to date; None for nothing."""
+        path = self.folder / REUSED
+        return Reused(path, self.folder.parent.parent) if path.exists() else None  # the job is in STAGING of that dataset
+
+    @cached_property
+    def plan(self) -> pa.Table:
+        """The plan, memory-mapped."""
+        return open_table(self.folder / PLAN)
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """The table of files, memory-mapped."""
+        return open_table(self.folder / FILES)
+
+    @cached_property
+    def first_units(self) -> npt.NDArray[np.int64]:
+        """The first row of the plan of every shard, (shards,)."""
+        return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def kept(self) -> npt.NDArray[np.int32]:
+        """For every shard the number of the shard before that it is, NOT_KEPT where it is built: (shards,)."""
+        return self._shards["kept"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def _shards(self) -> pa.Table:
+        return open_table(self.folder / SHARDS)
+
+    def place(self, shard: int) -> ShardPlace:
+        """Return where shard `shard` (counted over all splits) lies."""
+        if not 0 <= shard < self._shards.num_rows:
+            raise IndexError(f"no shard {shard}")
+        (row,) = self._shards.slice(shard, 1).to_pylist()
+        return ShardPlace(split_name=self.splits[row["split"]].name, **row)
+
+    def shard_path(self, shard: int) -> Path:
+        """Path of the finished shard until the commit."""
+        return self.folder / NEW_FOLDER / self.place(shard).name
+
+    def marker_path(self, shard: int) -> Path:
+        """Path of the marker of a finished shard, with what became of each of its units."""
+        return self.folder / DONE_FOLDER / f"{shard:07d}.arrow"
+
+    def rejects_path(self, shard: int) -> Path:
+        """Path of the rejects of a finished shard; there is no such file if there are none."""
+        return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
+
+    def units(self, first: int, count: int) -> Iterator[Planned]:
+        """Yield rows of the plan with their files, some thousands in memory at a time."""
+        return self.units_at(range(first, first + count))
+
+    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[Planned]:
+        """Yield these rows of the plan, which are in order, as `units` does."""
+        for start in range(0, len(numbers), PLAN_ROWS):
+            part = np.asarray(numbers[start : start + PLAN_ROWS])
+            first = int(part[0])
+            rows = self.plan.slice(first, int(part[-1]) + 1 - first)
+            if rows.num_rows > len(part):
+                rows = rows.take(pa.array(part - first))
+            files = self._files_at(rows["file"].to_numpy())
+            for number, row, file in zip(part.tolist(), rows.to_pylist(), files, strict=True):
+                yield self._planned(number, row, file)
+
+    def planned_at(self, number: int) -> Planned:
+        """Return one row of the plan."""
+        return next(self.units(number, 1))
+
+    def path_of(self, file: File) -> str:
+        """Return the path by which a file is opened."""
+        return f"{self.roots[file.root].folder}/{file.path}"
+
+    @cached_property
+    def on_store(self) -> bool:
+        """Whether some of its sources are on a store."""
+        return any(is_brought(root.folder) for root in self.roots)
+
+    def version_of(self, file: File) -> int:
+        """Return which version of a file on a store is to be read, 0 for whichever is there."""
+        return 0 if self.recorded else file.mtime_ns
+
+    def check_root(self, file: File) -> None:
+        """Make sure that the source of a file is still there. Raises SourceGoneError."""
+        self.roots[file.root].check()
+
+    def roots_of(self, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the number of the root of each of these files."""
+        roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
+        return roots
+
+    def choose(self, planned: Planned, split: int) -> Choose | None:
+        """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
+
+        Where records have keys of their own, these decide instead: engines.records.choice_of.
+        """
+        if self.draw is None:
+            return None
+        draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
+        return lambda numbers: draw.of_records(hashed, numbers) == split
+
+    def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
+        """Return rows of the table of files. Batch by batch: a take from the whole table would first copy it together."""
+        starts, batches = self._file_batches
+        batch_of = np.searchsorted(starts, rows, side="right") - 1
+        found: list[File | None] = [None] * len(rows)
+        for number in sorted(set(batch_of.tolist())):
+            here = np.flatnonzero(batch_of == number)
+            taken = batches[number].take(pa.array(rows[here] - starts[number])).to_pylist()
+            for place, row in zip(here.tolist(), taken, strict=True):
+                found[place] = self._file(row)
+        return found  # type: ignore[return-value]  # every place has been filled
+
+    @cached_property
+    def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
+        batches = self.files.to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
+
+    def _file(self, row: dict[str, Any]) -> File:
+        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else None
+        if self.recorded and (not 0 <= row["root"] < len(self.roots) or ".." in row["path"].split("/")):
+            fault = Rejection("read", "astray", "the plan names a file outside of the sources")
+        return File(
+            row["path"],
+            row["root"],
+            row["size"],
+            row.get("mtime_ns", 0),
+            row.get("label"),
+            row.get("columns"),
+            fault,
+        )
+
+    def _planned(self, number: int, row: dict[str, Any], file: File) -> Planned:
+        unit = Unit._make(_unit_of(row))
+        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
+        return Planned(number, unit, row["file"], file, fault, row.get("digest"))
+
+
+def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
+    """Return the field of records that is the column of objects in the dataset and goes by its image; None if none does."""
+    name: str | None = next((f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None)
+    if name is None or OBJECTS in recipe.unmoved or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)])):
+        return None
+    return name
+
+
+_unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))
+
+
+def _as_text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _encoded(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
+    """Return arguments of a Job for what its `records_read` gave. Raises KeyError, TypeError, ValueError, ArrowException."""
+    if record is None:
+        return {}
+    draw = record["draw"]
+    return {
+        "fields": _decoded(record["schema"]),
+        "by_field": bool(record["by_field"]),
+        "upright": record.get("upright") is True,
+        "draw": Draw.from_json(draw) if draw else None,
+    }
+
+
+def _decoded(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,315 @@
+"""A few records pushed through the recipe before anything is written: what the columns are, and what it will all cost.
+
+This is done where shards are built, since any of the records may be fatal to the process that decodes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.shards.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
+from shardctl.build.shards.first_records import look_at_first
+from shardctl.build.shards.job import Job, Planned, ShardPlace
+from shardctl.build.shards.job_units import ahead
+from shardctl.build.shards.record_images import TableImages
+from shardctl.build.shards.records import records_of
+from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.unmoved import refuse_unmoved
+from shardctl.errors import InputError, Rejection
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.tables import Reject, count_reasons
+from shardctl.format.token_columns import packed_column
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import counted
+from shardctl.transforms.pipeline.samples import Finished, SamplePipeline
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_type,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    plain_value,
+    python_value,
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few records pushed through the recipe showed: the final layout, and what a sample costs.
+
+    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
+    becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
+    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    counts them by stage and error, and `examples` has the first one of each. `notices` say which fields are no longer what they
+    were, because of a user's function, and what the first records show of masks and objects; `warnings` say it where that
+    should be looked at. `frames` are those of masks and objects, by the names that fields have in records.
+    """
+
+    layout: Layout
+    sample_bytes: float
+    record_bytes: float
+    shard_bytes: int
+    record_seconds: float
+    unit_seconds: float
+    samples_per_record: float
+    records: int
+    rejected: int
+    notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    frames: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**vars(self), "layout": self.layout.to_json(), "examples": [vars(example) for example in self.examples]}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Probe:
+        """Build the probe that `record` gave."""
+        examples = tuple(Reject(**example) for example in record["examples"])
+        return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})
+
+
+def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
+    """Push every record of the plan of a small job through its recipe, into a shard in memory.
+
+    The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
+    recipe would leave behind where it moves the pixels of others, InputError if user functions return no sample for
+    any of them, or fields without a type, SourceGoneError if a source does not answer.
+    """
+    units = list(job.units(0, job.plan.num_rows))
+    notices: list[str] = []
+    first = look_at_first(job, units, crumb, known)
+    job = first.job
+    refuse_unmoved(job, units, crumb, known)
+    if job.recipe.sample_transforms:
+        samples, setters = _own_samples(job, units, crumb, known)
+        layout = _with_own_fields(job, samples, setters)
+        notices = _notices_on_roles(job.layout, layout, setters)
+        job = job.with_layout(layout)
+    sink = pa.BufferOutputStream()
+    rejects: list[Reject] = []  # the conversion meets them again, and writes them
+    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, rejects.append, crumb, known)
+    added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
+    started = time.monotonic()
+    rows = sum(builder.finish())
+    finishing = time.monotonic() - started
+    records = max(1, builder.inputs)
+    full = rows - _padding(builder) / _block_length(job.layout)
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
+    empty = _empty_shard_bytes(job.layout)
+    reasons, examples = count_reasons(rejects)
+    return Probe(
+        layout=job.layout,
+        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
+        shard_bytes=empty,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
+        samples_per_record=full / max(1, records - builder.rejected),
+        records=records,
+        rejected=builder.rejected,
+        notices=[*first.notices, *notices],
+        warnings=list(first.warnings),
+        frames=first.frames,
+        reasons=reasons,
+        examples=examples,
+    )
+
+
+def _padding(builder: ShardBuilder) -> int:
+    """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
+    return sum(step.get("padding", 0) for step in builder.step_counts)
+
+
+def _block_length(layout: Layout) -> int:
+    """Return the tokens of a block; 1 where samples are no blocks."""
+    packed = packed_column(layout.roles)
+    return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
+
+
+def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read = [_timed(partial(builder.read_only, planned)) for planned in units[some]]
+    rest = zip(added[some], read, units[some], strict=True)
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return float(np.median(each)), float(np.median(read))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected."""
+    started = time.monotonic()
+    with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
+
+
+def _empty_shard_bytes(layout: Layout) -> int:
+    """Return the size of a shard without samples: names of classes and columns are in every one, twice."""
+    sink = pa.BufferOutputStream()
+    ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
+    return int(sink.getvalue().size)
+
+
+def _own_samples(
+    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
+) -> tuple[list[Finished], dict[str, str]]:
+    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout, job.annotation_rules), list[Finished]()
+    setters: dict[str, str] = {}
+    images = TableImages(job, crumb)
+    reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
+    for planned in ahead(job, units):
+        crumb.drop(planned.number)
+        try:
+            for fields, origin in records_of(job, planned, crumb, known):
+                try:
+                    if job.has_images:
+                        fields, origin = images.take(fields, origin, planned)
+                    made = pipeline.finish(fields, origin)
+                except Rejection as rejection:
+                    reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
+        except (Rejection, MemoryError) as rejection:
+            reason = rejection
+    crumb.leave()
+    if not samples:
+        count = sum(planned.unit.records for planned in units)
+        why = f", the last one because: {reason}" if reason else ""
+        raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
+    return samples, setters
+
+
+def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str]) -> Layout:
+    """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
+    fields, image = list(job.layout.columns), job.layout.image
+    models = {step.settings()["target"] for step in job.recipe.models}
+    if image is not None:
+        shape = samples[0].fields["image"].shape if image.store == "raw" else None
+        image = replace(image, shape=shape)
+    if image is not None and image.shape is not None:
+        fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
+    known = {f.name: f for f in fields}
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    result = {f.name: f for f in fields if f.name in names}
+    for name in names:
+        if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
+            continue
+        type_ = _array_type(name, samples) if setters[name] in models and name not in known else None
+        found = pa.field(name, type_ or _own_type(name, samples, setters[name], known[name].type if name in known else None))
+        result[name] = found
+    if "variant" not in known and any(sample.fields["variant"] for sample in samples):
+        result["variant"] = pa.field("variant", pa.int32())  # a function makes several samples of one
+    kept = [f.name for f in result.values() if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
+    roles = {
+        f.name: role
+        for f in result.values()
+        if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
+    }
+    return Layout.by_name(job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles)
+
+
+def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
+    """Say which objects and masks a user's function made a field of another type."""
+    notices = []
+    for name, role in before.roles.by_name.items():
+        if isinstance(role, Mask | Objects) and name in after.columns.names and after.roles.get(name) is None:
+            was, found = (layout.columns.field(name).type for layout in (before, after))
+            what = "a column of objects" if isinstance(role, Objects) else "a mask"
+            notices.append(
+                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the loader does not move it"
+                " with its image. To keep it, return the types that it had, and put more into fields of their own"
+            )
+    return notices
+
+
+def _changed(before: pa.DataType, after: pa.DataType) -> str:
+    """Say how a function changed the type of a field."""
+    if not (pa.types.is_struct(before) and pa.types.is_struct(after)):
+        return f"made it {after}"
+    was, now = ({f.name: f.type for f in type_} for type_ in (before, after))
+    if added := [name for name in now if name not in was]:
+        return f"added {', '.join(added)} to it"
+    if gone := [name for name in was if name not in now]:
+        return f"took {', '.join(gone)} from it"
+    other = next(name for name in was if was[name] != now[name])
+    return f"made its {other} {now[other]} instead of {was[other]}"
+
+
+def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType | None) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
+
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
+    the others have no type in common.
+    """
+    values: list[Any] = []
+    unfit = None
+    for sample in samples:
+        try:
+            plain = plain_value(sample.fields.get(name))
+            if known is None or not _fits(plain, known):
+                check_fit(plain, column_type(pa.array([plain]).type))
+            values.append(plain)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
+            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+    if not values:
+        raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
+    if known is not None and all(_fits(value, known) for value in values):
+        return known
+    type_ = _common_type(values)
+    if not all(_fits(value, type_) for value in values):
+        type_ = _common_type(list(map(python_value, values)))
+    odd = next((value for value in values if not _fits(value, type_)), None)
+    if odd is not None:
+        other = next((value for value in values if value is not None and type(value) is not type(odd)), values[0])
+        raise InputError(
+            f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
+        )
+    return type_
+
+
+def _array_type(name: str, samples: list[Finished]) -> pa.DataType | None:
+    """Return the type of a field of a model if all of its values are arrays of one shape, None if not."""
+    return array_type([sample.fields.get(name) for sample in samples])
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """Return the type of a column that Arrow finds for these values; null if it finds none."""
+    try:
+        return column_type(pa.array(values).type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return pa.null()
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        if isinstance(type_, pa.FixedShapeTensorType):
+            for_column(value, type_)  # which takes lists in the shape of the tensor too
+        else:
+            check_fit(value, type_)
+    except UnfitValue:
+        return False
+    return True

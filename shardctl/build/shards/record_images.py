@@ -1,0 +1,210 @@
+"""The images of the records of a table: their bytes, from the record or from the file that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from shardctl.build.shards import prefetch
+from shardctl.build.shards.inputs import beside, digest_of, read_beside
+from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.prefetch import Wanted
+from shardctl.errors import Rejection
+from shardctl.format.roles import Mask
+from shardctl.format.sample import Sample
+from shardctl.images.codecs import image
+from shardctl.sources.remote.remote_files import is_brought
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import printable
+from shardctl.transforms.pipeline.samples import Origin
+
+
+class TableImages:
+    """Finds the images of the records of units, one unit after the other.
+
+    `digest` covers the files that images of the unit's samples were read from, None while there is none. `read` has the digests
+    of those of the record that was taken last.
+    """
+
+    def __init__(self, job: Job, crumb: Breadcrumb) -> None:
+        self._job, self._crumb = job, crumb
+        self._digest: xxhash.xxh3_64 | None = None
+        self._unmoved = () if job.recorded else columns_of_bytes(job)  # what a dataset has was looked at, or made before
+        self.read: list[int] = []
+        self.missing: Rejection | None = None
+
+    def begin(self) -> None:
+        """Begin with a unit."""
+        self._digest, self.missing = None, None
+
+    def take(self, fields: Sample, origin: Origin, planned: Planned) -> tuple[Sample, Origin]:
+        """Return the fields of a record with the bytes of its images, and where they come from. Raises Rejection.
+
+        The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were
+        decoded once to see that they can be.
+        """
+        self.read = []
+        self._crumb.enter("read")
+        filled = dict(fields)
+        for name in self._job.kept_images:
+            role = self._job.layout.roles.get(name)
+            if isinstance(role, Mask) and is_nothing(fields.get(name)):  # not every image need have a mask
+                filled[name] = None
+                continue
+            data, path = self.find(fields.get(name), name, planned)
+            self._crumb.enter("decode")
+            recipe = self._job.recipe
+            if isinstance(role, Mask):
+                try:
+                    _check_mask(image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated), role)
+                except Rejection as rejection:
+                    message = f"{printable(name)}: {rejection.message}"
+                    raise Rejection(rejection.stage, rejection.error, message) from None
+            else:
+                image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
+            filled[name] = {"bytes": data, "path": path}
+        if self._job.main_image is not None:
+            data, path = self.find(fields.get("image"), self._job.main_image, planned)
+            filled["image"] = data
+            origin = origin._replace(file_name=path)
+        for name in self._unmoved:
+            if holds_image(fields.get(name)):
+                message = (
+                    f"{printable(name)}: its value is an image, which {self._job.recipe.moving[0].name} does not move, and the"
+                    f" first records have none there; keep it as it is with --unmoved {printable(name)}"
+                )
+                raise Rejection("decode", "unmoved-image", message)
+        return filled, origin
+
+    def along(self, records: Iterable[tuple[int, Sample]], planned: Planned) -> Iterable[tuple[int, Sample]]:
+        """Return the same records of a unit; files on a store that the following ones name are fetched meanwhile."""
+        if not is_brought(self._job.roots[planned.file.root].folder):
+            return records
+        return prefetch.along(records, lambda record: self._wanted(record[1], planned))
+
+    def _wanted(self, fields: Sample, planned: Planned) -> list[Wanted]:
+        wanted = []
+        for name in (*self._job.kept_images, "image" if self._job.main_image is not None else ""):
+            value = fields.get(name)
+            path = value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
+            if isinstance(path, str) and path:
+                with contextlib.suppress(Rejection):
+                    wanted.append(beside(self._file(path, planned)))
+        return wanted
+
+    def became_samples(self, read: list[int]) -> None:
+        """A record became samples: its files, which were `read`, count for the digest of the unit."""
+        for digest in read:
+            self._digest = self._digest or xxhash.xxh3_64()
+            self._digest.update(digest.to_bytes(8, "little"))
+
+    def unit_digest(self, of_records: int) -> int:
+        """Return the digest of a unit, from that of its records and those of the files that its samples' images are in."""
+        if self._digest is None:
+            return of_records
+        return digest_of(of_records.to_bytes(8, "little") + self._digest.digest())
+
+    def find(self, value: object, name: str, planned: Planned) -> tuple[bytes, str | None]:
+        """Return the bytes of an image that a field has or names, and its path if one is given. Raises Rejection."""
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if isinstance(data, str):
+            data, path = None, data
+        if isinstance(data, bytes):
+            return data, path
+        if not path:
+            keep = (
+                "; --kind table --image-field none keeps such records, with images as plain bytes"
+                if name in self._job.kept_images
+                else ""
+            )
+            raise Rejection("read", "no-image", f"it has no image in the field {printable(name)}{keep}")
+        try:
+            found = read_beside(self._job, planned, self._file(path, planned), path)
+        except Rejection as rejection:
+            self.missing = self.missing or rejection
+            raise
+        self.read.append(digest_of(found))
+        return found, path
+
+    def _file(self, path: str, planned: Planned) -> str:
+        """Return where the file lies that a record names. Raises Rejection if that is not below the source.
+
+        A table may come from anywhere, and must not be able to put any file of this machine into a dataset.
+        """
+        if "://" in path:
+            raise Rejection("read", "not-a-path", f"its image is at {printable(path)}; only files are read, fetch them first")
+        if "\0" in path:
+            raise Rejection("read", "not-a-path", f"its image has the path {printable(path)}, which no file can have")
+        root = os.path.normpath(self._job.roots[planned.file.root].folder)
+        folder = f"{root}/{planned.file.path}".rpartition("/")[0]
+        # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person made it, not the table.
+        place = os.path.normpath(f"{folder}/{path}" if not path.startswith("/") else path)
+        if not _is_below(place, root) and path.startswith("/"):
+            place = os.path.realpath(place)  # the same place may have been named through a link
+            root = os.path.realpath(root)
+        if not _is_below(place, root):
+            message = f"its image {printable(path)} is not below the source ({printable(root)}); give a source that contains it"
+            raise Rejection("read", "outside", message)
+        return place
+
+
+def _check_mask(values: npt.NDArray[Any], role: Mask) -> None:
+    if values.dtype.itemsize * 8 > role.bits:
+        message = f"its mask has {values.dtype.itemsize * 8} bits for each pixel, and masks of this column have {role.bits}"
+        raise Rejection("decode", "not-a-mask", message)
+
+
+def columns_of_bytes(job: Job) -> tuple[str, ...]:
+    """Return the columns with bytes that nothing says to be images, or to stay as they are; none where no step moves pixels."""
+    if not job.recipe.moving:
+        return ()
+    moved = {"image", *job.kept_images, *job.recipe.unmoved, *job.layout.roles.by_name, *job.annotation_rules}
+    return tuple(f.name for f in job.layout.columns if f.name not in moved and _has_bytes(f.type))
+
+
+def _has_bytes(type_: pa.DataType) -> bool:
+    """Return whether values are bytes, or have some in lists and structs."""
+    if pa.types.is_struct(type_):
+        return any(_has_bytes(f.type) for f in type_)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _has_bytes(type_.value_type)
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
+
+
+def bytes_in(value: object) -> Iterator[bytes]:
+    """Yield the bytes that a value is, or has in lists and structs."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from bytes_in(each)
+
+
+def holds_image(value: object) -> bool:
+    """Return whether a value is an encoded image, or has one in lists and structs."""
+    return any(map(_opens, bytes_in(value)))
+
+
+def _opens(data: bytes) -> bool:
+    if not image.is_image(data[: image.SNIFF_BYTES]):
+        return False
+    try:
+        image.open_image(data)
+    except Rejection:
+        return False
+    return True
+
+
+def is_nothing(value: object) -> bool:
+    """Return whether a value of a column of images is missing: without bytes and without the path of a file."""
+    return value is None or (isinstance(value, dict) and value.get("bytes") is None and not value.get("path"))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder if folder.endswith("/") else f"{folder}/")

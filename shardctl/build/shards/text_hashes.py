@@ -1,0 +1,299 @@
+"""What is found out about records of text before there is a plan, so that duplicates are known: hashes or signatures of them.
+
+They are what a step of the recipe gets: all records are read and go through the steps before it. What is found is too much for
+messages, and is written into files of the job's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.build.shards.inputs import read_whole
+from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.job_units import wanted_of
+from shardctl.build.shards.prefetch import Wanted
+from shardctl.build.shards.records import FITTED_RECORDS, read_unit
+from shardctl.build.shards.scan import Found
+from shardctl.errors import Rejection, TypesDifferError, WorkerError
+from shardctl.format.text_bytes import bytes_of
+from shardctl.sources.formats import ColumnMisfit, Misfit
+from shardctl.sources.kinds import KINDS
+from shardctl.system.files import naming_the_path
+from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.text import printable
+from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
+from shardctl.transforms.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
+from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
+from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
+from shardctl.transforms.records import Records
+from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
+
+HASHES = "hashes"
+"""The folder, in that of the job, of the files that workers write."""
+
+SIGNED = np.dtype([("rank", np.int64), ("size", np.int64), ("signature", np.uint32, (PERMUTATIONS,))])
+"""A document by the rank of its record, how many values its sketch has, and its signature."""
+
+HELD_BYTES = 4 << 20
+"""Bytes of texts that are compared together."""
+
+SIGNED_TEXTS = 1 << 13
+"""Texts whose signatures are made together: those of short ones take a hundred times the memory of the texts."""
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
+
+    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes, and the rows that have been
+    written by then, which may be those of earlier units; in the end once more what is left of these. A segment is where rows
+    begin in the file of this `number`, how many they are, and where their sketches begin in a second file. Rows are of HASHED
+    or SIGNED, and count records from the first one of the task on. The files may have more than the segments: what was read of
+    a unit that could not be read to its end, or what a process wrote that was ended.
+    """
+
+    task: ClassVar[str] = "compare"
+    folder: str
+    number: int
+    step: int
+    first: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Comparing:
+        """Build what `to_json` gave."""
+        return cls(**record)
+
+    @property
+    def path(self) -> Path:
+        """The file that the rows are written into."""
+        return Path(self.folder, HASHES, str(self.number))
+
+    @property
+    def sketches_path(self) -> Path:
+        """The file that sketches of documents are written into."""
+        return Path(self.folder, HASHES, f"{self.number}.sketches")
+
+    @cached_property
+    def _units(self) -> list[Planned]:
+        return list(_job(self.folder).units(self.first, self.count))
+
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a unit is of."""
+        return wanted_of(_job(self.folder), self._units[number])
+
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+        """Read a unit, and write the hashes of its records.
+
+        Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
+        """
+        job, planned = _job(self.folder), self._units[number]
+        if job.fields is None:
+            return self._compare(number, _whole(job, planned), crumb)
+        try:
+            return self._compare(number, _read(job, planned), crumb)
+        except Misfit as misfit:
+            if job.recipe.typed_fields is None:
+                raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+            if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
+                raise Rejection("decode", "other-type", str(misfit)) from misfit
+        return self._compare(number, _fitting(job, planned), crumb)
+
+    def finish(self, found: Found) -> None:
+        """Write what is held."""
+        found.append({"texts": 0, "bytes": 0, "segments": self._written(self._held)})
+
+    @cached_property
+    def _held(self) -> _Held:
+        return _Held()
+
+    @cached_property
+    def _ranks(self) -> Numbers:
+        """The rank of the first record of each unit, from that of the task on, (count,)."""
+        records = np.array([planned.unit.records for planned in self._units], np.int64)
+        return np.cumsum(records) - records
+
+    @cached_property
+    def _step(self) -> Deduplicate:
+        step = _job(self.folder).recipe.batch_transforms[self.step]
+        assert isinstance(step, Deduplicate), "its place was looked up"
+        return step
+
+    def _compare(self, number: int, records: Iterator[Records], crumb: Breadcrumb) -> dict[str, Any]:
+        """Take the texts of a unit's records; those of small units are held until there are more, which is much faster."""
+        job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first
+        before = BatchPipeline(job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name)
+        held, segments = _Held(), []
+        texts = size = 0
+        for given in records:
+            # Its time runs anew with each part of the unit: a compressed file is one unit, however large it is.
+            crumb.drop(number, int(given.numbers[-1]), "transform")
+            for made in before.apply(given, _ignore):
+                here, numbers = _texts(made)
+                held.add(here, numbers + first)
+                texts += len(here)
+            if held.bytes >= HELD_BYTES:
+                size += held.bytes
+                segments += self._written(held)
+            crumb.enter("read")
+        size += held.bytes
+        self._held.join(held)  # now that all of the unit could be read
+        if self._held.bytes >= HELD_BYTES:
+            try:
+                segments += self._written(self._held)
+            except MemoryError as error:  # most of these texts are of units that have been told of
+                message = "there is too little memory to compare texts (deduplicate)"
+                raise WorkerError(f"{message}; use fewer --workers, or a higher --worker-memory") from error
+        return {"texts": texts, "bytes": size, "segments": segments}
+
+    def _written(self, held: _Held) -> list[list[int]]:
+        """Write the rows of texts that were held, and return the segments that they are."""
+        if not held.ranks:
+            return []
+        return self._segments(*held.take())
+
+    def _segments(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
+        """Write the rows of texts: fewer and fewer together where memory runs out. Raises MemoryError for one alone."""
+        try:
+            return self._segment(texts, ranks)
+        except MemoryError:
+            if len(ranks) == 1:
+                raise
+        half = len(ranks) // 2
+        return self._segments(texts[:half], ranks[:half]) + self._segments(texts[half:], ranks[half:])
+
+    def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
+        rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
+        if self._step.method == NEAR:
+            count = _write_signatures(rows, sketches, texts, ranks)
+        else:
+            count = _write_hashes(rows, texts, ranks, self._step.unit)
+        return [[rows.offset, count, sketches.offset]] if count else []
+
+
+class _Held:
+    """Texts that wait for being compared, and the ranks of their records: of so many `bytes`."""
+
+    def __init__(self) -> None:
+        self.texts: list[pa.Array] = []
+        self.ranks: list[Numbers] = []
+        self.bytes = 0
+
+    def add(self, texts: pa.Array, ranks: Numbers) -> None:
+        """Add some."""
+        if len(ranks):
+            self.texts.append(texts)
+            self.ranks.append(ranks)
+            self.bytes += len(bytes_of(texts).data)
+
+    def join(self, other: _Held) -> None:
+        """Add those of another one."""
+        self.texts += other.texts
+        self.ranks += other.ranks
+        self.bytes += other.bytes
+
+    def take(self) -> tuple[pa.Array, Numbers]:
+        """Return all of them, and hold none."""
+        texts, ranks = pa.concat_arrays(self.texts), np.concatenate(self.ranks)
+        self.texts, self.ranks, self.bytes = [], [], 0
+        return texts, ranks
+
+
+class _Appended:
+    """A file to which data is appended. `offset` is where that begins."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offset = path.stat().st_size if path.exists() else 0
+
+    def write(self, data: bytes) -> None:
+        """Append data. Raises StorageError: a full disk is no fault of the input."""
+        with naming_the_path(self._path), open(self._path, "ab") as file:
+            file.write(data)
+
+
+@lru_cache(maxsize=1)
+def _job(folder: str) -> Job:
+    return Job.load(Path(folder))
+
+
+def _ignore(record: int, rejection: Rejection) -> None:
+    """A record that a step rejects is not compared: it becomes a reject later, too."""
+
+
+def _whole(job: Job, planned: Planned) -> Iterator[Records]:
+    """Yield the one record of a file. Raises Rejection, SourceGoneError."""
+    fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), planned.file.path, job.recipe.reading)
+    yield records_of_file(planned.file_number, planned.key(), fields)
+
+
+def _read(job: Job, planned: Planned) -> Iterator[Records]:
+    """Yield the records of a unit. Raises Misfit, Rejection, SourceGoneError."""
+    for parsed in read_unit(job, planned, planned.unit, None, xxhash.xxh3_64()):
+        if len(parsed.numbers):
+            batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
+            yield Records(planned.file_number, parsed.numbers, batch)
+
+
+def _fitting(job: Job, planned: Planned) -> Iterator[Records]:
+    """Yield the records of a unit that fit the types which were given. Raises Rejection, SourceGoneError."""
+    unit, done, together = planned.unit, 0, FITTED_RECORDS
+    while done < unit.records:
+        count = min(together, unit.records - done)
+        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+        try:
+            yield from list(_read(job, planned._replace(unit=part)))
+        except Misfit:
+            if count > 1:
+                together = count // 2
+                continue
+        done += count
+        together = min(2 * together, FITTED_RECORDS)
+
+
+def _texts(records: Records) -> tuple[pa.Array, Numbers]:
+    """Return the texts of records that have one, and the numbers of these."""
+    texts = records.batch.column("text")
+    if not texts.null_count:
+        return texts, records.numbers
+    return texts.drop_null(), records.numbers[texts.is_valid().to_numpy(zero_copy_only=False)]
+
+
+def _write_hashes(file: _Appended, texts: pa.Array, ranks: Numbers, unit: str) -> int:
+    """Write rows of HASHED for texts, or for their lines or paragraphs, and return how many."""
+    pieces = pieces_of(texts, unit)
+    rows = np.zeros(len(pieces), HASHED)
+    hashes = pieces.hashes()
+    rows["high"], rows["low"], rows["size"] = hashes[:, 0], hashes[:, 1], pieces.sizes
+    rows["place"] = (ranks[pieces.row] << PIECE_BITS) + pieces.number
+    file.write(rows.tobytes())
+    return len(rows)
+
+
+def _write_signatures(file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers) -> int:
+    """Write rows of SIGNED for texts, and their sketches, and return how many."""
+    for begin in range(0, len(texts), SIGNED_TEXTS):
+        here = texts[begin : begin + SIGNED_TEXTS]
+        shingles, starts = shingles_of(here)
+        sketches, sizes = sketches_of(shingles, starts)
+        rows = np.zeros(len(here), SIGNED)
+        rows["rank"], rows["size"] = ranks[begin : begin + SIGNED_TEXTS], sizes
+        rows["signature"] = signatures_of(shingles, starts)
+        file.write(rows.tobytes())
+        of_sketches.write(sketches.tobytes())
+    return len(texts)

@@ -1,0 +1,103 @@
+"""Puts finished shards on the object store that a dataset is written to, and brings the job from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
+from shardctl.format.names import JOB, STAGING
+from shardctl.system.files import PARTIAL, replacing, write_atomically
+from shardctl.system.lease.file_lease import PARTS
+from shardctl.system.lease.store_lease import Sign
+from shardctl.system.stores import open_store
+from shardctl.system.stores.base import Store, Stored
+
+PIECE = 8 << 20
+"""Bytes of a table that are requested at a time."""
+
+PIECES_AT_ONCE = 8
+
+
+def deliver(job: Job, shard: int) -> None:
+    """Put a finished shard on the store, its marker last, and take the shard away here. Raises StoreError.
+
+    Raises BusyError where another process has taken over: what it has made of sources that have changed since must stay.
+    """
+    path, rejects, marker = job.shard_path(shard), job.rejects_path(shard), job.marker_path(shard)
+    done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
+    marker.replace(coming)  # here, too, a shard counts as finished only when it is there, also if this process is killed
+    try:
+        store, sign = _store(job.url), read_sign(job.folder)
+        sign.check(store)
+        store.put(f"{job.base}{path.name}", path)
+        if rejects.exists():
+            store.put(f"{done}{rejects.name}", rejects)
+        sign.check(store)
+        store.put(f"{done}{marker.name}", coming)
+    except BaseException:
+        coming.unlink()
+        raise
+    coming.replace(marker)
+    path.unlink()
+
+
+SIGN = "sign.json"
+"""The file in the folder of a job on this machine that tells its workers for whom they work: see Sign."""
+
+
+def write_sign(folder: Path, sign: Sign) -> None:
+    """Let the workers of the job in a folder know who has the right to write."""
+    write_atomically(folder / SIGN, json.dumps(asdict(sign)).encode())
+
+
+def read_sign(folder: Path) -> Sign:
+    """Return what `write_sign` has written."""
+    return Sign(**json.loads((folder / SIGN).read_bytes()))
+
+
+def bring_job(url: str, folder: Path) -> None:
+    """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
+    for made in (NEW_FOLDER, DONE_FOLDER):
+        (folder / made).mkdir(parents=True)
+    store, state = _store(url), state_folder(folder)
+    for page in store.pages(state):
+        for entry in page:
+            name = entry.key.removeprefix(state)
+            if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
+                bring_file(store, entry, folder / name)
+    trust_no_place(folder / JOB, url)
+
+
+def bring_file(store: Store, found: Stored, path: Path) -> None:
+    """Bring a file, which may be large: some pieces are in memory at a time."""
+    pieces = [(start, min(PIECE, found.size - start)) for start in range(0, found.size, PIECE)]
+    with replacing(path) as sink:
+        for first in range(0, len(pieces), PIECES_AT_ONCE):
+            for piece in store.get_ranges(found.key, pieces[first : first + PIECES_AT_ONCE], found.version):
+                sink.write(piece)
+
+
+def trust_no_place(path: Path, url: str) -> None:
+    """Write into job.json where the dataset is that it was brought from: a copy of it may say another place."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever reads it says that it is none
+        write_atomically(path, json.dumps({**json.loads(path.read_bytes()), "url": url}).encode())
+
+
+def state_folder(job: Path) -> str:
+    """Return where the state of a job, by its folder here, is on the store: a key, with a / at its end."""
+    return f"{STAGING}/{job.name}/"
+
+
+def done_folder(job: Path) -> str:
+    """Return where the markers of a job are on the store."""
+    return f"{state_folder(job)}{DONE_FOLDER}/"
+
+
+@lru_cache(maxsize=1)
+def _store(url: str) -> Store:
+    """Return the store, opened in this process: one that was opened before a fork cannot be used."""
+    return open_store(url)

@@ -1,0 +1,253 @@
+"""The dataset of a training script: made by the first process that needs it, and opened by all. docs/snapshot.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from shardctl.build.convert import ConvertResult, Listener, converting
+from shardctl.build.convert.rejects import refuse_many_rejects
+from shardctl.build.convert.request import Asked
+from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.unchanged import is_surely_unchanged, recipe_if_same
+from shardctl.build.snapshot.log import Teller
+from shardctl.build.snapshot.partial_dataset import ArrivingDataset, Making
+from shardctl.build.snapshot.places import AtHome, Place, place_of
+from shardctl.build.snapshot.ranks import rank_of
+from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.remote.open import cache_of
+from shardctl.system.arguments import truth
+from shardctl.system.importing import refuse_while_importing
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
+
+FIRST_RANK_SECONDS = 10.0
+"""How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
+
+QUIET_SECONDS = 1.0
+"""After how long they say that they wait."""
+
+NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
+"""Options of `convert` that are for a person at a terminal, or say what is always so here."""
+
+
+@overload
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: Literal[True] = True,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+    **options: Any,
+) -> Dataset: ...
+
+
+@overload
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: Literal[False],
+    **options: Any,
+) -> ArrivingDataset: ...
+
+
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: bool = True,
+    update: bool = True,
+    overwrite: bool = False,
+    trust: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    progress: bool = True,
+    listener: Listener | None = None,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+    **options: Any,
+) -> Dataset | ArrivingDataset:
+    """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
+
+    All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
+    others wait; if it is killed another one goes on. Where nothing has changed no process writes anything or starts another:
+    names, sizes and times of the inputs are compared, and then the dataset is opened, which may be read-only.
+
+    `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed (`update`; False: an error).
+    Another recipe, other settings or other code are an error, unless `overwrite` lets the dataset be made anew. With `trust`
+    the inputs are not looked at where there is a dataset. `rank` is by default that of the launcher's environment: the first
+    one begins, others only if it does not. With `wait=False` the dataset need not be complete: its first epoch reads each shard
+    when it is finished. `dst` may be on a store (s3://bucket/out); `cache` and `cache_limit` are those of `open` then, and
+    `wait=False` is not possible. `progress` shows on stderr now and then what is done; `listener` has callbacks
+    instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
+    """
+    refuse_while_importing("snapshot")
+    unfit = next((name for name in NOT_HERE if name in options), None)
+    if unfit is not None:
+        raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
+    moved_from = options.get("moved_from", ())
+    if is_url(dst) and not wait:
+        raise UsageError("wait=False reads the shards of a folder while they are made; a dataset on a store must be complete")
+    moved_from = options.get("moved_from", ())
+    asked = Asked.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(update=False, moved_from=())
+    if is_url(dst) and asked.options.keep is not None:
+        raise UsageError("keep= is for datasets in folders; on a store the dataset that was replaced last stays in any case")
+    if is_url(dst):
+        cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
+    teller = Teller(str(dst if is_url(dst) else asked.target), progress and listener is None)
+    flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
+
+    def made_at(place: Place) -> _Snapshot:
+        there = replace(asked, target=place.destination.target)
+        return _Snapshot(there, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener(), place)
+
+    if wait:
+        with place_of(dst, asked.target) as place:
+            made_at(place).settle()
+        return open_dataset(dst if is_url(dst) else asked.target, cache=cache, cache_limit=cache_limit)
+    made = made_at(AtHome(asked.target))
+    if not made.is_there:
+        return ArrivingDataset(asked.target, Making(made.settle))
+    made.settle()  # one that may have to be brought up to date is not read before it is
+    return ArrivingDataset(asked.target, Making(lambda: None))
+
+
+class _ReplacedError(Exception):
+    """Another process has made the dataset, or brought it up to date, while this one waited for the right to do so."""
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """One call of `snapshot`."""
+
+    asked: Asked
+    moved_from: Sequence[str | Path]
+    update: bool
+    overwrite: bool
+    trust: bool
+    rank: int
+    teller: Teller
+    listener: Listener
+    place: Place
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a dataset."""
+        return self.place.manifest() is not None
+
+    def settle(self) -> None:
+        """Return once the dataset is there, and up to date."""
+        while True:
+            before = self.place.manifest()
+            verdict = "anew" if before is None else self._verdict(before)
+            if before is not None and verdict == "up-to-date":
+                refuse_many_rejects(self.asked.target, before, self.asked.options.max_rejects)
+                return
+            if self._make(before, verdict):
+                return
+
+    def _verdict(self, manifest: Manifest) -> str:
+        """Return what is to be done with the dataset that is there: `up-to-date` (nothing), `update`, or make it `anew`.
+
+        Raises DatasetError if what is to be done was not allowed.
+        """
+        if self.trust:
+            same = recipe_if_same(self.asked, manifest)
+            verdict, parts = ("up-to-date", "") if same is not None else ("anew", "recipe, settings or code")
+        elif self.place.is_broken_off():
+            return "update"
+        elif self._is_surely_unchanged(manifest):
+            return "up-to-date"
+        else:
+            asked = self.asked.changed(explain=True, metrics=())
+            explanation = converting.run(asked, Listener(), self.place.destination).explanation
+            assert explanation is not None, "it was asked for"
+            verdict, parts = explanation.verdict, " and ".join(explanation.parts)
+        shown = printable(str(self.asked.target))
+        if verdict == "anew" and not self.overwrite:
+            raise DatasetError(
+                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it anew, `shardctl convert"
+                " --explain` says what differs, or give another destination"
+            )
+        if verdict == "update" and not self.update and not self.overwrite:
+            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up to date")
+        return "anew" if verdict == "update" and not self.update else verdict
+
+    def _is_surely_unchanged(self, manifest: Manifest) -> bool:
+        self.place.bring_tables()
+        return is_surely_unchanged(self.asked, manifest)
+
+    def _make(self, before: Manifest | None, verdict: str) -> bool:
+        """Make the dataset, or bring it up to date, and return whether this process has done so.
+
+        If not, another one has done something while this one waited: what is to be done now must be seen anew, as inputs may
+        have changed after that one has looked at them.
+        """
+        try:
+            self.place.destination.check_writable()
+        except StorageError as error:
+            what = "is not there" if before is None else "is not up to date with its sources"
+            raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
+        if self.rank:
+            self._leave_to_first_rank(before)
+        try:
+            with self.place.writing(self.teller.waiting, _Looking(self.teller, self.place)) as held:
+                if self.place.manifest() != before:
+                    return False
+                if before is None or verdict == "anew":
+                    self.teller.ended(self._run(self.asked.changed(overwrite=before is not None), held))
+                else:
+                    self.teller.ended(self._update(before, held))
+                return True
+        except _ReplacedError:
+            return False
+
+    def _run(self, asked: Asked, held: Held) -> ConvertResult:
+        return converting.run(asked, self.listener, self.place.destination, held)
+
+    def _update(self, manifest: Manifest, held: Held) -> ConvertResult:
+        """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
+        keep = self.place.kept(self.asked.options.keep, manifest)
+        try:
+            return self._run(self.asked.changed(update=True, keep=keep, moved_from=self.moved_from), held)
+        except DatasetError:
+            if not self.overwrite:
+                raise
+            return self._run(self.asked.changed(overwrite=True), held)
+
+    def _leave_to_first_rank(self, before: Manifest | None) -> None:
+        """Wait a little, until another process has begun."""
+        until, told = time.monotonic() + FIRST_RANK_SECONDS, False
+        while time.monotonic() < until and not self.place.is_sought() and self.place.manifest() == before:
+            time.sleep(self.place.look_seconds)
+            if not told and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
+                self.teller.leaving()
+                told = True
+
+
+class _Looking:
+    """What a process does while it waits for the lease: now and then it says how far the other one is.
+
+    Raises _ReplacedError if it need not wait any more.
+    """
+
+    def __init__(self, teller: Teller, place: Place) -> None:
+        self._teller, self._place = teller, place
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        self._teller.looking(self._place.how_far, self._place.line_seconds)
+        if time.monotonic() >= self._next:
+            if self._place.is_replaced():
+                raise _ReplacedError
+            self._next = time.monotonic() + self._place.look_seconds

@@ -1,0 +1,186 @@
+"""`shardctl tokenizer train`: texts of any sources or datasets, cleaned by a recipe, become a tokeniser."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from shardctl.build.convert import Listener, convert
+from shardctl.build.convert.options import source_path
+from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
+from shardctl.format.names import MANIFEST
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.text import printable
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.table import TOKEN_STEPS
+from shardctl.transforms.tokenizers.table import open_tokenizer
+from shardctl.transforms.tokenizers.training import KINDS, SPECIAL, check_training, count_words
+
+AT_ONCE = 4 << 20
+"""Bytes of a dataset that are read at once."""
+
+MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class TrainedTokenizer:
+    """The tokeniser that was made, in the file `path`.
+
+    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) are those of the texts that
+    it was trained on, `rejected` the number of records that became no text, `sha256` that of the file.
+    """
+
+    path: str
+    kind: str
+    vocabulary: int
+    special_tokens: tuple[str, ...]
+    documents: int
+    bytes: int
+    rejected: int
+    sha256: str
+    seconds: float
+    notices: tuple[str, ...] = ()
+
+
+def train_tokenizer(
+    src: str | Path | Sequence[str | Path],
+    out: str | Path,
+    recipe: dict[str, Any] | str | Path | None = None,
+    kind: str = "bpe",
+    vocab_size: int = 32_768,
+    special_tokens: Sequence[str] | None = None,
+    max_bytes: int | None = None,
+    overwrite: bool = False,
+    workers: int | str = "auto",
+    listener: Listener | None = None,
+) -> TrainedTokenizer:
+    """Train a tokeniser on the texts of sources or datasets, and write it as a tokenizer.json.
+
+    `recipe` cleans the texts of sources first, as convert does; the steps from the first one that makes tokens on are left
+    out. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of
+    text, documents are taken evenly from all over them. The same texts give the same file. Raises UsageError, InputError,
+    StorageError and what convert raises.
+    """
+    started = time.monotonic()
+    target = Path(out)
+    special = tuple(SPECIAL if special_tokens is None else special_tokens)
+    check_training(kind, vocab_size, special)
+    _check_target(target, kind, overwrite)
+    if max_bytes is not None and max_bytes < 1:
+        raise UsageError(f"max_bytes must be 1 or more; it is {max_bytes}")
+    with scratch_folder() as scratch:
+        datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
+        texts = _Texts(datasets, max_bytes)
+        if kind == "words" and target.suffix == ".txt":
+            words, _ = count_words(texts, vocab_size, special)
+            data = "".join(f"{word}\n" for word in words).encode()
+        else:
+            data = KINDS[kind](texts, vocab_size, special)
+    if not texts.bytes:
+        raise InputError("there is no text to train on: all texts are empty, or none was kept by the recipe")
+    with naming_the_path(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, data)
+    trained = open_tokenizer(str(target))
+    notices = []
+    if trained.vocabulary < vocab_size:
+        notices.append(f"the texts give {trained.vocabulary:,} tokens only, fewer than the {vocab_size:,} asked for")
+    return TrainedTokenizer(
+        str(target),
+        kind,
+        trained.vocabulary,
+        special,
+        texts.documents,
+        texts.bytes,
+        rejected,
+        hashlib.sha256(data).hexdigest(),
+        time.monotonic() - started,
+        tuple(notices),
+    )
+
+
+def _check_target(target: Path, kind: str, overwrite: bool) -> None:
+    endings = (".json", ".txt") if kind == "words" else (".json",)
+    shown = printable(str(target))
+    if target.suffix not in endings:
+        raise UsageError(f"{shown}: a tokeniser is written to a file that ends in {' or '.join(endings)}")
+    if target.exists() and not overwrite:
+        raise StorageError(f"{shown}: is there already; give --overwrite to replace it, or another name")
+
+
+def _datasets(
+    src: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None,
+    scratch: Path,
+    workers: int | str,
+    listener: Listener | None,
+) -> tuple[list[Dataset], int]:
+    """Return the datasets with the texts, and the number of records that were rejected. Sources become one in `scratch`."""
+    places = [source_path(each) for each in ([src] if isinstance(src, str | Path) else src)]
+    found = [place for place in places if (place / MANIFEST).exists()]
+    others = [place for place in places if place not in found]
+    if found and recipe:
+        raise UsageError(f"{printable(str(found[0]))} is a dataset, which is taken as it is: a recipe is for sources")
+    datasets = [open_dataset(place) for place in found]
+    rejected = 0
+    if others or not places:
+        settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        steps = settings.get("transform")
+        if isinstance(steps, list):
+            settings["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
+        settings["compression"] = "lz4"
+        try:
+            made = convert(others, scratch / "texts", settings, listener, labels="none", split="none", workers=workers)
+        except TooManyRejectsError as error:
+            raise InputError(f"there is no text to train on: {str(error).partition('; nothing was committed')[0]}") from error
+        rejected = made.rejected
+        datasets.append(open_dataset(scratch / "texts"))
+    for dataset in datasets:
+        if "text" not in dataset.schema.names:
+            held = ", ".join(map(printable, dataset.schema.names))
+            raise InputError(f"there are no texts to train on: the records have {held}; --text-field FIELD names their texts")
+    return datasets, rejected
+
+
+def _makes_tokens(step: Any) -> bool:
+    return isinstance(step, dict) and step.get("name") in TOKEN_STEPS
+
+
+class _Texts:
+    """The texts of datasets, in groups. `documents` and `bytes` count those that were given."""
+
+    def __init__(self, datasets: Sequence[Dataset], most: int | None) -> None:
+        self._datasets = datasets
+        self._most = most
+        self.documents = self.bytes = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        self.documents = self.bytes = 0
+        total = sum(len(text.encode()) for group in self._all() for text in group) if self._most is not None else 0
+        seen = 0
+        for group in self._all():
+            chosen = []
+            for text in group:
+                size = len(text.encode())
+                if self._most is None or self.bytes * total <= self._most * seen:
+                    self.documents += 1
+                    self.bytes += size
+                    chosen.append(text)
+                seen += size
+            if chosen:
+                yield chosen
+
+    def _all(self) -> Iterator[list[str]]:
+        for dataset in self._datasets:
+            each = max(1, dataset.manifest.bytes // max(1, len(dataset)))
+            rows = min(MOST_ROWS, max(1, AT_ONCE // each))
+            for first in range(0, len(dataset), rows):
+                batch = dataset.take(range(first, min(first + rows, len(dataset))), columns=["text"])
+                yield [text for text in batch["text"] if text]

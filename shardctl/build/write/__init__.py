@@ -1,0 +1,294 @@
+"""Datasets of samples that are made in Python: the same shards, tables and commit as those of a conversion, and no source."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.commit import publish
+from shardctl.build.commit.generations import settle
+from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
+from shardctl.build.convert.options import check_destination, check_if_running, check_writable
+from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.write.call_identity import Stretches, identity_of
+from shardctl.build.write.commit import finish
+from shardctl.build.write.field_roles import roles_of
+from shardctl.build.write.fields import Fields, Given
+from shardctl.build.write.parts import Part, PartsJob, hands_for, make_and_join
+from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
+from shardctl.build.write.writer import Limits, SampleWriter, Splits, Written, in_order, new_keys, refuse_bad_names
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import JOB, MANIFEST, STAGING
+from shardctl.format.sample import Sample
+from shardctl.format.tables import MADE_BY
+from shardctl.system.arguments import names as names_of
+from shardctl.system.arguments import whole_number
+from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.importing import refuse_while_importing
+from shardctl.system.lease import file_lease
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
+from shardctl.transforms.values import describe
+
+FIRST_SAMPLES = 1024
+"""How many samples are looked at for the types of their fields, where no schema is given."""
+
+FEW_SAMPLES = 16
+"""How many samples of parts are looked at where a schema is given: for how images are kept. They are made again later."""
+
+INDEXED_AT_A_TIME = 4096
+"""Samples of a dataset by index that are a part: what is lost when its process is killed."""
+
+WRITE_PREFIX = "write-"
+"""Prefix of the working folders of writes by parts, in the staging folder."""
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What `write` wrote: how many samples, shards and bytes (of the shards), in how many seconds."""
+
+    samples: int
+    shards: int
+    bytes: int
+    seconds: float
+    fingerprint: str
+
+
+def write(
+    dst: str | Path,
+    samples: Any,
+    schema: pa.Schema | None = None,
+    *,
+    parts: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    split: str | None = None,
+    workers: int = 0,
+    fields: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    roles: Mapping[str, str | Mapping[str, Any]] | None = None,
+    store: str | None = None,
+    compression: str = "auto",
+    shard_size: int | None = None,
+    samples_per_shard: int | None = None,
+    overwrite: bool = False,
+    if_running: str = "wait",
+) -> WriteResult:
+    """Write samples that are made in Python as a dataset: the same files and the same commit as those of `convert`.
+
+    `samples` are dicts of field name to value, in the order of the dataset, taken one at a time; or such an iterable for
+    each split, by name. Datasets of PyTorch, TensorFlow and Hugging Face will do: tensors and pictures become arrays,
+    `fields` names the values of samples that are tuples, and names of classes are taken over. With `parts`, `samples` is a
+    function that yields the samples of one of them, such as a file: `write("out", read, parts=paths, workers=8)`. Then
+    `workers` processes make parts (forked from this one; 0: this one does), as they do of a PyTorch dataset with indices; a
+    part that is done stays done, and the same call goes on after it was stopped. `split` is the name of a split, or shares
+    that are drawn by the key: "train=0.9,val=0.1". `key` names a sample; without it samples are numbered: 000000000,
+    000000001, those of parts in each part: 00000-000000000. No two samples have the same key, in whichever splits, unless a
+    field `variant` tells them apart; a repeated one is found when all are written. `image` is an encoded image (bytes,
+    which are kept) or pixels, (H, W, 3) uint8, kept as `store` says: `raw` (the default; one shape for all), `png`,
+    `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name or a number. `roles` says which fields are marked
+    in the image, so that the loader moves them with it: `"objects"`, a dict of lists (bbox as x, y, width, height in
+    pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8 or uint16 or the bytes of a PNG; `{"role":
+    "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be `{"role": "tokens", "vocabulary": 50257,
+    "eos": 50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No
+    value is changed, times and time zones included: one that does not fit its column is an error. Only places of objects are
+    rounded to float32, and Python's floats to a float32 or float16 that `schema` says. A shard has `shard_size` bytes (by
+    default 128 MiB) or `samples_per_shard`.
+
+    Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError,
+    StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes
+    samples raises is an InputError that says at which sample; its cause is the exception, where that was raised here.
+    """
+    refuse_while_importing("write")
+    began = time.monotonic()
+    limits = Limits.of(shard_size, samples_per_shard)
+    check_if_running(if_running)
+    if whole_number("workers", workers) < 0:
+        raise UsageError(f"workers must be 0 or more; they are {workers}")
+    calls = _calls(samples, parts, split, workers)
+    names: Names = names_of("fields", fields) if fields is not None else None
+    if names is not None and len(set(names)) < len(names):
+        raise UsageError(f"fields= names a field twice: {', '.join(names)}")
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise UsageError(f"schema is a pyarrow.Schema; it is {describe(schema)}")
+    if classes is not None:
+        classes = names_of("classes", classes)
+    classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
+    given = Given(schema, classes, store, compression, roles_of(roles))
+    if is_url(dst):
+        raise UsageError(f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it")
+    target = check_destination(Path(dst), [])
+    check_writable(target)
+    _refuse_existing(target, overwrite)
+    waiting: Callable[[str], None] | None = (lambda owner: None) if if_running == "wait" else None
+    with file_lease.hold(target / STAGING, waiting) as held:
+        publish.recover(target)
+        _refuse_existing(target, overwrite)
+        if isinstance(calls, _Parts):
+            manifest = _write_parts(target, calls, names, given, limits, overwrite, held)
+        else:
+            manifest = _write_at_once(target, calls, names, given, limits, held)
+        settle(target)  # none of the dataset before
+    seconds = round(time.monotonic() - began, 3)
+    return WriteResult(manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A function, what it is called with, and how many processes call it."""
+
+    make: Callable[[Any], Iterable[Any]]
+    parts: list[Part]
+    workers: int
+
+
+Streams = list[tuple[Splits, Any]]
+"""Samples that are taken one after the other, with the splits that they may be in."""
+
+
+def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts | Streams:
+    """Return what makes the samples. Raises UsageError where the arguments do not fit."""
+    if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
+        raise UsageError("split= and a dict of splits contradict each other; use one of them")
+    for given in (samples, parts):
+        if isinstance(given, Mapping):
+            refuse_bad_names(list(given))
+    splits = Splits.parse("train" if split is None else split)
+    several = list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
+    if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
+        raise UsageError("parts= is a list of what the function is called with, or such a list for each split by name")
+    if parts is not None:
+        if not callable(samples):
+            raise UsageError(f"with parts=, samples is a function that yields those of a part; it is {describe(samples)}")
+        by_split = {Splits((name,)): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
+        made = [Part(given, which) for which, several in by_split.items() for given in several]
+        if not made:
+            raise UsageError("parts= is empty; give what the function is called with, one after the other")
+        return _Parts(samples, made, workers)
+    if isinstance(samples, Mapping):
+        if not samples:
+            raise UsageError("no split was given; give an iterable of samples, or one for each split by name")
+        streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
+    else:
+        streams = [(splits, samples)]
+    if workers and all(is_indexed(each) for _, each in streams):
+        before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
+        stretches = [
+            Part((place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first)
+            for place, (which, each) in enumerate(streams)
+            for first in range(0, len(each), INDEXED_AT_A_TIME)
+        ]
+        return _Parts(Stretches([each for _, each in streams]), stretches, workers)
+    if workers:
+        raise UsageError("workers= needs parts=: one process takes an iterable; give a function, and what it is called with")
+    return streams
+
+
+def _refuse_existing(target: Path, overwrite: bool) -> None:
+    if not overwrite and (target / MANIFEST).exists():
+        raise DatasetError(f"{printable(str(target))}: holds a dataset; overwrite=True replaces it")
+
+
+def _write_at_once(
+    target: Path, streams: Streams, names: Names, given: Given, limits: Limits, held: file_lease.Lease
+) -> Manifest:
+    """Write the samples of streams, and put the dataset in its place. Nothing is left where that fails."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    new = folder / NEW_FOLDER
+    try:
+        with naming_the_path(new):
+            new.mkdir(parents=True)
+        manifest = _write_all(new, streams, names, given, limits)
+        held.check()
+        publish.publish(new, target)
+    finally:
+        if folder.exists() and not publish.is_taking_its_place(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
+    return manifest
+
+
+def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: Limits) -> Manifest:
+    """Write the shards, the tables and the manifest."""
+    stream = _stream(streams, names)
+    first = list(islice(stream, FIRST_SAMPLES))
+    if not first:
+        raise InputError("there is no sample to write")
+    fields = Fields([sample for _, sample in first], given)
+    writer = SampleWriter(new, fields, given.compression_of(fields), limits, len(given.classes or ()))
+    try:
+        for number, (splits, sample) in enumerate(chain(first, stream)):
+            writer.add(sample, number, splits)
+        written = list(writer.finish())
+    except BaseException:
+        writer.abandon()
+        raise
+    order = [name for splits, _ in streams for name in splits.names]
+    return _finish(new, fields, in_order(written, order), given, limits)
+
+
+def _finish(new: Path, fields: Fields, written: list[Written], given: Given, limits: Limits) -> Manifest:
+    """Write the tables and the manifest of shards that are there. Raises InputError if two samples have the same key."""
+    entries = [entry for each in written for entry in each.entries]
+    keys = new_keys(fields)
+    for each in written:
+        keys.extend(each.hashes)
+    keys.refuse_repeated([new / entry.path for entry in entries])
+    class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
+    settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
+    return finish(new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts)
+
+
+def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
+    """Yield the samples of all streams, each with its splits. Raises InputError if one of several has none."""
+    count = 0
+    for splits, samples in streams:
+        before = count
+        for sample in named(elements_of(samples), names, before):
+            count += 1
+            yield splits, sample
+        if count == before and len(streams) > 1:
+            raise InputError(f"the split {splits.names[0]} has no sample; leave it out, or give it some")
+
+
+def _write_parts(
+    target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: file_lease.Lease
+) -> Manifest:
+    """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
+    identity = identity_of(calls.make, calls.parts, (names, given, limits))
+    folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
+    for other in jobs_in(target / STAGING):
+        if other != folder:
+            if not overwrite and (other / JOB).exists():
+                refuse_to_lose_job(other, None)
+            discard(other)
+    job = PartsJob(folder, calls.make, calls.parts, names, given, limits)
+    new = folder / NEW_FOLDER
+    with hands_for(job, calls.workers) as hands:
+        (fields,) = hands.do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
+        record = {"written": identity, "parts": len(calls.parts), "layout": fields.layout.to_json()}
+        with naming_the_path(folder):
+            if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
+                if not overwrite:
+                    raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
+                discard(folder)
+            if new.exists():
+                remove_tree(new, target)  # what a killed process has put together in part
+            for made in (new, folder / DONE_FOLDER):
+                made.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / JOB, json.dumps(record).encode())
+        written = make_and_join(job, fields, hands, identity is not None)
+    written = in_order(written, [name for part in calls.parts for name in part.splits.names])
+    manifest = _finish(new, fields, written, given, limits)
+    held.check()
+    publish.publish(new, target)
+    return manifest

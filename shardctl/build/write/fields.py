@@ -1,0 +1,252 @@
+"""The columns of samples that are made in Python, and the rows of these samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.write.field_roles import mask_value, objects_column, objects_value, size_of
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Image, Mask, Objects, Role
+from shardctl.format.sample import Sample
+from shardctl.format.shard import Compression
+from shardctl.format.token_columns import is_list_of_whole_numbers
+from shardctl.images.codecs import image
+from shardctl.images.codecs.image import Store
+from shardctl.system.text import printable
+from shardctl.transforms.values import (
+    UnfitValue,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    holds_narrow_floats,
+    is_text,
+    plain_value,
+    python_value,
+    rounded,
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller says of the fields."""
+
+    schema: pa.Schema | None
+    classes: tuple[str, ...] | None
+    store: str | None
+    compression: str
+    roles: Mapping[str, Role] = field(default_factory=dict)
+
+    def compression_of(self, fields: Fields) -> Compression:
+        """Return how blocks are compressed; where nothing is said, as a conversion would (recipe.py)."""
+        text = self.compression
+        return Compression.parse(("none" if fields.layout.image else "zstd:3") if text == "auto" else text)
+
+
+class Fields:
+    """The columns of a dataset, found in its first samples, and what makes a row of a sample."""
+
+    def __init__(self, first: list[Sample], given: Given) -> None:
+        for number, sample in enumerate(first):
+            _refuse_no_sample(sample, number)
+        self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
+        names = list(given.schema.names) if given.schema is not None else list(dict.fromkeys(chain.from_iterable(first)))
+        names = [name for name in names if name != "key"]
+        self._names = frozenset((*names, "key"))
+        self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
+        self._store: Store | None = None
+        self._shape: tuple[int, int, int] | None = None
+        columns = [pa.field("key", pa.string())]
+        for name in names:
+            values = [sample.get(name) for sample in first]
+            if name == "image":
+                columns.append(pa.field(name, self._image_type(values, given.store)))
+            elif isinstance(given.roles.get(name), Objects | Mask):
+                columns.append(pa.field(name, self._marked_type(name, values, given.roles[name])))
+            elif name == "label" and given.classes:
+                columns.append(pa.field(name, pa.int64()))
+            else:
+                columns.append(given.schema.field(name) if given.schema is not None else pa.field(name, _found(name, values)))
+                if name in given.roles:
+                    _refuse_no_tokens(columns[-1])
+        if given.classes and "label" not in names:
+            raise UsageError("classes name the values of label, and the samples have none")
+        if given.store and self._store is None:
+            raise UsageError(f"store {given.store} is for images, and the samples have none")
+        self._refuse_roles(names)
+        self._shapes: set[tuple[int, int, int]] = set()
+        kind = "image" if self._store else "text"
+        role = Image(str(self._store), self._shape) if self._store else None
+        self.layout = Layout.by_name(kind, pa.schema(columns), role, given.classes, annotated=given.roles)
+        self.label = self.layout.columns.get_field_index("label")
+
+    @property
+    def final_layout(self) -> Layout:
+        """The layout with the decoded shape that all images turned out to share."""
+        if self._store is None:
+            return self.layout
+        return self.layout.with_shape(next(iter(self._shapes)) if len(self._shapes) == 1 else None)
+
+    def _image_type(self, values: list[Any], store: str | None) -> pa.DataType:
+        type_ = self._schema.field("image").type if self._schema is not None else None
+        value = next((value for value in values if value is not None), None)
+        raw = isinstance(type_, pa.FixedShapeTensorType)
+        kept = isinstance(value, bytes)
+        self._store = Store.parse(store or ("source" if kept else "raw"))
+        if self._store.name == "none":
+            raise UsageError("store none is for conversions; to store no image, leave the field image out of the samples")
+        if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):
+            came = "encoded images are kept as they are (store source)" if kept else "pixels cannot be kept as source"
+            raise UsageError(f"store {self._store} does not fit the field image: {came}")
+        if self._store.name != "raw":
+            return ENCODED_IMAGE
+        _refuse_no_pixels(value, "sample 0" if values[0] is not None else "a sample")
+        self._shape = tuple(type_.shape) if raw else value.shape  # type: ignore[union-attr]  # raw: it is a tensor
+        assert self._shape is not None, "of pixels"
+        return image_tensor(self._shape)
+
+    def _marked_type(self, name: str, values: list[Any], role: Role) -> pa.DataType:
+        given = self._schema.field(name).type if self._schema is not None else None
+        if isinstance(role, Objects):
+            return objects_column(name, values, given, role)
+        if given is not None and not given.equals(ENCODED_IMAGE):
+            raise UsageError(f"roles: {printable(name)} is a mask, whose type is {ENCODED_IMAGE}; the schema says {given}")
+        return ENCODED_IMAGE
+
+    def _refuse_roles(self, names: list[str]) -> None:
+        missing = next((name for name in self._roles if name not in names), None)
+        if missing is not None:
+            raise UsageError(f"roles: the samples have no field {printable(missing)}; they have {', '.join(names)}")
+        if self._store is None and any(isinstance(role, Objects | Mask) for role in self._roles.values()):
+            raise UsageError("roles: objects and masks are of an image, and the samples have none")
+
+    def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
+        """Return the row of a sample. Raises InputError."""
+        _refuse_no_sample(sample, number)
+        key = sample.get("key", f"{number:09d}")
+        if not isinstance(key, str) or not key or not is_text(key):
+            raise InputError(f"sample {number:,}: its key is {describe(key)}; it must be a string that can be written as UTF-8")
+        who = f"sample {number:,} ({printable(key)})"
+        odd = next((name for name in sample if name not in self._names), None)
+        if odd is not None:
+            known = "the schema does not have" if self._schema is not None else "the first samples do not have; give a schema"
+            raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
+        return (key, *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]))
+
+    def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
+        value, role = sample.get(field.name), self._roles.get(field.name)
+        try:
+            if isinstance(role, Objects):
+                return objects_value(value, field.type, role, field.name, size_of(sample.get("image")))
+            if isinstance(role, Mask):
+                return mask_value(value, role, f"{key}.png", who, size_of(sample.get("image")))
+            if field.name == "image" and self._store is not None:
+                return self._image(value, key, who)
+            if field.name == "label" and self._classes:
+                return self._class_of(value)
+            return for_column(rounded(value, field.type) if field.name in self._narrow else value, field.type)
+        except UnfitValue as problem:
+            raise InputError(
+                f"{who}: the field {printable(field.name)} is {problem}; its column is of type {field.type}"
+            ) from problem
+        except Rejection as rejection:
+            raise InputError(f"{who}: {rejection.message}") from rejection
+
+    def _image(self, value: Any, key: str, who: str) -> Any:
+        assert self._store is not None, "of images"
+        if self._store.name == "source":
+            if not isinstance(value, bytes):
+                raise UnfitValue(describe(value))
+            opened = image.open_image(value)
+            image.check(opened)
+            self.remember((opened.size[1], opened.size[0], 3))
+            return value, key
+        _refuse_no_pixels(value, who)
+        self.remember(value.shape)
+        if self._store.name == "raw":
+            if value.shape != self._shape:
+                raise InputError(f"{who}: its image is {describe(value)}, others are {self._shape}; store raw needs one size")
+            return value
+        return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
+
+    @property
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """The first two shapes of images that differ."""
+        return self._shapes
+
+    def remember(self, shape: tuple[int, int, int]) -> None:
+        """Take note of the shape of an image."""
+        if len(self._shapes) < 2:
+            self._shapes.add(shape)
+
+    def _class_of(self, value: Any) -> int | None:
+        assert self._classes is not None, "labels are numbers of classes"
+        if value is None:
+            return None
+        if isinstance(value, str) and value in self._classes:
+            return self._classes.index(value)
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or not 0 <= value < len(self._classes):
+            raise UnfitValue(f"{describe(value)}, and no class")
+        return int(value)
+
+
+def _refuse_no_sample(sample: Any, number: int) -> None:
+    if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
+        raise InputError(f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value")
+
+
+def _refuse_no_pixels(value: Any, who: str) -> None:
+    fits = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray) and value.dtype == np.uint8
+    if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
+        raise InputError(
+            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8, or"
+            " the bytes of an image file, the same in all samples"
+        )
+
+
+def _refuse_no_tokens(field: pa.Field) -> None:
+    if not is_list_of_whole_numbers(field.type):
+        raise UsageError(f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole numbers")
+
+
+def _found(name: str, values: list[Any]) -> pa.DataType:
+    """Return the type of a column in which all values come out as they went in. Raises InputError if there is none."""
+    plain = []
+    for number, value in enumerate(values):
+        try:
+            plain.append(plain_value(value))
+        except UnfitValue as problem:
+            raise InputError(f"sample {number:,}: the field {printable(name)} is {problem}, which no column holds") from problem
+    for several in (plain, list(map(python_value, plain))):
+        with contextlib.suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
+            type_ = column_type(pa.array(several).type)
+            for value in plain:
+                check_fit(value, type_)
+            return type_
+    raise InputError(_why_no_type(name, values))
+
+
+def _why_no_type(name: str, values: list[Any]) -> str:
+    """Say which value no column holds, or which two values no column holds together."""
+    kinds: dict[Any, str] = {}
+    for number, value in enumerate(values):
+        try:
+            plain = plain_value(value)
+            type_ = column_type(pa.array([plain]).type)
+            check_fit(plain, type_)
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
+            exact = " without a schema, such as pa.timestamp('ns')" if hasattr(value, "nanosecond") else ""
+            return f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no column holds{exact}"
+        if value is not None:
+            kinds.setdefault((type(value), str(type_)), f"{describe(value)} in sample {number:,}")
+    several = " and ".join(list(kinds.values())[:2])
+    return f"the field {printable(name)} has values of several types, {several}; give a schema, or make them one type"

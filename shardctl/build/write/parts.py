@@ -1,0 +1,333 @@
+"""Samples that a function makes part by part: several processes make parts, and each part that is done stays done.
+
+The folder of the job is in the staging folder of the dataset, named by what stands for the call:
+
+    job.json               what the call is, and the layout: the job can be gone on with
+    parts/00012/           the shards of a part, numbered from 0
+    done/00012.json        the part is done: its shards
+    new/                   the dataset, put together of them
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.write.fields import Fields, Given
+from shardctl.build.write.samples import Names, named, part_of
+from shardctl.build.write.writer import Limits, SampleWriter, Splits, Written
+from shardctl.errors import DatasetError, InputError, Interrupted, ShardctlError, WorkerError
+from shardctl.format.layout import Layout
+from shardctl.format.names import is_file_name, shard_name
+from shardctl.format.shard import Compression
+from shardctl.format.shard_copy import Copied, Run, copy_shard
+from shardctl.format.tables import ShardEntry
+from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.text import counted, printable
+from shardctl.transforms.values import describe
+
+PARTS_FOLDER = "parts"
+
+TASKS_PER_WORKER = 2
+"""Parts that wait for each process, so that none waits for one."""
+
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a function is given to make some samples of, and the splits of these."""
+
+    given: Any
+    splits: Splits
+    first: int | None = None
+    """The number of its first sample, where samples are numbered through all parts; else each part has numbers of its own."""
+
+    def key(self, number: int, place: int) -> str:
+        """Return the key of a sample that has none, the `place`-th of this part, which is the `number`-th."""
+        return f"{number:05d}-{place:09d}" if self.first is None else f"{self.first + place:09d}"
+
+    def where(self, number: int) -> str:
+        """Return what messages about it begin with."""
+        if self.first is not None:
+            return ""
+        shown = printable(str(self.given)) if isinstance(self.given, str | Path | int) else describe(self.given)
+        return f"part {number:,} ({shown}): "
+
+
+def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names) -> Iterator[Any]:
+    """Yield the samples of a part. One without a key gets one that does not depend on other parts. Raises InputError."""
+    for place, sample in enumerate(named(part_of(make, part.given), names, part.first or 0, part.where(number))):
+        yield {"key": part.key(number, place), **sample} if isinstance(sample, dict) else sample
+
+
+@dataclass(frozen=True)
+class PartsJob:
+    """What makes the parts, and the folder in which they are put together."""
+
+    folder: Path
+    make: Callable[[Any], Iterable[Any]]
+    parts: Sequence[Part]
+    names: Names
+    given: Given
+    limits: Limits
+
+    def look(self, count: int) -> Fields:
+        """Return the fields of the first samples. Raises InputError if there is none."""
+        samples = (samples_of_part(self.make, number, part, self.names) for number, part in enumerate(self.parts))
+        first = list(islice(chain.from_iterable(samples), count))
+        if not first:
+            raise InputError("there is no sample to write: no part has one")
+        return Fields(first, self.given)
+
+    def make_part(self, fields: Fields, number: int) -> None:
+        """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
+        folder = self.folder / PARTS_FOLDER / f"{number:05d}"
+        with naming_the_path(folder):
+            if folder.exists():
+                remove_tree(folder, self.folder)  # of a process that was killed
+            folder.mkdir(parents=True)
+        writer = SampleWriter(folder, fields, self.given.compression_of(fields), self.limits, len(self.given.classes or ()))
+        part = self.parts[number]
+        try:
+            for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
+                try:
+                    writer.add(sample, (part.first or 0) + place, part.splits)
+                except InputError as error:
+                    raise InputError(f"{part.where(number)}{error}") from error
+            written = list(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
+        for each in written:
+            write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
+        record = {
+            "shapes": sorted(fields.shapes),
+            "splits": [
+                {"split": each.split, "entries": [asdict(entry) for entry in each.entries], "labels": each.labels.tolist()}
+                for each in written
+            ],
+        }
+        write_atomically(self._marker(number), json.dumps(record).encode())
+
+    def copy(self, layout: Layout, compression: Compression, copy: Copy) -> Copied:
+        """Put a shard of the dataset together. Raises DatasetError, StorageError."""
+        path = self.folder / NEW_FOLDER / shard_name(copy.split, copy.number)
+        return copy_shard(path, layout, copy.split, copy.number, compression, copy.runs)
+
+    def _marker(self, number: int) -> Path:
+        return self.folder / DONE_FOLDER / f"{number:05d}.json"
+
+    @cached_property
+    def _splits(self) -> set[str]:
+        return {name for part in self.parts for name in part.splits.names}
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a part was made, by this run or an earlier one."""
+        return self._marker(number).exists()
+
+    def written(self, fields: Fields, number: int) -> list[Written]:
+        """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes.
+
+        Raises DatasetError if something else is said of the part than what was made of it.
+        """
+        record = json.loads(self._marker(number).read_bytes())
+        names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
+        if not all(map(is_file_name, names)) or not {each["split"] for each in record["splits"]} <= self._splits:
+            raise DatasetError(f"{printable(str(self._marker(number)))}: not written by shardctl; delete it, and call again")
+        for shape in record["shapes"]:
+            fields.remember(tuple(shape))
+        folder = Path(PARTS_FOLDER, f"{number:05d}")
+        found = []
+        for each in record["splits"]:
+            entries = tuple(
+                ShardEntry(**{**entry, "path": str(folder / entry["path"]), "block_rows": tuple(entry["block_rows"])})
+                for entry in each["entries"]
+            )
+            hashes = np.frombuffer((self.folder / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
+            found.append(Written(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
+        return found
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A shard of the dataset: the runs of rows of shards of parts that it is put together of."""
+
+    split: str
+    number: int
+    runs: tuple[Run, ...]
+
+
+_job: PartsJob | None = None
+"""The job of a process that was forked to work on it; None in all others."""
+
+
+def _begin_process(parent: int, job: PartsJob) -> None:
+    """Take the job, and have the system end this process with its parent: nothing else would, while it waits for work."""
+    global _job
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    _job = job
+
+
+def _do(what: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    assert _job is not None, "taken when the process began"
+    return what(_job, *task)
+
+
+class Hands(Protocol):
+    """What does the work of a job."""
+
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task."""
+        ...
+
+
+class _Here:
+    """Does tasks in this process, one after the other."""
+
+    def __init__(self, job: PartsJob) -> None:
+        self._job = job
+
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task."""
+        return [what(self._job, *task) for task in tasks]
+
+
+class _Processes:
+    """Does tasks in several processes."""
+
+    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
+        self._pool, self._most = pool, workers * TASKS_PER_WORKER
+
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task. Raises what it raises, WorkerError if a process ends."""
+        results: list[Any] = [None] * len(tasks)
+        running: dict[Future[Any], int] = {}
+        for place, task in enumerate(tasks):
+            if len(running) == self._most:
+                self._take(running, results)
+            running[self._pool.submit(_do, what, task)] = place
+        while running:
+            self._take(running, results)
+        return results
+
+    def _take(self, running: dict[Future[Any], int], results: list[Any]) -> None:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            try:
+                results[running.pop(future)] = future.result()
+            except BrokenProcessPool as error:
+                raise WorkerError(
+                    "a process that made samples ended in the middle of a part: it was killed (out of memory?), or its code"
+                    " ended it"
+                ) from error
+
+
+@contextmanager
+def hands_for(job: PartsJob, workers: int) -> Iterator[Hands]:
+    """Yield what does the work. The processes are forked: the function may be any, also one that no other process can import.
+
+    This process never calls it then: libraries with threads of their own do not work in a fork of a process that has used them.
+    """
+    if not workers:
+        yield _Here(job)
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin_process, (os.getpid(), job))
+    try:
+        yield _Processes(pool, workers)
+    finally:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()  # what they still make is of no use: an error has come first
+        pool.shutdown()
+
+
+def make_and_join(job: PartsJob, fields: Fields, hands: Hands, goes_on: bool) -> list[Written]:
+    """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
+
+    Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call `goes_on` with them.
+    """
+    left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
+    with _telling_what_is_done(job, goes_on):
+        hands.do(PartsJob.make_part, left)
+    by_split: dict[str, list[Written]] = {}
+    for number in range(len(job.parts)):
+        for each in job.written(fields, number):
+            by_split.setdefault(each.split, []).append(each)
+    copies = {split: _copies(job, split, written) for split, written in by_split.items()}
+    compression = job.given.compression_of(fields)
+    tasks = [(fields.layout, compression, copy) for several in copies.values() for copy in several]
+    made = iter(hands.do(PartsJob.copy, tasks))
+    return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
+
+
+@contextmanager
+def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
+    """Add to an error or an interrupt how many parts are done, where the same call goes on with the others."""
+    try:
+        yield
+    except (KeyboardInterrupt, ShardctlError) as error:
+        done = sum(job.is_done(number) for number in range(len(job.parts)))
+        said = f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with the others"
+        if not goes_on:
+            said = "the same call begins anew: nothing tells whether its code is the same"
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {said}") from error
+        raise type(error)(f"{error} ({said})") from error
+
+
+def _joined(split: str, written: list[Written], shards: int, made: Iterator[Copied]) -> Written:
+    """Return the shards of a split of the dataset."""
+    entries = [ShardEntry.of_written(split, shard_name(split, number), next(made).facts) for number in range(shards)]
+    hashes = np.concatenate([each.hashes for each in written])
+    return Written(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
+
+
+def _copies(job: PartsJob, split: str, written: list[Written]) -> list[Copy]:
+    """Put the shards of the parts together: full ones stay, and what is left over of parts is joined until a shard is full."""
+    copies: list[Copy] = []
+    held: list[Run] = []
+    rows = size = 0
+
+    def flush() -> None:
+        nonlocal rows, size
+        if held:
+            copies.append(Copy(split, len(copies), tuple(held)))
+        held.clear()
+        rows = size = 0
+
+    for entry in (entry for each in written for entry in each.entries):
+        path, first, left = job.folder / entry.path, 0, entry.rows
+        if size + entry.bytes > job.limits.bytes:
+            flush()
+        while left:
+            count = min(left, job.limits.samples - rows)
+            held.append(Run(path, entry.block_rows, first, count))
+            first, left, rows = first + count, left - count, rows + count
+            if rows == job.limits.samples:
+                flush()
+        size += entry.bytes
+    flush()
+    return copies

@@ -1,7 +1,0 @@
-"""A few inputs before and after a recipe: what `shardctl convert` would store of them, for people to look at."""
-
-from __future__ import annotations
-
-from shardctl.preview.making import Preview as Preview
-from shardctl.preview.making import Tried as Tried
-from shardctl.preview.making import make_preview as make_preview
