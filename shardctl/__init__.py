@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from shardctl.build.snapshot import snapshot as snapshot
     from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
     from shardctl.build.write import write as write
-    from shardctl.exports.exporting import export as export
     from shardctl.inspection.verify import verify as verify
+    from shardctl.interop.exports.exporting import export as export
     from shardctl.loader.dataset import open_dataset as open
     from shardctl.loader.metrics.watching import watch as watch
     from shardctl.loader.mix import mix as mix
@@ -55,7 +55,7 @@ _PUBLIC = {
     "advise": ("shardctl.advice", "advise"),
     "bench": ("shardctl.benchmark", "bench"),
     "convert": ("shardctl.build.convert", "convert"),
-    "export": ("shardctl.exports.exporting", "export"),
+    "export": ("shardctl.interop.exports.exporting", "export"),
     "merge": ("shardctl.build.convert.merge", "merge"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),

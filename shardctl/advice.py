@@ -20,9 +20,9 @@ from shardctl.build.convert import ConvertResult, convert
 from shardctl.build.convert.options import check_sources
 from shardctl.build.sampling import settled, take_inputs
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
-from shardctl.foreign.shards import is_foreign
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
+from shardctl.interop.foreign.shards import is_foreign
 from shardctl.loader.dataset import open_dataset
 from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today

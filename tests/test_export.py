@@ -22,8 +22,8 @@ from test_full_disk import disk as disk
 
 import shardctl
 from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError, UsageError
-from shardctl.exports import exporting
-from shardctl.exports.source import Source
+from shardctl.interop.exports import exporting
+from shardctl.interop.exports.source import Source
 from shardctl.system.files import free_bytes
 
 EOS = 7

@@ -18,9 +18,9 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.cli import run
-from shardctl.foreign.checking import check
-from shardctl.foreign.shards import is_foreign
-from shardctl.foreign.showing import look
+from shardctl.interop.foreign.checking import check
+from shardctl.interop.foreign.shards import is_foreign
+from shardctl.interop.foreign.showing import look
 
 
 def write_tar(path: Path, samples: int) -> Path:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened, workers_option
-from shardctl.exports.table import EXPORTS
+from shardctl.interop.exports.table import EXPORTS
 from shardctl.system.files import free_bytes
 from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.exports.exporting import ExportPlan, ExportResult
-    from shardctl.exports.losses import PlannedField
+    from shardctl.interop.exports.exporting import ExportPlan, ExportResult
+    from shardctl.interop.exports.losses import PlannedField
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:
@@ -104,8 +104,8 @@ def export(
     command goes on. Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 cannot do it (no tokens,
     a damaged dataset, a vocabulary too large for the form, OUT holds something, disk full), 130 interrupted.
     """
-    from shardctl.exports.exporting import export as export_dataset
-    from shardctl.exports.exporting import plan_export
+    from shardctl.interop.exports.exporting import export as export_dataset
+    from shardctl.interop.exports.exporting import plan_export
 
     settings: dict[str, Any] = {"eos": False} if no_eos else {}
     settings |= {} if compression is None else {"compression": compression}
@@ -126,7 +126,7 @@ def export(
 
 def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless it depends on the dataset whether there are any."""
-    return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.exports.worker", 0)
+    return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.interop.exports.worker", 0)
 
 
 def _tell(note: str, output: Output) -> None:

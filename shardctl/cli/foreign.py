@@ -10,7 +10,7 @@ from shardctl.cli.output import print_table, shortened
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.foreign.showing import ForeignOverview
+    from shardctl.interop.foreign.showing import ForeignOverview
 
 SHOWN_FAULTS = 10
 

@@ -114,8 +114,8 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.foreign.shards import is_foreign, refuse_text
-    from shardctl.foreign.sums import refuse_export
+    from shardctl.interop.foreign.shards import is_foreign, refuse_text
+    from shardctl.interop.foreign.sums import refuse_export
 
     path = Path(target)
     refuse_text(path)
@@ -156,7 +156,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     Raises UsageError for options that are for datasets.
     """
     from shardctl.cli.foreign import print_foreign, without_bytes
-    from shardctl.foreign.showing import look
+    from shardctl.interop.foreign.showing import look
 
     drawn = given["images"] is not None or given["html"] is not None
     known = ("images", "html", "no_annotations") if drawn else ("head",)

@@ -39,8 +39,8 @@ def verify(target: str, level: str, output: Output) -> int:
     read, with the checksums that the format has. Each finding names the file and the number of the record. Of an export to
     files, coco or yolo the checksums of all files are compared.
     """
-    from shardctl.foreign.shards import is_foreign, refuse_text
-    from shardctl.foreign.sums import check_sums, export_of_files
+    from shardctl.interop.foreign.shards import is_foreign, refuse_text
+    from shardctl.interop.foreign.sums import check_sums, export_of_files
 
     refuse_text(Path(target))
     noun = "shard"
@@ -49,7 +49,7 @@ def verify(target: str, level: str, output: Output) -> int:
         with counting("files", output) as draw:
             result = check_sums(Path(target), export, draw)
     elif is_foreign(Path(target)):
-        from shardctl.foreign.checking import check
+        from shardctl.interop.foreign.checking import check
 
         with counting("records", output) as draw:
             result = check(Path(target), progress=draw)

@@ -24,7 +24,7 @@ from shardctl.benchmark.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.throughput import measure
 from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
-from shardctl.foreign.shards import open_shards
+from shardctl.interop.foreign.shards import open_shards
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
 from shardctl.system.machine import memory_bytes, usable_cores

@@ -15,9 +15,9 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.exports.marked import objects_of as objects_of_sample
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
+from shardctl.interop.exports.annotated_images import objects_of as objects_of_sample
 
 KEYS = ("a/x.jpg", "../up", "new\nline.jpg", "A.jpg", "a.jpg", "café/ü: 1", "con")
 """Names that file systems and readers could take for something else."""

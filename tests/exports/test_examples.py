@@ -18,8 +18,8 @@ from restoring import restored
 
 import shardctl
 from shardctl.errors import InputError, InstallError, UsageError
-from shardctl.exports.examples import serialized
 from shardctl.format.manifest import Manifest
+from shardctl.interop.exports.examples import serialized
 from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.examples import messages
 

@@ -17,11 +17,11 @@ from restoring import restored
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
-from shardctl.exports import worker
-from shardctl.exports.job import ExportJob
-from shardctl.exports.parts import Parts
-from shardctl.exports.source import Choice, Source
-from shardctl.exports.staging import Staging
+from shardctl.interop.exports import worker
+from shardctl.interop.exports.job import ExportJob
+from shardctl.interop.exports.parts import Parts
+from shardctl.interop.exports.source import Choice, Source
+from shardctl.interop.exports.staging import Staging
 from shardctl.system.lease.file_lease import Lease
 
 MINE = "my only copy"

@@ -26,8 +26,8 @@ from restoring import READERS, restored
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
-from shardctl.exports.webdataset import member_header
 from shardctl.format.manifest import Manifest
+from shardctl.interop.exports.webdataset import member_header
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
 from shardctl.system.lease import file_lease
 
@@ -220,7 +220,7 @@ def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) ->
 def test_ctrl_c_says_that_the_same_command_goes_on(
     photos: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardctl.exports.job import ExportJob
+    from shardctl.interop.exports.job import ExportJob
 
     real, times = ExportJob.write, []
 
@@ -342,7 +342,7 @@ def test_headers_of_members_are_those_of_tarfile(name: str, size: int) -> None:
 def test_row_groups_are_small_and_images_are_not_compressed(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.exports.parquet.GROUP_IMAGES", 3)
+    monkeypatch.setattr("shardctl.interop.exports.parquet.GROUP_IMAGES", 3)
     shardctl.export(photos, tmp_path / "out", "parquet", workers=0)
     file = parquet.ParquetFile(tmp_path / "out" / "data" / "train-00000-of-00003.parquet")
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]

@@ -20,9 +20,9 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, Interrupted, StorageError
-from shardctl.exports.name_set import NameSet
-from shardctl.exports.staging import Staging
 from shardctl.format.names import CHECKSUMS
+from shardctl.interop.exports.name_set import NameSet
+from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import DESCRIPTION, Description
 
 FORMS = {"files": "train/0007.jpg", "coco": "train/0007.jpg", "yolo": "labels/train/0007.txt"}

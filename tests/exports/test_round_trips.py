@@ -17,7 +17,7 @@ from made import write_gaps, write_photos, write_raw, write_texts
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.foreign.checking import check
+from shardctl.interop.foreign.checking import check
 
 FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record")
 

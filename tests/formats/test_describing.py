@@ -19,8 +19,8 @@ from test_webdataset import tar
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
-from shardctl.foreign.checking import check
 from shardctl.format.tables import read_rejects
+from shardctl.interop.foreign.checking import check
 from shardctl.sources.endings import ending_of
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk

@@ -1,0 +1,1 @@
+"""Forms of other tools: export to them, look into them, check them."""

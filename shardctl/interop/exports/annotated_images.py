@@ -1,0 +1,295 @@
+"""Images of which it is known what is marked in them, for the forms that have files of images and of annotations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.json_values import to_json
+from shardctl.format.roles import Objects
+from shardctl.images.codecs.image import open_image
+from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.interop.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
+from shardctl.interop.exports.images import suffix_of
+from shardctl.interop.exports.loose_files import repeated
+from shardctl.interop.exports.name_set import NameSet
+from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.source import KEY, Source
+from shardctl.sources.export_description import Field
+from shardctl.system.text import counted
+
+IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
+
+MOST_CATEGORIES = 100_000
+"""The most categories without names: each is listed."""
+
+Marked = dict[str, Any]
+"""An object: the members that are known of it, in the form of json_form.py."""
+
+NO_NAMES = "the categories have no names, and are called by their numbers"
+
+
+def marked_columns(source: Source) -> tuple[str, str]:
+    """Return the column of the image and that of its objects. Raises InputError if it cannot be told."""
+    image, objects = source.exported.roles.main_image, list(source.exported.roles.objects)
+    if image is None:
+        raise InputError(f"{source.shown}: has no image whose objects could be written; export it to parquet")
+    if not objects:
+        raise InputError(
+            f"{source.shown}: has no column of objects: a column has this role if `convert --labels coco:FILE` (or yolo, voc,"
+            " metadata.jsonl) made it, or shardctl.write(roles=…)"
+        )
+    if len(objects) > 1 and "objects" not in objects:
+        raise InputError(f"{source.shown}: has several columns of objects, {', '.join(objects)}; choose one with --columns")
+    name = "objects" if "objects" in objects else objects[0]
+    type_ = source.exported.columns.field(name).type
+    if not pa.types.is_struct(type_) or not {"category", "bbox"} <= {each.name for each in type_}:
+        raise InputError(f"{source.shown}: {name} has no lists of bbox and category, as objects have")
+    return image, name
+
+
+def main_role(source: Source) -> Objects:
+    """Return what is known of the objects that are written."""
+    return source.exported.roles.objects[marked_columns(source)[1]]
+
+
+class MarkedExport(Export):
+    """An export of images and of what is marked in them."""
+
+    @abstractmethod
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is neither of these, nor the key or a size."""
+
+    @abstractmethod
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+
+    @abstractmethod
+    def lost_of_objects(self, source: Source) -> str | None:
+        """Say what the form cannot hold of the objects, None if it holds all."""
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written; a size is in the image."""
+        image, objects = marked_columns(column.source)
+        if column.name == KEY:
+            return Place(column.target, "name")
+        if column.name == image:
+            return image_place(column)
+        if column.name == objects:
+            return Place(column.target, self.form_of_objects(), self.lost_of_objects(column.source))
+        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
+            return None
+        return self.place_of_other(column)
+
+    def place_as_json(self, column: Column) -> Place | None:
+        """Return None: there is no place for JSON text either."""
+        return None
+
+    def place_of_rest(self, column: Column) -> Place | None:
+        """Say how objects are written without what the form cannot hold of them."""
+        is_objects = column.name == marked_columns(column.source)[1]
+        return Place(column.target, self.form_of_objects()) if is_objects else None
+
+
+def check_marked(source: Source) -> None:
+    """Raise InputError if no objects can be written, UsageError for splits that some file systems do not tell apart."""
+    marked_columns(source)
+    same = repeated(source.splits)
+    if same:
+        splits = ", ".join(split for split in source.splits if folded(split) in same)
+        raise UsageError(
+            f"{source.shown}: the folders of the splits {splits} are the same to some file systems; export one alone (--split)"
+        )
+    if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
+        raise InputError(
+            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}, and categories without names are"
+            f" listed by their numbers, up to {MOST_CATEGORIES:,}"
+        )
+
+
+def image_place(column: Column) -> Place:
+    """Say how the images are written. Raises InputError where some are missing, UsageError where they are no image files."""
+    missing = column.missing_images if column.is_image else column.nulls
+    if missing:
+        have = "has" if missing == 1 else "have"
+        raise InputError(
+            f"{column.name}: {counted(missing, 'sample')} {have} no image, and each needs a file;"
+            f" --where '{column.name} is not None' leaves them out"
+        )
+    form = "image" if column.is_image else form_of_raw(column)
+    if form == "value":
+        raise UsageError(f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY")
+    return Place(column.target, form)
+
+
+def is_whole(type_: pa.DataType) -> bool:
+    """Return whether a type is one of whole numbers that fit into int64."""
+    return bool(pa.types.is_integer(type_) and type_ != pa.uint64())
+
+
+@dataclass(frozen=True)
+class Members:
+    """What objects there are: how many, how many images are not annotated, and how many objects have a value of each member.
+
+    `several` have several polygons, `bare` have none, `both` have polygons and an RLE. `points` counts the objects by
+    how many keypoints they have, `classes` is one more than the largest category.
+    """
+
+    unannotated: int
+    objects: int
+    having: Mapping[str, int]
+    several: int
+    bare: int
+    both: int
+    points: Mapping[int, int]
+    classes: int
+
+
+@lru_cache(maxsize=1)
+def members_of(source: Source) -> Members:
+    """Return what objects the chosen samples have. All of them are looked at, once."""
+    name = marked_columns(source)[1]
+    fields = [each.name for each in source.exported.columns.field(name).type]
+    having = dict.fromkeys(fields, 0)
+    unannotated = objects = several = bare = both = classes = 0
+    points: Counter[int] = Counter()
+    for block in source.columns((name,)):
+        known = block.column(name).drop_null()
+        unannotated += block.num_rows - len(known)
+        items = {each: known.field(each).flatten() for each in fields}
+        count = len(items["category"])
+        objects += count
+        polygons = np.zeros(count, np.int64)
+        for each, values in items.items():
+            having[each] += int(_has_value(values).sum())
+        if "segmentation" in items:
+            polygons = _lengths(items["segmentation"])
+        several += int((polygons > 1).sum())
+        bare += int((polygons == 0).sum())
+        if "rle" in items and len(items["rle"]) == len(polygons):
+            both += int((_has_value(items["rle"]) & (polygons > 0)).sum())
+        if "keypoints" in items:
+            points.update(_lengths(items["keypoints"]).tolist())
+        classes = max(classes, int(items["category"].drop_null().to_numpy().max(initial=-1)) + 1)
+    return Members(unannotated, objects, having, several, bare, both, points, classes)
+
+
+def _has_value(values: pa.Array) -> Any:
+    """Return which items say something: a list that is not empty, true, or a value."""
+    if pa.types.is_list(values.type):
+        return _lengths(values) > 0
+    if pa.types.is_boolean(values.type):
+        return np.asarray(values.fill_null(False))
+    return np.asarray(values.is_valid())
+
+
+def _lengths(values: pa.Array) -> Any:
+    return np.asarray(values.value_lengths().fill_null(0)).astype(np.int64)
+
+
+def said_of_members(found: Members, kept: frozenset[str]) -> list[str]:
+    """Say which members have values and no place."""
+    return [f"{name} of {counted(number, 'object')}" for name, number in found.having.items() if number and name not in kept]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A sample: `name` is that of its file, `size` the width and height of the upright image, `objects` None if not known.
+
+    `renamed` says whether the file could not be called as the key is.
+    """
+
+    key: str
+    name: str
+    data: bytes
+    size: tuple[int, int]
+    objects: list[Marked] | None
+    image_id: int | None
+    renamed: bool
+
+
+def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[Picture]:
+    """Yield the samples of a part. Raises InputError for an image or objects that cannot be read, and DatasetError."""
+    image, objects = marked_columns(source)
+    several = _repeated(source, part.split)
+    role, row = main_role(source), 0
+    names = [field.name for field in fields]
+    for batch in batches(source, fields, part, progress):
+        columns = dict(zip(names, batch.columns, strict=True))
+        marked = to_json(columns[objects])
+        ids = columns[IMAGE_ID].to_pylist() if IMAGE_ID in columns else None
+        for place, key in enumerate(columns[KEY].to_pylist()):
+            data = columns[image][place].as_py()["bytes"]
+            plain = plain_stem(key, part.split, IMAGE_SUFFIXES)
+            stem = safe_name(plain)
+            if folded(stem) in several:
+                stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
+            each = objects_of(key, marked[place], role)
+            image_id = ids[place] if ids is not None else None
+            yield Picture(key, f"{stem}.{suffix_of(data)}", data, size_of(key, data), each, image_id, stem != plain)
+            row += 1
+
+
+@lru_cache(maxsize=1)
+def _repeated(source: Source, split: str) -> NameSet:
+    """Return the names, folded, that several files of a split would have. All keys of the split are looked at, once."""
+    keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
+    return repeated(stem_of(key, split, IMAGE_SUFFIXES) for key in keys)
+
+
+def size_of(key: str, data: bytes) -> tuple[int, int]:
+    """Return the width and height of an upright image, from its header. Raises InputError.
+
+    Columns of this name may be those of the image before it was resized, or turned by EXIF.
+    """
+    try:
+        return open_image(data, 2**62).size
+    except Rejection as fault:
+        raise InputError(f"{key!r}: its image {fault.message}") from fault
+
+
+def stored_size(image: pa.Scalar, key: str) -> tuple[int, int]:
+    """Return the width and height of a stored image, encoded or raw. Raises InputError."""
+    if isinstance(image.type, pa.FixedShapeTensorType):
+        height, width = image.type.shape[:2]
+        return width, height
+    return size_of(key, image["bytes"].as_py())
+
+
+def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[Marked] | None:
+    """Return the objects of a sample one by one. Raises InputError if their lists or categories do not go together."""
+    if objects is None:
+        return None
+    try:
+        each = [dict(zip(objects, items, strict=True)) for items in zip(*objects.values(), strict=True)]
+    except (TypeError, ValueError):
+        raise InputError(f"{key!r}: its objects have lists that differ in length; `shardctl verify` tells more") from None
+    most = 2**31 if role.names is None else len(role.names)
+    for item in each:
+        if item["category"] is None or not 0 <= item["category"] < most:
+            raise InputError(
+                f"{key!r}: an object has the category {item['category']}, which has no name; `shardctl verify` tells more"
+            )
+    return each
+
+
+def said_of_sizes(source: Source) -> list[str]:
+    """Say what becomes of columns with the size of the image, if there are some."""
+    there = [name for name in (WIDTH, HEIGHT) if name in source.names]
+    return [f"the columns {' and '.join(there)} are not written: sizes are those of the images as they are"] if there else []
+
+
+def said_of_names(written: Sequence[tuple[Part, Written]]) -> list[str]:
+    """Say how many files are not called as their keys are; `renamed` in the facts of each part counts them."""
+    renamed = sum(each.facts["renamed"] for _, each in written)
+    if not renamed:
+        return []
+    return [f"{counted(renamed, 'file')} with another name than the key: a split has one folder (docs/annotations.md)"]

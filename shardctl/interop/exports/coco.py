@@ -1,0 +1,321 @@
+"""COCO: images in SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with their objects, keypoints included.
+
+An image that is not annotated is written and not listed, and one without objects is listed without any: so `convert` reads both
+back as they were. Places are those of docs/annotations.md, but for keypoints: COCO gives numbers of pixels, 0.5 less.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardctl.errors import InputError
+from shardctl.format.json_values import dumps
+from shardctl.format.roles import Objects
+from shardctl.images.codecs import rle
+from shardctl.images.polygons import Polygons
+from shardctl.interop.exports.annotated_images import (
+    IMAGE_ID,
+    NO_NAMES,
+    Marked,
+    MarkedExport,
+    Picture,
+    check_marked,
+    is_whole,
+    main_role,
+    members_of,
+    pictures,
+    said_of_members,
+    said_of_names,
+    said_of_sizes,
+)
+from shardctl.interop.exports.base import Column, Part, Place, Progress, Written
+from shardctl.interop.exports.loose_files import writing
+from shardctl.interop.exports.source import Source
+from shardctl.sources.annotations.coco.categories import mirrored_points
+from shardctl.sources.annotations.objects import ITEMS
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
+from shardctl.system.text import counted
+
+FOLDER = "annotations"
+
+AT_ONCE = 1 << 20
+"""Bytes that are written at a time."""
+
+
+@dataclass(frozen=True)
+class Coco(MarkedExport):
+    """A file for each image, and one for each split with what is marked in them."""
+
+    name: ClassVar[str] = "coco"
+
+    def check(self, source: Source) -> None:
+        """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
+        check_marked(source)
+
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is no image and no objects: ids of images have a place."""
+        if column.name == IMAGE_ID and is_whole(column.type):
+            return Place(column.target)
+        return Place(column.target, "value", "instances_SPLIT.json has no place for it")
+
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+        return "coco"
+
+    def lost_of_objects(self, source: Source) -> str | None:
+        """Say what COCO cannot hold of the objects, None if it holds all."""
+        found = members_of(source)
+        lost = said_of_members(found, _KEPT)
+        if found.both:
+            lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
+        return ", ".join(lost) or None
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
+        role, samples, annotated, objects, classes, renamed = main_role(source), 0, 0, 0, 0, 0
+        pointed: set[int] = set()
+        images_piece, objects_piece = (f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects"))
+        for name in (FOLDER, part.split):
+            with naming_the_path(folder / name):
+                (folder / name).mkdir(exist_ok=True)
+        with (
+            replacing(folder / images_piece) as images,
+            replacing(folder / objects_piece) as annotations,
+            writing(folder, part, FOLDER) as loose,
+        ):
+            for picture in pictures(source, fields, part, progress):
+                samples += 1
+                loose.write(f"{part.split}/{picture.name}", picture.data)
+                renamed += picture.renamed
+                if picture.objects is None:
+                    continue
+                lines = [_annotation_line(annotated, each, role, picture.key) for each in picture.objects]
+                annotations.write(b"".join(lines))
+                images.write(_image_line(picture))
+                annotated += 1
+                objects += len(lines)
+                classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
+                pointed |= {each["category"] for each in picture.objects if each.get("keypoints")}
+        facts = {"images": annotated, "classes": classes, "pointed": sorted(pointed), "renamed": renamed}
+        pieces = {images_piece: images.facts, objects_piece: annotations.facts, **loose.piece}
+        return Written(samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found)
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folder of the images of the split."""
+        return (split,)
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split without annotations has none."""
+        role = main_role(source)
+        classes = max([0, *(each.facts["classes"] for _, each in written)])
+        pointed = {number for _, each in written for number in each.facts["pointed"]}
+        categories = [dumps(each).encode() for each in _categories(role, classes, pointed)]
+        made: dict[str, FileFacts] = {}
+        for split in source.splits:
+            of_split = [each for part, each in written if part.split == split]
+            if not any(each.facts["images"] for each in of_split):
+                continue
+            name = f"{FOLDER}/instances_{split}.json"
+            images, annotations = ([folder / list(each.pieces)[place] for each in of_split] for place in (0, 1))
+            image_ids, ids = _ids(_ids_of_images(images)), _ids(_ids_of_objects(annotations))
+            starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
+            with replacing(folder / name) as sink:
+                sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
+                _write_list(sink, b"categories", iter(categories))
+                _write_list(sink, b"images", _with_image_ids(images, image_ids))
+                _write_list(sink, b"annotations", _with_ids(annotations, starts, image_ids, ids))
+                sink.write(b"}\n")
+            made[name] = sink.facts
+        return made
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Say what is not in the files of annotations."""
+        role, found, said = main_role(source), members_of(source), list[str]()
+        if found.unannotated:
+            said.append(f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in {FOLDER}")
+        if role.names is None and found.objects:
+            said.append(NO_NAMES)
+        said += said_of_sizes(source)
+        if role.flip is not None and role.flip != mirrored_points(role.keypoints):
+            said.append("what each keypoint becomes in a mirrored image has no place in COCO")
+        return tuple(said)
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say which files have other names than their keys, and which ids are new."""
+        said = said_of_names(written)
+        for split in source.splits:
+            of_split = [list(each.pieces) for part, each in written if part.split == split]
+            images, annotations = ([folder / pieces[place] for pieces in of_split] for place in (0, 1))
+            for what, given in (("image_id", _ids_of_images(images)), ("id of objects", _ids_of_objects(annotations))):
+                if _are_replaced(given):
+                    said.append(f"{split}: the {what} is counted from 1, as some have none, or the same")
+        return tuple(said)
+
+
+_KEPT = frozenset(ITEMS) - {"difficult", "truncated"}
+
+
+# --- COCO's own form ---
+
+
+def _image_line(picture: Picture) -> bytes:
+    """Return the id that an image has, if any, and what else is said of it."""
+    width, height = picture.size
+    own = "" if picture.image_id is None else str(picture.image_id)
+    said = dumps({"file_name": picture.name, "width": width, "height": height})
+    return f"{own}\t{said[1:]}\n".encode()
+
+
+def _annotation_line(row: int, each: Marked, role: Objects, key: str) -> bytes:
+    """Return the number of the image in its piece, the id that the object has, if any, and what else is said of it."""
+    own = each.get("id")
+    try:
+        said = json.dumps(_annotation(each, role), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{key!r}: an object cannot be written ({error}); `shardctl verify` tells more") from error
+    return f"{row}\t{'' if own is None else own}\t{said[1:]}\n".encode()
+
+
+def _annotation(each: Marked, role: Objects) -> dict[str, Any]:
+    """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is none."""
+    said = {
+        "category_id": _category_ids(role)[each["category"]] if role.names is not None else each["category"] + 1,
+        "bbox": each["bbox"],
+        "area": _area(each),
+        "iscrowd": int(each.get("iscrowd") or 0),
+        "segmentation": _segmentation(each),
+    }
+    points = each.get("keypoints")
+    if points:
+        said["keypoints"] = [value for point in points for value in _pixel(*point)]
+        said["num_keypoints"] = sum(point[2] > 0 for point in points)
+    return said
+
+
+def _segmentation(each: Marked) -> Any:
+    runs = each.get("rle")
+    if each.get("segmentation") or runs is None:
+        return each.get("segmentation") or []
+    return {"size": runs["size"], "counts": base64.b64decode(runs["counts"]).decode("ascii")}
+
+
+def _area(each: Marked) -> float:
+    """Return the area that an object is said to have, else that of its polygons, its RLE or its box: COCO's tools need one."""
+    if each.get("area") is not None and math.isfinite(each["area"]):
+        return float(each["area"])
+    if each.get("segmentation"):
+        return float(Polygons.of([each["segmentation"]]).areas()[0])
+    if each.get("rle") is not None:
+        return float(rle.decompress(base64.b64decode(each["rle"]["counts"]))[1::2].sum())
+    return float(math.prod(max(0.0, length) for length in each["bbox"][2:]))
+
+
+def _pixel(x: float, y: float, seen: float) -> list[float]:
+    """Return a keypoint as COCO counts it: the middle of the first pixel is 0."""
+    if seen <= 0:
+        return [0, 0, 0]
+    moved = (np.array([x, y], np.float32) - np.float32(0.5)).astype(str)
+    return [*map(float, moved), int(seen) if seen == int(seen) else seen]
+
+
+@lru_cache(maxsize=8)
+def _category_ids(role: Objects) -> Sequence[int]:
+    """Return the id of each category: that of the source, else counted from 1."""
+    count = len(role.names or ())
+    return role.ids if role.ids is not None and len(set(role.ids)) == count else range(1, count + 1)
+
+
+def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[dict[str, Any]]:
+    """Yield the categories, of which `classes` are there at least. Those that are `pointed` have objects with keypoints."""
+    names = role.names if role.names is not None else tuple(map(str, range(classes)))
+    ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
+    for number, name in enumerate(names):
+        category: dict[str, Any] = {"id": ids[number], "name": name}
+        if role.supercategories is not None:
+            category["supercategory"] = role.supercategories[number]
+        if role.keypoints is not None and (number in pointed or not pointed):
+            category["keypoints"] = list(role.keypoints)
+            category["skeleton"] = [[one + 1, other + 1] for one, other in role.skeleton or ()]
+        yield category
+
+
+# --- the pieces of all parts, put together ---
+
+
+def _lines(pieces: Sequence[Path], cells: int = 1) -> Iterator[list[bytes]]:
+    """Yield the cells of all lines, of which the last one is JSON without its first bracket."""
+    for piece in pieces:
+        with open(piece, "rb") as lines:
+            for line in lines:
+                yield line[:-1].split(b"\t", cells)
+
+
+def _ids_of_images(pieces: Sequence[Path]) -> Iterator[int | None]:
+    return (int(own) if own else None for own, _ in _lines(pieces))
+
+
+def _ids_of_objects(pieces: Sequence[Path]) -> Iterator[int | None]:
+    return (int(cells[1]) if cells[1] else None for cells in _lines(pieces, 2))
+
+
+def _are_replaced(given: Iterator[int | None]) -> bool:
+    """Return whether there are ids, and others are written."""
+    found, missing = _gathered(given)
+    return missing < len(found) and not _are_of_use(found, missing)
+
+
+def _ids(given: Iterator[int | None]) -> Sequence[int]:
+    """Return the ids that there are if they are of use, else numbers from 1 on."""
+    found, missing = _gathered(given)
+    return found if _are_of_use(found, missing) else range(1, len(found) + 1)
+
+
+def _gathered(given: Iterator[int | None]) -> tuple[array[int], int]:
+    """Return ids, 0 for one that is missing, and how many are."""
+    found, missing = array("q"), 0
+    for number in given:
+        found.append(number or 0)
+        missing += number is None
+    return found, missing
+
+
+def _are_of_use(found: array[int], missing: int) -> bool:
+    """Return whether all have an id, and no two the same."""
+    return not found or (not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found))
+
+
+def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[bytes]:
+    for number, (_, said) in zip(ids, _lines(pieces), strict=True):
+        yield b'{"id":%d,%s' % (number, said)
+
+
+def _with_ids(pieces: Sequence[Path], starts: Sequence[int], image_ids: Sequence[int], ids: Sequence[int]) -> Iterator[bytes]:
+    """Yield all annotations. `starts` are the number of the first image of each piece."""
+    numbers = iter(ids)
+    for piece, start in zip(pieces, starts, strict=False):
+        for row, _, said in _lines([piece], 2):
+            yield b'{"id":%d,"image_id":%d,%s' % (next(numbers), image_ids[start + int(row)], said)
+
+
+def _write_list(sink: HashingFile, name: bytes, elements: Iterator[bytes]) -> None:
+    """Write a member of the file, with an element in each line."""
+    waiting = bytearray(b',\n"%s":[' % name)
+    for number, element in enumerate(elements):
+        waiting += (b",\n" if number else b"\n") + element
+        if len(waiting) >= AT_ONCE:
+            sink.write(waiting)
+            waiting = bytearray()
+    sink.write(waiting + b"]")

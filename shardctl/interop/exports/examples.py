@@ -1,0 +1,278 @@
+"""Samples as tf.train.Example: bytes, float32 or int64 lists by name. A missing value is a feature that is not there.
+
+The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are written here, byte by byte:
+each implementation of protobuf has features in an order of its own, and the same samples are to give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import UsageError
+from shardctl.format.token_columns import list_offsets
+from shardctl.interop.exports.arrays import is_number, is_packed
+from shardctl.interop.exports.base import Column, Export, Place, form_of_raw
+from shardctl.sources.export_description import Field
+
+PATH = "/path"
+"""What the name of the feature ends with that has the path of an image, where that is not the key."""
+
+WITH_PATHS = "image+path"
+"""The form of encoded images that have such a feature."""
+
+STRUCT = "struct"
+"""The form of a struct whose members are features of their own, NAME/MEMBER, as TFDS has dicts."""
+
+MOST_INT64 = 2**63 - 1
+
+BYTES, FLOATS, INTEGERS = (bytes([number << 3 | 2]) for number in (1, 2, 3))
+"""What the lists begin with that a Feature can have: the number of the field, and that its length follows."""
+
+FIRST, SECOND = BYTES, FLOATS
+"""What the first and the second field of any message begins with, where its length follows."""
+
+Content = Callable[[int], "bytes | None"]
+"""Returns the content of the list of a row; None where its value is missing."""
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return whether values of a type are strings or bytes."""
+    return any(
+        fits(type_) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of one length or of any."""
+    return any(fits(type_) for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+class ExampleExport(Export):
+    """An export whose records are Examples."""
+
+    def place(self, column: Column) -> Place | None:
+        """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
+        if column.is_image:
+            return Place(column.target, form_of_images(column))
+        if column.is_raw_image:
+            form = form_of_raw(column)
+            if form != "value":
+                return Place(column.target, form)
+        return Place(column.target, form_of(column), loss_of(column))
+
+
+def form_of(column: Column) -> str:
+    """Return the form of a column that is no image. Raises UsageError if another column has the name of a member."""
+    if not pa.types.is_struct(column.type):
+        return "value"
+    members = {f"{column.target}/{member.name}" for member in column.type}
+    taken = next((name for name in column.source.written_names.values() if name in members), None)
+    if taken is not None:
+        raise UsageError(f"{taken} is the name of a column, and of a member of {column.target}; --rename gives it another one")
+    return STRUCT
+
+
+def loss_of(column: Column) -> str | None:
+    """Return what an Example cannot hold of a column that is no image, None if it holds all."""
+    type_ = column.type
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return _loss_of_members(column)
+    if not is_packed(type_) and not is_list(type_):
+        return _loss_of_values(column, type_)
+    lost = _loss_of_values(column, type_.value_type)
+    return lost or ("some of its lists lack values" if column.has_gaps else None)
+
+
+def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
+    if pa.types.is_float64(type_):
+        return "an Example has float32, which rounds float64"
+    if pa.types.is_uint64(type_) and any(_largest(array) > MOST_INT64 for array in column.arrays()):
+        return "an Example has int64, and a number is larger"
+    if pa.types.is_boolean(type_) or is_number(type_) or is_bytes(type_):
+        return None
+    return f"an Example has lists of bytes, float32 or int64, and no {type_}"
+
+
+def _loss_of_members(column: Column) -> str | None:
+    """Return what an Example cannot hold of a struct: a member that is no list of plain values, a value that is missing."""
+    for member in column.type:
+        if "/" in member.name or not member.name:
+            return f"a member is called {member.name!r}, and NAME/MEMBER is the name of a feature"
+        type_ = _innermost(member.type)
+        if pa.types.is_float64(type_):
+            return f"{member.name} is float64, and an Example has float32"
+        plain = pa.types.is_boolean(type_) or (is_number(type_) and type_ != pa.uint64()) or is_bytes(type_)
+        if not plain or _depth(member.type) > 2 or (_depth(member.type) == 2 and not is_packed(member.type.value_type)):
+            return f"an Example has lists of bytes, float32 or int64, and {member.name} is {member.type}"
+    if any(_lacks_values(part) for array in column.arrays() for part in array.drop_null().flatten()):
+        return "some of its members lack values"
+    return None
+
+
+def _innermost(type_: pa.DataType) -> pa.DataType:
+    return _innermost(type_.value_type) if is_list(type_) else type_
+
+
+def _depth(type_: pa.DataType) -> int:
+    return 1 + _depth(type_.value_type) if is_list(type_) else 0
+
+
+def _lacks_values(array: pa.Array) -> bool:
+    """Return whether a value is missing, or one in a list."""
+    return bool(array.null_count) or (is_list(array.type) and _lacks_values(array.flatten()))
+
+
+def _largest(array: pa.Array) -> int:
+    return int(pc.max(_flat(array)).as_py() or 0)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    """Return the values of a column, those of its lists one behind the other; a missing list has none."""
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+    return storage.flatten() if is_list(storage.type) else storage
+
+
+def form_of_images(column: Column) -> str:
+    """Return the form of a column of encoded images. Raises UsageError if another column has the name of their paths."""
+    if not column.has_own_paths:
+        return "image"
+    name = column.target + PATH
+    if name in column.source.written_names.values():
+        raise UsageError(f"{name} is the name of a column, and of the paths of {column.target}; --rename gives it another one")
+    return WITH_PATHS
+
+
+def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes]:
+    """Yield an Example for every sample of a batch, whose columns are those of `fields` under their written names.
+
+    Features are in the order of the bytes of their names.
+    """
+    columns = [column for place, field in enumerate(fields) for column in _features(batch.column(place), field)]
+    named = [(FIRST + varint(len(name)) + name, kind, content) for name, kind, content in sorted(columns, key=itemgetter(0))]
+    for row in range(batch.num_rows):
+        parts: list[bytes] = []
+        for name, kind, content in named:
+            data = content(row)
+            if data is not None:
+                of_list = kind + varint(len(data))
+                feature = SECOND + varint(len(of_list) + len(data)) + of_list
+                parts += (FIRST, varint(len(name) + len(feature) + len(data)), name, feature, data)
+        yield b"".join((FIRST, varint(sum(map(len, parts))), *parts))
+
+
+def varint(number: int) -> bytes:
+    """Return a number, which is not negative, as protobuf writes it: 7 bits in each byte, the lowest ones first."""
+    if number < 128:
+        return _SMALL[number]
+    made = bytearray()
+    while number >= 128:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+_SMALL = [bytes([number]) for number in range(128)]
+
+
+def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Content]]:
+    """Yield the features of a column: their names, the kinds of their lists, and the contents of these."""
+    name = field.written.encode()
+    if field.form == STRUCT:
+        for member, part in zip(array.type, array.flatten(), strict=True):
+            yield _feature(f"{field.written}/{member.name}".encode(), part)
+    elif pa.types.is_struct(array.type):  # an image
+        missing = array.is_null().to_pylist() if array.null_count else None
+        yield name, BYTES, _strings(array.field("bytes"), missing)
+        if field.form == WITH_PATHS:
+            yield name + PATH.encode(), BYTES, _strings(array.field("path").cast(pa.binary()), missing)
+    else:
+        yield _feature(name, array.storage if isinstance(array, pa.ExtensionArray) else array)
+
+
+def _feature(name: bytes, array: pa.Array) -> tuple[bytes, bytes, Content]:
+    """Return the feature of a column of plain values or of lists of them."""
+    if is_list(array.type):
+        of_strings = is_bytes(array.type.value_type)
+        return name, *((BYTES, _lists_of_strings(array)) if of_strings else _lists_of_numbers(array))
+    return name, *((BYTES, _strings(_binary(array))) if is_bytes(array.type) else _numbers(array))
+
+
+def _strings(array: pa.Array, missing: list[bool] | None = None) -> Content:
+    """Return the strings of a column, one by one: all images of a block at once would need its memory again."""
+
+    def content(row: int) -> bytes | None:
+        data = None if missing and missing[row] else array[row].as_py()
+        return None if data is None else FIRST + varint(len(data)) + data
+
+    return content
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    return array.cast(pa.large_binary() if large else pa.binary())
+
+
+def _lists_of_strings(array: pa.Array) -> Content:
+    items = _binary(array.flatten()).to_pylist()
+    offsets, missing = list_offsets(array).tolist(), array.is_null().to_pylist()
+
+    def content(row: int) -> bytes | None:
+        if missing[row]:
+            return None
+        return b"".join(FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]])
+
+    return content
+
+
+def _numbers(array: pa.Array) -> tuple[bytes, Content]:
+    return _packed(array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array, np.arange(len(array) + 1), array)
+
+
+def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
+    flat, offsets = array.flatten(), list_offsets(array)
+    if is_packed(flat.type):  # a list of lists of one length: all their numbers
+        flat, offsets = flat.flatten(), offsets * flat.type.list_size
+    return _packed(flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, offsets, array)
+
+
+def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:
+    """Return the kind of the lists that numbers go into, and their content: those of a row lie between two offsets."""
+    # Not asarray: Arrow would ask pandas whether it is there, which takes 0.3 s where it is.
+    filled = np.from_dlpack(values.fill_null(0) if values.null_count else values)
+    if pa.types.is_floating(values.type):
+        kind, data, places = FLOATS, filled.astype("<f4").tobytes(), 4 * np.arange(len(filled) + 1)
+    else:
+        kind, (data, places) = INTEGERS, varints(filled.astype(np.int64))
+    begins, missing = places[offsets].tolist(), rows.is_null().to_pylist()
+
+    def content(row: int) -> bytes | None:
+        if missing[row]:
+            return None
+        begin, end = begins[row], begins[row + 1]
+        return FIRST + varint(end - begin) + data[begin:end] if end > begin else b""
+
+    return kind, content
+
+
+def varints(numbers: Any) -> tuple[bytes, Any]:
+    """Return 64-bit integers one behind the other as protobuf writes them, where each begins, and where the last one ends.
+
+    Negative ones have ten bytes: they are written as if they had no sign.
+    """
+    unsigned = numbers.view(np.uint64)
+    most = len(varint(int(unsigned.max(initial=0))))
+    sizes = np.ones(len(numbers), np.uint8)
+    for byte in range(1, most):
+        sizes += unsigned >= np.uint64(1 << 7 * byte)
+    rows = np.empty((len(numbers), most), np.uint8)  # each number has room for the longest one
+    for byte in range(most):
+        rows[:, byte] = (unsigned >> np.uint64(7 * byte)).astype(np.uint8) & 127 | (sizes > byte + 1).view(np.uint8) << 7
+    kept = np.arange(most, dtype=np.uint8) < sizes[:, None]
+    return rows[kept].tobytes(), np.append(0, np.cumsum(sizes, dtype=np.int64))

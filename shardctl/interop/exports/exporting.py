@@ -1,0 +1,311 @@
+"""Writing a dataset in another form, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
+from shardctl.format.lazy_folder.mirror import BLOCKS
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.names import CHECKSUMS
+from shardctl.format.tables import write_checksums
+from shardctl.interop.exports.base import Loose, Part, Written
+from shardctl.interop.exports.destination import check_destination
+from shardctl.interop.exports.job import ExportJob
+from shardctl.interop.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
+from shardctl.interop.exports.parts import Parts
+from shardctl.interop.exports.source import ON_LOSS, Choice, Source, digest_of
+from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
+from shardctl.interop.exports.table import chosen_export
+from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
+from shardctl.system import arguments
+from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.stores import is_url
+from shardctl.system.text import printable
+from shardctl.version import __version__
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What `export` wrote: the number of samples that it read, and of bytes and seconds; `files` by name, with their bytes.
+
+    Files of one image or text each are not in `files`, as there may be millions: `loose_files` is their number.
+
+    `counts` has what was written of each split, by its name: `samples`; for files of tokens `documents`, `tokens`, and `empty`
+    documents that were left out. `fields` say how each column was written. `notes` are sentences about what the form has no
+    place for.
+    """
+
+    to: str
+    out: str
+    samples: int
+    bytes: int
+    seconds: float
+    files: dict[str, int]
+    counts: dict[str, dict[str, int]]
+    notes: tuple[str, ...]
+    fields: tuple[PlannedField, ...] = ()
+    loose_files: int = 0
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of pieces it is done in.
+
+    `samples` that are read have `bytes` bytes in all their columns, uncompressed.
+    """
+
+    to: str
+    samples: int
+    parts: int
+    fields: tuple[PlannedField, ...]
+    notes: tuple[str, ...]
+    bytes: int
+
+
+def export(
+    dst: str | Path,
+    out: str | Path,
+    to: str,
+    split: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    columns: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    where: str | None = None,
+    store: str | None = None,
+    on_loss: str = "fail",
+    workers: int | str = "auto",
+    on_note: Callable[[str], None] = lambda note: None,
+    on_plan: Callable[[ExportPlan], None] = lambda plan: None,
+    **settings: Any,
+) -> ExportResult:
+    """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
+
+    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming),
+    `array-record` (Grain), `files` (a folder of images or texts), `coco`, `yolo` (images and their objects), or for tokens
+    `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare uint16): they put the
+    end-of-text token behind each document that lacks it, unless `eos=False`.
+
+    `columns` are those that are written, with the key, `rename` gives them other names, `where` is a condition on samples.
+    `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form
+    cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
+
+    `dst` may be the URL of a dataset on a store; its shards are brought to a scratch folder as they are read.
+
+    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
+    called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost
+    before anything is written. `on_plan` is called with the plan before all that. Nothing is at `out` before all of it is;
+    when stopped, the same call goes on. Every block is checked against its checksum. Raises UsageError, InputError if the
+    dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError and StorageError.
+    """
+    processes = _checked_workers(workers)
+    choice = _choice(split, columns, rename, where, store, on_loss)
+    replaces = arguments.truth("overwrite", overwrite)
+    if is_url(out):
+        raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
+    told = _Told(progress, on_note, on_plan)
+    with local_folder(dst) as root:
+        return _export(Source(root, choice), Path(out), to, settings, replaces, processes, told)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The callbacks of an export."""
+
+    progress: Callable[[int, int], None]
+    on_note: Callable[[str], None]
+    on_plan: Callable[[ExportPlan], None]
+
+
+def _export(
+    source: Source, out: Path, to: str, settings: Mapping[str, Any], replaces: bool, processes: int | str, told: _Told
+) -> ExportResult:
+    began = time.monotonic()
+    chosen_export(to, dict(settings))
+    check_target = partial(check_destination, out, source, replaces)
+    target = check_target()
+    job, planned = _planned(source, to, settings)
+    refuse_losses(job.export, source, planned)
+    plan = _plan_of(job, planned)
+    told.on_plan(plan)
+    notes = [*accepted_losses(planned), *plan.notes]
+    for note in notes:
+        told.on_note(note)
+    with only_writer(target) as writer:
+        check_target()  # another export may have been here meanwhile
+        staging = Staging(writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__]))
+        discard_others(writer.folder, staging.folder)
+        with _kept_if_of_use(job, staging, writer):
+            written = Parts(job, staging, processes, told.progress).write()
+            _check_unchanged(source, staging, writer)
+            description = _complete(job, staging, written)
+            late = job.export.notes_of(source, staging.files, written)
+            check_target()  # and so may anybody else, in all the time that this took
+            writer.check()
+            parts = [each for _, each in written]
+            staging.set_pieces_aside(parts)
+            staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
+            staging.publish(target, replaces)
+        writer.discard(staging.folder)
+    seconds = round(time.monotonic() - began, 3)
+    files = {name: facts.bytes for name, facts in description.files.items()}
+    counts = _counts(job, written)
+    for note in late:
+        told.on_note(note)
+    loose = description.loose
+    size = sum(files.values()) + (0 if loose is None else loose.bytes)
+    several = 0 if loose is None else loose.files
+    return ExportResult(to, str(out), source.samples, size, seconds, files, counts, (*notes, *late), planned, several)
+
+
+def plan_export(
+    dst: str | Path,
+    to: str,
+    split: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    where: str | None = None,
+    store: str | None = None,
+    on_loss: str = "fail",
+    **settings: Any,
+) -> ExportPlan:
+    """Say what `export` would write of each column, and what would be lost. Nothing is written, and no loss is refused.
+
+    Raises UsageError, InputError and DatasetError.
+    """
+    choice = _choice(split, columns, rename, where, store, on_loss)
+    with local_folder(dst, BLOCKS) as root:
+        job, planned = _planned(Source(root, choice), to, settings)
+        return _plan_of(job, planned)
+
+
+def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
+    source = job.source
+    size = sum(entry.raw_bytes for _, entry in source.numbered_shards())
+    return ExportPlan(job.export.name, source.samples, len(job.parts), planned, job.export.notes(source), size)
+
+
+def _planned(source: Source, to: str, settings: Mapping[str, Any]) -> tuple[ExportJob, tuple[PlannedField, ...]]:
+    """Check all that can be checked beforehand, and return the job."""
+    chosen = chosen_export(to, dict(settings))
+    chosen.check(source)
+    planned = plan_fields(chosen, source)
+    fields = tuple(each.field for each in planned if each.field is not None)
+    return ExportJob.of(source, to, settings, fields), planned
+
+
+def _choice(
+    split: str | None,
+    columns: Sequence[str] | None,
+    rename: Mapping[str, str] | None,
+    where: str | None,
+    store: str | None,
+    on_loss: str,
+) -> Choice:
+    """Return what was chosen. Raises UsageError for values of other types."""
+    if on_loss not in ON_LOSS:
+        raise UsageError(f"on_loss {on_loss!r} is not known; there are {', '.join(ON_LOSS)}")
+    names = None if columns is None else arguments.names("columns", columns)
+    renamed = arguments.mapping("rename", rename)
+    for name, value in (("split", split), ("where", where), ("store", store), *renamed.items()):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{name} must be a string; it is {value!r}")
+    return Choice(split, names, renamed, where, store, on_loss)
+
+
+def _checked_workers(workers: int | str) -> int | str:
+    if workers != "auto" and not (type(workers) is int and 0 <= workers <= 1024):
+        raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {workers!r}")
+    return workers
+
+
+_LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)
+"""What stops an export that can go on when the fault is mended. It goes wrong again with any other one."""
+
+
+@contextlib.contextmanager
+def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterator[None]:
+    """When the export is stopped, keep what is done and say so; where nothing is, leave nothing."""
+    try:
+        yield
+    except BaseException as error:
+        done = sum(staging.done(part) is not None for part in job.parts)
+        if not done or not isinstance(error, _LATER):
+            writer.discard(staging.folder)
+        kept = printable(str(staging.folder.parent))
+        state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {state if done else 'nothing was written'}") from error
+        if done and isinstance(error, StorageError | DatasetError | WorkerError):
+            raise type(error)(f"{error}. {state}") from error
+        raise
+
+
+def _check_unchanged(source: Source, staging: Staging, writer: Writer) -> None:
+    """Raise DatasetError if there is another dataset by now: what was written is of no use then."""
+    try:
+        source.check_unchanged()
+    except DatasetError:
+        writer.discard(staging.folder)
+        raise
+
+
+def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Written]]) -> Description:
+    """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no sample was chosen."""
+    if job.source.where is not None and not any(each.samples for _, each in written):
+        raise InputError(f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; nothing was written")
+    files = {name: facts for _, each in written for name, facts in each.files.items()}
+    files |= job.export.finish(job.source, job.fields, staging.files, written)
+    loose = ((name, facts.sha256) for name, facts in staging.loose_files(each for _, each in written))
+    sums = write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()), loose)
+    description = _description(job, written, files, sums)
+    write_atomically(staging.files / DESCRIPTION, description.dumps())
+    return description
+
+
+def _description(
+    job: ExportJob, written: Sequence[tuple[Part, Written]], files: Mapping[str, FileFacts], sums: str
+) -> Description:
+    splits = {}
+    for split in job.source.splits:
+        of_split = [each for part, each in written if part.split == split]
+        names = tuple(name for each in of_split for name in each.files)
+        splits[split] = SplitFiles(sum(each.samples for each in of_split), names)
+    keys = [field.written for field in job.fields if field.name == "key"]
+    counts = {split: each for split, each in _counts(job, written).items() if "samples" not in each}
+    facts = {**job.export.facts(job.source), **({"counts": counts} if counts else {})}
+    layout, fingerprint = job.source.exported, job.source.manifest.fingerprint
+    loose = _loose(job, [each.loose for _, each in written if each.loose is not None], sums)
+    return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts, loose)
+
+
+def _loose(job: ExportJob, there: Sequence[Loose], sums: str) -> LooseFacts | None:
+    if not there:
+        return None
+    folders = {split: job.export.loose_folders(split) for split in job.source.splits}
+    return LooseFacts(sum(each.files for each in there), sum(each.bytes for each in there), folders, sums)
+
+
+def _counts(job: ExportJob, written: Sequence[tuple[Part, Written]]) -> dict[str, dict[str, int]]:
+    """Return what was counted in each split: the samples where the form counts nothing else."""
+    counts: dict[str, dict[str, int]] = {}
+    for split in job.source.splits:
+        total: Counter[str] = Counter()
+        for part, each in written:
+            if part.split == split:
+                for name, number in (each.counts or {"samples": each.samples}).items():
+                    total[name] += number
+        counts[split] = dict(total)
+    return counts

@@ -1,0 +1,218 @@
+"""A folder of files as people look at it: SPLIT/CLASS/NAME.jpg, or SPLIT/NAME.txt, and SPLIT/metadata.jsonl.
+
+Hugging Face datasets reads it as an ImageFolder. metadata.jsonl has a line for each sample, in order: `file_name` is the
+path of its file below SPLIT, NAME_file_name that of another image, and the other columns are in the form of json_form.py. The
+path of an image in the dataset is there as NAME.path where it is not the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.keys import extension_part
+from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.file_names import (
+    IMAGE_SUFFIXES,
+    MARK,
+    TEXT_SUFFIXES,
+    class_folders,
+    folded,
+    plain_stem,
+    safe_name,
+)
+from shardctl.interop.exports.images import suffix_of
+from shardctl.interop.exports.loose_files import repeated, writing
+from shardctl.interop.exports.name_set import NameSet
+from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.source import KEY, Source
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, naming_the_path, replacing
+from shardctl.system.text import counted
+
+FILE_NAME = "file_name"
+METADATA = "metadata.jsonl"
+PATHS = ".path"
+
+
+@dataclass(frozen=True)
+class Files(Export):
+    """A file for each image or text, and a line of JSON for each sample."""
+
+    name: ClassVar[str] = "files"
+
+    def check(self, source: Source) -> None:
+        """Raise InputError if there is nothing to make files of."""
+        main_file(source)
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written: images and the text as files, all else as JSON."""
+        is_main = column.name == main_file(column.source)
+        written = FILE_NAME if is_main else f"{column.target}_{FILE_NAME}"
+        if column.is_image:
+            if is_main and column.missing_images:
+                raise InputError(_missing(column, column.missing_images, "image"))
+            if column.name + PATHS in column.source.written_names.values() and column.has_own_paths:
+                taken = f"{column.name + PATHS} is the name of a column, and of the paths of {column.name}"
+                raise UsageError(f"{taken}; --rename gives it another one")
+            return Place(written, "image")
+        if column.is_raw_image:
+            form = form_of_raw(column)
+            if form != "value":
+                return Place(written, form)
+            if is_main:
+                raise UsageError(
+                    f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY"
+                )
+        if is_main:
+            if column.nulls:
+                raise InputError(_missing(column, column.nulls, "text"))
+            return Place(written, "text")
+        check_json(column)
+        return self.place_as_json(column)
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the files of a shard, and its lines of metadata as a piece."""
+        naming, several = _Naming(source), _repeated(source, part.split)
+        base = folder / part.split
+        samples = renamed = 0
+        piece = f"{part.split}/{METADATA}.{part.number:05d}"
+        with naming_the_path(base):
+            base.mkdir(exist_ok=True)
+        with replacing(folder / piece) as lines, writing(folder, part, part.split) as loose:
+            plain = [replace(field, form="value") if field.form == "json" else field for field in fields]
+            for batch in batches(source, plain, part, progress):
+                known = batch.select([field.written for field in fields if field.name in naming.columns])
+                named = naming.names(known.rename_columns([f.name for f in fields if f.name in naming.columns]))
+                for row, ((stem, wanted), record) in enumerate(zip(named, _records(batch, fields), strict=True), samples):
+                    if folded(stem) in several:
+                        stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
+                    renamed += stem != wanted
+                    paths = {}
+                    for field, data in record.files:
+                        suffix = "txt" if field.form == "text" else suffix_of(data)
+                        other = "" if field.written == FILE_NAME else MARK + extension_part(field.name)
+                        paths[field.written] = f"{stem}{other}.{suffix}"
+                        loose.write(f"{part.split}/{paths[field.written]}", data)
+                    lines.write(dumps({**paths, **record.values}).encode() + b"\n")
+                samples += batch.num_rows
+        pieces = {piece: lines.facts, **loose.piece}
+        return Written(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say how many files are not called as their keys are."""
+        renamed = sum(each.facts["renamed"] for _, each in written)
+        return (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",) if renamed else ()
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folder of the split."""
+        return (split,)
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write SPLIT/metadata.jsonl: the pieces of all shards."""
+        made: dict[str, FileFacts] = {}
+        for split in source.splits:
+            name = f"{split}/{METADATA}"
+            of_split = [each for part, each in written if part.split == split]
+            if not any(each.samples for each in of_split):
+                continue
+            with replacing(folder / name) as sink:
+                for each in of_split:
+                    with open(folder / next(iter(each.pieces)), "rb") as lines:
+                        while chunk := lines.read(1 << 20):
+                            sink.write(chunk)
+            made[name] = sink.facts
+        return made
+
+
+def main_file(source: Source) -> str:
+    """Return the column of which each sample is a file: the image, or the text where there is none. Raises InputError."""
+    image = source.exported.roles.main_image
+    if image is not None:
+        return image
+    text = source.exported.columns.get_field_index("text")
+    if text >= 0 and pa.types.is_string(source.exported.columns.field(text).type):
+        return "text"
+    raise InputError(f"{source.shown}: has no image and no text to make files of; export it to parquet")
+
+
+def _missing(column: Column, number: int, what: str) -> str:
+    have = "has" if number == 1 else "have"
+    return (
+        f"{column.name}: {counted(number, 'sample')} {have} no {what}, and each needs a file;"
+        f" --where '{column.name} is not None' leaves them out"
+    )
+
+
+class _Naming:
+    """Makes paths of files from keys and labels: CLASS/NAME, or NAME where there is no class. Several may be the same."""
+
+    def __init__(self, source: Source) -> None:
+        label = source.exported.roles.main_label
+        self._classes = (source.exported.roles.names.get(label) if label is not None else None) or ()
+        self._label = label if self._classes else None
+        self._folders = class_folders(self._classes)
+        self._suffixes = TEXT_SUFFIXES if main_file(source) == "text" else IMAGE_SUFFIXES
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that `paths` needs."""
+        return (KEY,) if self._label is None else (KEY, self._label)
+
+    def names(self, block: pa.RecordBatch) -> list[tuple[str, str]]:
+        """Return the path of each sample's file below its split, without a suffix, and the same if any name could be one."""
+        keys = block.column(KEY).to_pylist()
+        labels = [None] * len(keys) if self._label is None else block.column(self._label).to_pylist()
+        return [self._name(key, label) for key, label in zip(keys, labels, strict=True)]
+
+    def _name(self, key: str, label: int | None) -> tuple[str, str]:
+        if label is None or not 0 <= label < len(self._folders):
+            plain = plain_stem(key, None, self._suffixes)
+            return safe_name(plain), plain
+        folder, plain = self._folders[label], plain_stem(key, self._classes[label], self._suffixes)
+        return f"{folder}/{safe_name(plain)}", f"{folder}/{plain}"
+
+
+@lru_cache(maxsize=1)
+def _repeated(source: Source, split: str) -> NameSet:
+    """Return the paths, folded, that several samples of a split would have. All keys of the split are looked at, once."""
+    naming = _Naming(source)
+    return repeated(path for block in source.columns(naming.columns, split) for path, _ in naming.names(block))
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A sample: its files as pairs of field and bytes, and all else for its line of metadata."""
+
+    files: list[tuple[Field, bytes]]
+    values: dict[str, Any]
+
+
+def _records(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Record]:
+    """Yield the samples of a batch."""
+    columns = {field: batch.column(place) for place, field in enumerate(fields)}
+    keys = next(column for field, column in columns.items() if field.name == KEY).to_pylist()
+    values = {field.written: to_json(column) for field, column in columns.items() if field.form == "json"}
+    texts = {field: column.to_pylist() for field, column in columns.items() if field.form == "text"}
+    images = {field: column for field, column in columns.items() if field.form not in ("json", "text")}
+    for row, key in enumerate(keys):
+        files = [(field, texts[field][row].encode()) for field in texts]
+        record: dict[str, Any] = {}
+        for field, column in images.items():
+            image = column[row].as_py()
+            if image is None or image["bytes"] is None:
+                record[field.written] = None
+            else:
+                files.append((field, image["bytes"]))
+            if field.form == "image" and image is not None and image["path"] != key:
+                record[field.name + PATHS] = image["path"]
+        yield _Record(files, {**record, **{name: column[row] for name, column in values.items()}})

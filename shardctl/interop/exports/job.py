@@ -1,0 +1,60 @@
+"""What a worker is told: the dataset, what was chosen of it, the form, its settings and the columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl.format.lazy_folder.files import origin_of
+from shardctl.interop.exports.base import Export, Part, Progress, Written
+from shardctl.interop.exports.source import Choice, Source
+from shardctl.interop.exports.table import chosen_export
+from shardctl.sources.export_description import Field
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """An export that is about to be written: its source, the form, the columns, and the parts in their order."""
+
+    source: Source
+    export: Export
+    settings: Mapping[str, Any]
+    fields: tuple[Field, ...]
+    parts: Sequence[Part]
+
+    @classmethod
+    def of(cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]) -> ExportJob:
+        """Return the job of a form with these settings."""
+        export = chosen_export(to, dict(settings))
+        return cls(source, export, settings, fields, export.parts(source))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what makes the same job of the same dataset, as plain data."""
+        return {
+            "dataset": str(self.source.root.resolve()),
+            "choice": self.source.choice.to_json(),
+            "to": self.export.name,
+            "settings": dict(self.settings),
+            "fields": [asdict(field) for field in self.fields],
+        }
+
+    def named(self) -> dict[str, Any]:
+        """Return what is the same in every run of the same export, wherever a dataset on a store is brought to."""
+        return {**self.to_json(), "dataset": str(origin_of(self.source.root.resolve()))}
+
+    @classmethod
+    def load(cls, path: Path) -> ExportJob:
+        """Read a job that was written by `to_json`. Raises DatasetError if the dataset is not there any more."""
+        record = json.loads(path.read_bytes())
+        source = Source(Path(record["dataset"]), Choice.from_json(record["choice"]))
+        fields = tuple(Field(**field) for field in record["fields"])
+        return cls.of(source, record["to"], record["settings"], fields)
+
+    def write(self, part: Part, folder: Path, progress: Progress) -> Written:
+        """Write one part. Raises DatasetError if there is another dataset by the time that it is done."""
+        written = self.export.write(self.source, self.fields, part, folder, progress)
+        self.source.check_unchanged()  # here too: at the end of the export the first one may be back
+        return written

@@ -1,0 +1,274 @@
+"""MDS, the format of MosaicML Streaming: SPLIT/shard.00000.mds for each shard, and SPLIT/index.json.
+
+A shard, little-endian: the number of samples (u32), where each begins and the last one ends (u32, from the start of the file),
+the column encodings as JSON, and the samples. A sample: the sizes of the values whose encoding has no fixed size (u32), and the
+values of all columns. Columns are sorted by name. Streaming 0.13 reads version 2.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.json_values import json_text
+from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
+from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.source import Source
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+
+MOST_BYTES = 2**32 - 1
+"""Places in a shard are 32 bits."""
+
+HELD_BYTES = 256 << 20
+"""Bytes of samples that are kept in memory until their places are known; more of them go into a nameless file."""
+
+COPIED_BYTES = 1 << 20
+
+PATHS = ".path"
+"""What the name of the column ends with that has the paths of images, where these are not the keys."""
+
+WITH_PATHS = "+path"
+"""What the form of encoded images ends with that have such a column. It begins with `image:` and their encoding."""
+
+_SCALARS = {
+    pa.int8(): ("int8", "<i1"),
+    pa.int16(): ("int16", "<i2"),
+    pa.int32(): ("int32", "<i4"),
+    pa.int64(): ("int", "<i8"),
+    pa.uint8(): ("uint8", "<u1"),
+    pa.uint16(): ("uint16", "<u2"),
+    pa.uint32(): ("uint32", "<u4"),
+    pa.uint64(): ("uint64", "<u8"),
+    pa.float16(): ("float16", "<f2"),
+    pa.float32(): ("float32", "<f4"),
+    pa.float64(): ("float64", "<f8"),
+}
+"""The encodings of numbers, and how numpy calls the same."""
+
+
+@dataclass(frozen=True)
+class Mds(Export):
+    """A shard of MDS for each shard, not compressed."""
+
+    name: ClassVar[str] = "mds"
+
+    def check(self, source: Source) -> None:
+        """Do nothing: all that can be wrong is found in the columns."""
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is encoded: in its own encoding where all of its values have one, as JSON else."""
+        if column.is_image:
+            encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(column.suffixes, "bytes")
+            form = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
+            return Place(column.target, form, _lacking(column.missing_images, "images"))
+        if column.is_raw_image:
+            form = form_of_raw(column, "keep")
+            if form != "value":
+                return Place(column.target, form, _lacking(column.nulls, "images"))
+        if _is_scalar(column):
+            return Place(column.target, "value", _lacking(column.nulls, "of its values"))
+        if _is_array(column):
+            return Place(column.target)
+        check_json(column)
+        return self.place_as_json(column)
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write one shard; none if no sample was chosen of it."""
+        encodings = _encodings(source, fields)
+        columns = sorted(encodings)
+        with naming_the_path(folder), tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(folder)) as spool:
+            sizes: list[int] = []
+            for batch in batches(source, fields, part, progress):
+                values = {name: value for place, each in enumerate(fields) for name, value in _encoded(batch, place, each)}
+                sizes += _write_samples(spool, [values[name] for name in columns], [encodings[name] for name in columns])
+            if not sizes:
+                return Written(0, {})
+            config = _config(columns, encodings)
+            header = json.dumps(config, sort_keys=True).encode()
+            ends = np.cumsum([4 + 4 * (len(sizes) + 1) + len(header), *sizes])
+            name = f"{part.split}/shard.{part.number:05d}.mds"
+            if ends[-1] > MOST_BYTES:
+                raise InputError(
+                    f"{source.shown}: {part.name} becomes {ends[-1]:,} bytes, and a shard of MDS holds {MOST_BYTES:,};"
+                    " convert it again with a smaller --shard-size, or fewer --samples-per-shard"
+                )
+            facts, hashes = _write_shard(
+                folder / name, struct.pack("<I", len(sizes)) + ends.astype("<u4").tobytes() + header, spool
+            )
+        data = {"basename": Path(name).name, "bytes": facts.bytes, "hashes": hashes}
+        entry = {**config, "raw_data": data, "samples": len(sizes), "zip_data": None}
+        return Written(len(sizes), {name: facts}, facts={"entry": entry})
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write SPLIT/index.json."""
+        made: dict[str, FileFacts] = {}
+        for split in source.splits:
+            entries = [each.facts["entry"] for part, each in written if part.split == split and each.facts]
+            if entries:
+                name = f"{split}/index.json"
+                data = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
+                made[name] = FileFacts(len(data), write_atomically(folder / name, data))
+        return made
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """An encoding of MDS, and the bytes of a value where all have the same."""
+
+    name: str
+    size: int | None = None
+
+
+def _lacking(number: int, what: str) -> str | None:
+    return f"MDS has no missing values, and {number:,} {what} are missing" if number else None
+
+
+def _is_scalar(column: Column) -> bool:
+    return column.type in _SCALARS or any(
+        fits(column.type)
+        for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def _is_array(column: Column) -> bool:
+    """Return whether all values of a column are arrays that MDS can hold: not empty, and none with a gap."""
+    type_ = column.type
+    ragged = (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and is_number(type_.value_type)
+    if ragged:
+        import pyarrow.compute as pc
+
+        return not any(
+            array.null_count or has_gaps or pc.any(pc.equal(pc.list_value_length(array), 0)).as_py()
+            for array in column.arrays()
+            for has_gaps in [bool(array.flatten().null_count)]
+        )
+    return is_packed(type_) and 0 not in _shape(type_) and not column.nulls and not column.has_gaps
+
+
+def _shape(type_: pa.DataType) -> tuple[int, ...]:
+    return tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else (type_.list_size,)
+
+
+def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
+    """Return the encoding of each column of the shards, by its name."""
+    made: dict[str, _Encoding] = {}
+    for field in fields:
+        made[field.written] = _encoding(source, field)
+        if field.form.endswith(WITH_PATHS):
+            made[field.written + PATHS] = _Encoding("json")
+    if len(made) != len(fields) + sum(field.form.endswith(WITH_PATHS) for field in fields):
+        raise UsageError(f"a column has the name of the paths of images ({PATHS}); --rename gives it another one")
+    return made
+
+
+def _encoding(source: Source, field: Field) -> _Encoding:
+    type_ = source.exported.columns.field(field.name).type
+    if field.form in ("json", "png"):
+        return _Encoding(field.form)
+    if field.form.startswith("jpeg"):
+        return _Encoding("jpeg")
+    if field.form.startswith("image:"):
+        return _Encoding(field.form.removeprefix("image:").removesuffix(WITH_PATHS))
+    if type_ in _SCALARS:
+        name, dtype = _SCALARS[type_]
+        return _Encoding(name, np.dtype(dtype).itemsize)
+    if is_packed(type_):
+        dtype = np.dtype(type_.value_type.to_pandas_dtype())
+        shape = _shape(type_)
+        return _Encoding(f"ndarray:{dtype.name}:{','.join(map(str, shape))}", int(np.prod(shape)) * dtype.itemsize)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return _Encoding(f"ndarray:{np.dtype(type_.value_type.to_pandas_dtype()).name}")
+    return _Encoding("str" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else "bytes")
+
+
+Values = Sequence[bytes]
+"""The encoded values of a column."""
+
+
+def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[str, Values]]:
+    """Yield the encoded values of a column of a batch, and those of its paths where it has them, with their names."""
+    array = batch.column(place)
+    if field.form == "json":
+        yield field.written, _texts(array)
+    elif field.form != "value":
+        yield field.written, array.field("bytes").to_pylist()
+        if field.form.endswith(WITH_PATHS):
+            yield field.written + PATHS, _texts(json_text(array.field("path")))
+    elif array.type in _SCALARS:
+        data = np.from_dlpack(array).astype(_SCALARS[array.type][1]).tobytes()
+        size = len(data) // len(array)
+        yield field.written, [data[at : at + size] for at in range(0, len(data), size)]
+    elif is_packed(array.type):
+        yield field.written, [_little(values) for values in arrays_of(array)]
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        yield field.written, [_ragged(np.asarray(row.values)) for row in array]
+    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        yield field.written, _texts(array)
+    else:
+        yield field.written, array.to_pylist()
+
+
+def _texts(array: pa.Array) -> Values:
+    return [text.encode() for text in array.to_pylist()]
+
+
+def _little(values: Any) -> bytes:
+    return bytes(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def _ragged(values: Any) -> bytes:
+    """Return a list of numbers as the encoding ndarray has it: axes and width of their lengths in a byte, lengths, values."""
+    width = next(place for place in range(4) if len(values) < 1 << (8 << place))
+    return bytes([1 << 2 | width]) + len(values).to_bytes(1 << width, "little") + _little(values)
+
+
+def _write_samples(sink: IO[bytes], columns: Sequence[Values], encodings: Sequence[_Encoding]) -> list[int]:
+    """Write the samples of a batch, and return the bytes of each."""
+    open_ended = [values for values, encoding in zip(columns, encodings, strict=True) if encoding.size is None]
+    sizes = []
+    for row in range(len(columns[0])):
+        head = struct.pack(f"<{len(open_ended)}I", *(len(values[row]) for values in open_ended))
+        sizes.append(sink.write(b"".join([head, *(values[row] for values in columns)])))
+    return sizes
+
+
+def _config(columns: Sequence[str], encodings: dict[str, _Encoding]) -> dict[str, Any]:
+    return {
+        "column_encodings": [encodings[name].name for name in columns],
+        "column_names": list(columns),
+        "column_sizes": [encodings[name].size for name in columns],
+        "compression": None,
+        "format": "mds",
+        "hashes": ["sha256", "xxh3_64"],
+        "size_limit": None,
+        "version": 2,
+    }
+
+
+def _write_shard(path: Path, header: bytes, samples: IO[bytes]) -> tuple[FileFacts, dict[str, str]]:
+    """Write a shard, and return what it is, and its checksums by the names that Streaming has for them."""
+    with naming_the_path(path):
+        path.parent.mkdir(exist_ok=True)
+        samples.seek(0)
+    digest = xxhash.xxh3_64()
+    with replacing(path, StreamedFile) as sink:
+        chunk = header
+        while chunk:
+            sink.write(chunk)
+            digest.update(chunk)
+            chunk = samples.read(COPIED_BYTES)
+    return sink.facts, {"sha256": sink.sha256, "xxh3_64": digest.hexdigest()}

@@ -1,0 +1,227 @@
+"""Parquet as Hugging Face datasets reads it: data/SPLIT-00000-of-00007.parquet, with its features in the schema.
+
+LitData's ParquetLoader reads the same files: litdata/SPLIT/index.json lists those of a split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from shardctl.errors import UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.roles import Roles
+from shardctl.format.shard import HUGGINGFACE_KEY
+from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.source import Source
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
+
+FOLDER = "data"
+GROUP_BYTES = 100_000_000
+"""Uncompressed bytes of a row group at most: what Hugging Face writes. Its viewer refuses larger ones."""
+
+GROUP_IMAGES = 1000
+"""Rows of a row group at most where there are images. A reader of one row reads the whole group."""
+
+GROUP_ROWS = 1 << 20
+COMPRESSIONS = ("zstd", "snappy", "none")
+
+
+@dataclass(frozen=True)
+class Parquet(Export):
+    """A .parquet for each shard. Columns of encoded images are not compressed, which would gain nothing."""
+
+    compression: str = "zstd"
+    name: ClassVar[str] = "parquet"
+
+    def check(self, source: Source) -> None:
+        """Raise UsageError for a compression that is not known."""
+        if self.compression not in COMPRESSIONS:
+            raise UsageError(f"compression {self.compression!r} is not known here; use {', '.join(COMPRESSIONS)}")
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other tensors nested lists."""
+        if column.is_image:
+            return Place(column.target, "image")
+        if column.is_raw_image:
+            return Place(column.target, form_of_raw(column))
+        type_ = nested(column.type)
+        return Place(column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}")
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write one file; none if no sample was chosen of the shard."""
+        from pyarrow import parquet
+
+        name = f"{FOLDER}/{part.split}-{part.number:05d}-of-{part.of:05d}.parquet"
+        schema = written_schema(source, fields)
+        images = [field.name for field in schema if field.type.equals(ENCODED_IMAGE)]
+        path = folder / name
+        with naming_the_path(path):
+            path.parent.mkdir(exist_ok=True)
+        with replacing(path, StreamedFile) as sink:
+            # The codec is given by leaf: pyarrow takes no default beside a dict of them.
+            codecs = dict.fromkeys(_leaves(schema), self.compression)
+            codecs |= {f"{image}.bytes": "none" for image in images}
+            writer = parquet.ParquetWriter(
+                pa.PythonFile(sink, mode="w"),
+                schema,
+                compression=codecs,
+                write_page_index=True,
+                write_page_checksum=True,
+                use_dictionary=[leaf for leaf in _leaves(schema) if leaf.rpartition(".")[0] not in images],
+            )
+            with writer:
+                rows = 0
+                for group in _groups(batches(source, fields, part, progress), schema, GROUP_IMAGES if images else GROUP_ROWS):
+                    writer.write_table(group, row_group_size=len(group))
+                    rows += len(group)
+        return Written(rows, {name: sink.facts} if rows else {})
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this order."""
+        types = [str(field.type) for field in written_schema(source, fields)]
+        made: dict[str, FileFacts] = {}
+        for split in source.splits:
+            chunks = [
+                {
+                    "chunk_bytes": facts.bytes,
+                    "chunk_size": each.samples,
+                    "dim": None,
+                    "filename": file.removeprefix(f"{FOLDER}/"),
+                }
+                for part, each in written
+                if part.split == split
+                for file, facts in each.files.items()
+            ]
+            if chunks:
+                name = f"litdata/{split}/index.json"
+                made[name] = _write_index(folder / name, chunks, types)
+        return made
+
+
+def nested(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which a column is written.
+
+    Tensors are nested lists of fixed length, and large lists (of 64-bit offsets) are lists: Hugging Face has neither.
+    """
+    if pa.types.is_large_list(type_) or pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(nested(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([child.with_type(nested(child.type)) for child in type_])
+    if not isinstance(type_, pa.FixedShapeTensorType):
+        return type_
+    made = type_.value_type
+    for length in reversed(type_.shape):
+        made = pa.list_(made, length)
+    return made
+
+
+def written_schema(source: Source, fields: Sequence[Field]) -> pa.Schema:
+    """Return the schema of the files, with the features for Hugging Face."""
+    columns, roles = [], {}
+    for field in fields:
+        type_ = source.exported.columns.field(field.name).type
+        role = source.exported.roles.get(field.name)
+        if field.form == "json":
+            type_, role = pa.string(), None
+        elif field.form != "value":
+            type_ = ENCODED_IMAGE
+        else:
+            role = None if isinstance(type_, pa.FixedShapeTensorType) else role
+            type_ = nested(type_)
+        columns.append(pa.field(field.written, type_))
+        if role is not None:
+            roles[field.written] = role
+    layout = Layout(source.exported.kind, pa.schema(columns), Roles(roles))
+    features = layout.huggingface_features()
+    return layout.columns.with_metadata({HUGGINGFACE_KEY: json.dumps({"info": {"features": features}})})
+
+
+def _groups(given: Iterator[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.Table]:
+    """Yield the rows of a file in groups of at most GROUP_BYTES and `most` rows; a larger row has a group of its own."""
+    held: list[pa.RecordBatch] = []
+    size = rows = 0
+    for batch in given:
+        flat = pa.record_batch(
+            [_flattened(column, field.type) for column, field in zip(batch.columns, schema, strict=True)], schema
+        )
+        for piece in _pieces(flat, most):
+            if held and (size + piece.nbytes > GROUP_BYTES or rows + piece.num_rows > most):
+                yield pa.Table.from_batches(held, schema)
+                held, size, rows = [], 0, 0
+            held.append(piece)
+            size, rows = size + piece.nbytes, rows + piece.num_rows
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces that fit into a row group, as far as one row does."""
+    if batch.num_rows == 1 or (batch.nbytes <= GROUP_BYTES and batch.num_rows <= most):
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half), most)
+    yield from _pieces(batch.slice(half), most)
+
+
+def _flattened(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a column in the type in which it is written (`nested`)."""
+    if not isinstance(column.type, pa.FixedShapeTensorType):
+        return column if column.type.equals(type_) else column.cast(type_)
+    size = column.type.storage_type.list_size
+    storage = column.storage
+    inner = storage.values.slice(storage.offset * size, len(column) * size)
+    for length in reversed(column.type.shape[1:]):
+        inner = pa.FixedSizeListArray.from_arrays(inner, length)
+    missing = column.is_null() if column.null_count else None
+    return pa.FixedSizeListArray.from_arrays(inner, type=type_, mask=missing)
+
+
+def _is_held(type_: pa.DataType) -> bool:
+    """Return whether Parquet has a type for it: tried out on no values."""
+    from pyarrow import parquet
+
+    schema = pa.schema([("value", type_)])
+    try:
+        with parquet.ParquetWriter(pa.BufferOutputStream(), schema) as writer:
+            writer.write_table(schema.empty_table())
+    except (pa.ArrowException, NotImplementedError):
+        return False
+    return True
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Return the paths of the columns that a Parquet file has for a schema."""
+    from pyarrow import parquet
+
+    sink = pa.BufferOutputStream()
+    with parquet.ParquetWriter(sink, schema):
+        pass
+    found = parquet.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [found.column(place).path for place in range(len(found.names))]
+
+
+def _write_index(path: Path, chunks: Sequence[dict[str, Any]], types: Sequence[str]) -> FileFacts:
+    with naming_the_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    config = {
+        "chunk_bytes": None,
+        "chunk_size": None,
+        "compression": None,
+        "data_format": list(types),
+        "data_spec": None,
+        "encryption": None,
+        "item_loader": "ParquetLoader",
+    }
+    data = json.dumps({"chunks": list(chunks), "config": config, "updated_at": "0"}, sort_keys=True).encode()
+    return FileFacts(len(data), write_atomically(path, data))

@@ -1,0 +1,36 @@
+"""The samples of a part as a form writes them: chosen, and converted column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from shardctl.format.json_values import json_text
+from shardctl.interop.exports.base import Part, Progress
+from shardctl.interop.exports.images import encoder
+from shardctl.interop.exports.source import Source
+from shardctl.sources.export_description import Field
+
+
+def batches(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Yield the samples of a part, with a column for each of `fields`, in their order and under their `written` names.
+
+    A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others have the type of the dataset.
+    No batch is empty. Raises DatasetError for a damaged block, InputError for an image that cannot be encoded.
+    """
+    converters = [_converter(field.form) for field in fields]
+    for number in part.shards:
+        for block, read in source.blocks(source.shard(number)):
+            if block.num_rows:
+                columns = [convert(block.column(field.name)) for field, convert in zip(fields, converters, strict=True)]
+                yield pa.record_batch(columns, names=[field.written for field in fields])
+            progress(read)
+
+
+def _converter(form: str) -> Callable[[pa.Array], pa.Array]:
+    if form == "json":
+        return json_text
+    if form == "png" or form.startswith("jpeg:"):
+        return encoder(form)
+    return lambda array: array

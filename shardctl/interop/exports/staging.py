@@ -1,0 +1,303 @@
+"""Where an export is made: a folder beside its destination, which a stopped export leaves so that the same command goes on.
+
+OUT.partial/.shardctl/lease     one export at a time
+OUT.partial/DIGEST/job.json     what is exported, for the workers; DIGEST names it
+OUT.partial/DIGEST/files/       what becomes OUT, by rename
+OUT.partial/DIGEST/done/        a file for each part that is done: its files, their sizes and SHA-256
+OUT.partial/DIGEST/pieces/      files of parts that are not of the export, while `files` becomes it
+OUT.partial/old/                the export that was at OUT, between two renames
+
+Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these is deleted, the file that
+tells what it is goes last, so that it is known again after a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import BusyError, StorageError
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.names import CHECKSUMS
+from shardctl.interop.exports.base import Part, Written
+from shardctl.interop.exports.destination import entries_below, not_of_export
+from shardctl.interop.exports.loose_files import listed
+from shardctl.interop.exports.name_set import NameSet
+from shardctl.sources.export_description import DESCRIPTION
+from shardctl.system.files import (
+    PARTIAL,
+    FileFacts,
+    is_folder,
+    naming_the_path,
+    refuse_links,
+    remove_tree,
+    sync_folder,
+    write_atomically,
+)
+from shardctl.system.lease import file_lease
+from shardctl.system.lease.file_lease import LEASE, Lease
+from shardctl.system.text import printable
+
+LEASE_FOLDER, OLD = ".shardctl", "old"
+JOB, FILES, DONE, PIECES = "job.json", "files", "done", "pieces"
+
+JOB_NAMES = frozenset(("dataset", "choice", "to"))
+"""What every job.json says, and hardly any other file."""
+
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_UNFINISHED_JOB = re.compile(rf"{re.escape(JOB)}\.[0-9a-f]+{re.escape(PARTIAL)}")
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The folder in which one export is made: of one state of a dataset, in one form, with the same settings."""
+
+    folder: Path
+
+    @property
+    def files(self) -> Path:
+        """The folder that becomes the export."""
+        return self.folder / FILES
+
+    @property
+    def job(self) -> Path:
+        """The file that tells workers what to do."""
+        return self.folder / JOB
+
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Make the folders, and write the job. Raises StorageError."""
+        with naming_the_path(self.folder):
+            self.folder.mkdir(exist_ok=True)
+        write_atomically(self.job, json.dumps(job).encode())  # first of all: it tells what the folder is
+        with naming_the_path(self.folder):
+            self.files.mkdir(exist_ok=True)
+            (self.folder / DONE).mkdir(exist_ok=True)
+            if (aside := self.folder / PIECES).exists():
+                for name in [name for name, is_folder in entries_below(aside) if not is_folder]:
+                    _rename(aside / name, self.files / name)
+
+    def set_pieces_aside(self, written: Sequence[Written]) -> None:
+        """Take the pieces out of what becomes the export. They stay until it is there: the same command needs them again."""
+        with naming_the_path(self.folder):
+            for name in (name for each in written for name in each.pieces):
+                _rename(self.files / name, self.folder / PIECES / name)
+
+    def mark_done(self, part: Part, written: Written) -> None:
+        """Note that a part is done: its files are on the disk. Raises StorageError."""
+        for folder in {(self.files / name).parent for name in written.all_files}:
+            sync_folder(folder)
+        write_atomically(self._marker(part), json.dumps(written.to_json()).encode())
+
+    def done(self, part: Part) -> Written | None:
+        """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
+        try:
+            written = Written.from_json(json.loads(self._marker(part).read_bytes()))
+            whole = all(self._place(name).stat().st_size == facts.bytes for name, facts in self._files_of(written))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return written if whole else None
+
+    def _files_of(self, written: Written) -> Iterator[tuple[str, FileFacts]]:
+        """Yield all files of a part, the loose ones after their list."""
+        yield from written.all_files.items()
+        yield from self.loose_files([written])
+
+    def loose_files(self, written: Iterable[Written]) -> Iterator[tuple[str, FileFacts]]:
+        """Yield the loose files of some parts, in order."""
+        for each in written:
+            if each.loose is not None:
+                yield from listed(self._place(each.loose.list))
+
+    def _marker(self, part: Part) -> Path:
+        return self.folder / DONE / f"{part.name}.json"
+
+    def _place(self, name: str) -> Path:
+        """Return where a file is that a part has written: pieces may be set aside."""
+        path = self.files / name
+        return path if is_file(path) else self.folder / PIECES / name
+
+    def sweep(self, written: Sequence[Written], others: Iterable[str] = ()) -> None:
+        """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError."""
+        kept = (name for each in written for name in each.all_files)
+        known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))
+        with naming_the_path(self.files):
+            for name in [name for name, is_folder in entries_below(self.files) if not is_folder and name not in known]:
+                (self.files / name).unlink()
+            for name in sorted((name for name, is_folder in entries_below(self.files) if is_folder), reverse=True):
+                with contextlib.suppress(OSError):  # it has files
+                    (self.files / name).rmdir()
+
+    def publish(self, target: Path, overwrite: bool) -> None:
+        """Put the files in the place of `target`, by one rename, or by two where `overwrite` replaces an older export.
+
+        What is there and is no export stays there, even if it came this very moment. Raises StorageError.
+        """
+        with naming_the_path(target):
+            for name, is_folder in entries_below(self.files):
+                if is_folder:
+                    sync_folder(self.files / name)
+            sync_folder(self.files)
+            with contextlib.suppress(OSError):  # a folder with anything in it stays
+                target.rmdir()
+            if overwrite and target.exists():
+                _move_away(target, self.folder.parent / OLD)
+            self.files.rename(target)  # refused by the system if there is a file, or a folder that is not empty
+        sync_folder(target.parent)
+
+
+def _rename(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)
+
+
+def _move_away(target: Path, old: Path) -> None:
+    """Rename the export at `target`. It is looked at where nobody else writes: what has anything else is put back."""
+    target.rename(old)
+    other = not_of_export(old)
+    if other is not None:
+        old.rename(target)
+        raise StorageError(f"{printable(str(target))}: got something that is of no export ({printable(other)}); move it away")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The right to export to one destination. `folder` is the one beside it."""
+
+    folder: Path
+    lease: Lease
+
+    def check(self) -> None:
+        """Raise BusyError if another process has taken over, StorageError if that cannot be told."""
+        self.lease.check()
+
+    def discard(self, folder: Path) -> None:
+        """Delete a folder of a stopped export, but leave it to the process that has taken over if one has."""
+        if self._has_it():
+            discard(folder)
+
+    def settle(self, target: Path) -> None:
+        """Put back the export that had to give way, or remove it where the new one is in its place."""
+        old = self.folder / OLD
+        if not old.exists() or not self._has_it():
+            return
+        if is_file(target / DESCRIPTION):
+            discard(old)
+        elif not target.exists():  # what somebody else has put there stays, and so does the export
+            with naming_the_path(target):
+                old.rename(target)
+
+    def _has_it(self) -> bool:
+        with contextlib.suppress(BusyError, StorageError):
+            self.check()
+            return True
+        return False
+
+
+@contextlib.contextmanager
+def only_writer(target: Path) -> Iterator[Writer]:
+    """Be the only one that exports to `target`. Raises BusyError, and StorageError if the folder beside it is a person's.
+
+    An export that was stopped between its two renames is put back first. The folder is removed at the end if it is empty.
+    """
+    beside = target.with_name(f"{target.name}{PARTIAL}")
+    _refuse_if_not_ours(beside)
+    try:
+        with file_lease.hold(beside / LEASE_FOLDER, None) as held:
+            writer = Writer(beside, held)
+            writer.settle(target)
+            try:
+                yield writer
+            finally:
+                writer.settle(target)
+    finally:
+        with contextlib.suppress(OSError):  # a stopped export is in it
+            beside.rmdir()
+
+
+def _refuse_if_not_ours(beside: Path) -> None:
+    """Raise StorageError if the folder has anything that no export has put there: it would be deleted with the rest.
+
+    No export puts a link there.
+    """
+    if not os.path.lexists(beside):
+        return
+    with naming_the_path(beside):
+        refuse_links(beside)
+        other = next((name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None)
+    if other is not None:
+        raise StorageError(
+            f"{printable(str(beside))}: an export is made in this folder, and it has something that is of none"
+            f" ({printable(other)}); move that away, or give another destination"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether something beside a destination is certainly of an export, or just being removed by another one."""
+    if path.is_symlink():
+        return False
+    try:
+        if path.name == LEASE_FOLDER:
+            return set(os.listdir(path)) <= {LEASE}
+        if path.name == OLD:
+            return path.is_dir() and not_of_export(path) is None
+        return _DIGEST.fullmatch(path.name) is not None and _is_of_job(path)
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+
+
+def _is_of_job(folder: Path) -> bool:
+    """Return whether a folder has the record of a job, or no file at all but one that was to become it."""
+    names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
+    if not names <= {JOB, FILES, DONE, PIECES}:
+        return False
+    if not all(is_folder(folder / name) for name in names - {JOB}):
+        return False
+    if JOB not in names:
+        return not any(files for name in names for _, _, files in os.walk(folder / name))
+    if not is_file(folder / JOB):  # reading a pipe may never end
+        return False
+    try:
+        record = json.loads((folder / JOB).read_bytes())
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.keys() >= JOB_NAMES
+
+
+def discard_others(beside: Path, kept: Path) -> None:
+    """Remove what exports with other settings, or of another state of the dataset, have left."""
+    with naming_the_path(beside):
+        for name in os.listdir(beside):
+            if name not in (LEASE_FOLDER, OLD, kept.name) and _is_ours(beside / name):
+                discard(beside / name)
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is heeded."""
+    try:
+        _remove(folder)
+    except KeyboardInterrupt:
+        _remove(folder)
+        raise
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder, and the files that tell what it is only when nothing else is left in it."""
+    with contextlib.suppress(OSError, StorageError):  # what cannot be deleted stays
+        for entry in list(os.scandir(folder)) if is_folder(folder) else []:
+            if entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    remove_tree(Path(entry.path), folder.parent)
+            elif entry.name not in (JOB, DESCRIPTION, CHECKSUMS):
+                with contextlib.suppress(OSError):
+                    Path(entry.path).unlink()
+        (folder / CHECKSUMS).unlink(missing_ok=True)  # it tells which files are of an export, and the description the rest
+        remove_tree(folder, folder.parent)

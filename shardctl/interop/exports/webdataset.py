@@ -1,0 +1,266 @@
+"""WebDataset: a tar archive for each shard, with the members of a sample one behind the other and under the same name.
+
+A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number), KEY.txt (the text),
+KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length), KEY.NAME.bin (bytes), and KEY.json, an object with
+all other columns in the form of json_form.py. Columns that lack a value somewhere are there too: readers infer types from the
+first samples. Under the name that an image has in the target there is {"path": …} if its path was not the key, and null if
+there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at the first one.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.keys import DistinctNames, extension_part, member_key
+from shardctl.interop.exports.arrays import arrays_of, is_packed
+from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
+from shardctl.interop.exports.images import suffix_of
+from shardctl.interop.exports.rows import batches
+from shardctl.interop.exports.source import KEY, Source
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, StreamedFile, replacing
+
+IN_JSON = "json/"
+"""What the written name of a column begins with that is in KEY.json."""
+
+MAIN, OTHERS = "*", ".*"
+"""The written name of the main image, whose suffix is that of its bytes, and what those of other images end with."""
+
+IN_OBJECT = "images"
+"""The name in shardctl.json under which images have their names in KEY.json, where these are not those of their columns."""
+
+TEXTS = ("text", "txt")
+"""The column of the first of these names, as they are in the target, becomes KEY.txt."""
+
+
+@dataclass(frozen=True)
+class WebDataset(Export):
+    """A .tar for each shard, or a .tar.gz. They are read by webdataset, Hugging Face datasets and tar."""
+
+    compression: str = "none"
+    name: ClassVar[str] = "webdataset"
+
+    def check(self, source: Source) -> None:
+        """Raise UsageError for a compression that readers do not know."""
+        check_compression(self.name, self.compression)
+
+    def place(self, column: Column) -> Place | None:
+        """Say which member a column becomes, or that it is in the JSON object. Nothing is lost."""
+        part = extension_part(column.target)
+        if column.name == KEY:
+            return Place("__key__", "key")
+        if column.is_image or column.is_raw_image:
+            form = "image" if column.is_image else form_of_raw(column)
+            if form != "value":
+                return Place(MAIN if column.is_main_image else part + OTHERS, form)
+        member = _member(column, part)
+        if member is not None and not column.nulls and not (is_packed(column.type) and column.has_gaps):
+            return Place(member)
+        check_json(column)
+        return self.place_as_json(column)
+
+    def place_as_json(self, column: Column) -> Place:
+        """Say under which name a column is in the JSON object."""
+        return Place(IN_JSON + column.target, "json")
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write one archive; none if no sample was chosen of the shard."""
+        name = f"{part.name}.tar{SUFFIXES[self.compression]}"
+        samples, seen = 0, DistinctNames()
+        plain = [Field(each.name, each.written, "value" if each.form == "json" else each.form) for each in fields]
+        with _archive(folder / name) as archive:
+            for batch in batches(source, plain, part, progress):
+                for members in _samples(source, batch, plain):
+                    key = seen.of(member_key(members.key))
+                    for extension, data in members.files:
+                        archive.add(f"{key}.{extension}", data)
+                samples += batch.num_rows
+        return Written(samples, {name: archive.facts} if samples else {})
+
+    def facts(self, source: Source) -> dict[str, Any]:
+        """Say how images are called in KEY.json: as their columns in the target, so that no other column has their name."""
+        names = {name: source.written_names[name] for name in source.exported.roles.images}
+        other = {name: written for name, written in names.items() if written != name}
+        return {IN_OBJECT: other} if other else {}
+
+
+def _member(column: Column, part: str) -> str | None:
+    """Return the extension of the member that a column could be on its own, None if it goes into the JSON object."""
+    if column.is_main_label and pa.types.is_integer(column.type):
+        return "cls"
+    targets = column.source.written_names.values()
+    if column.target == next((name for name in TEXTS if name in targets), None) and pa.types.is_string(column.type):
+        return "txt"
+    if is_packed(column.type):
+        return f"{part}.npy"
+    return f"{part}.bin" if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) else None
+
+
+@dataclass(frozen=True)
+class _Members:
+    """A sample: its key, and its members as pairs of extension and bytes."""
+
+    key: str
+    files: list[tuple[str, bytes]]
+
+
+def _samples(source: Source, batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Members]:
+    """Yield the samples of a batch."""
+    keys = batch.column("__key__").to_pylist()
+    makers = [
+        _MAKERS[_kind(field)](batch.column(place), field.written)
+        for place, field in enumerate(fields)
+        if field.written != "__key__" and not field.written.startswith(IN_JSON)
+    ]
+    objects: dict[str, list[Any]] = {
+        field.written.removeprefix(IN_JSON): to_json(batch.column(place))
+        for place, field in enumerate(fields)
+        if field.written.startswith(IN_JSON)
+    }
+    pictures = [
+        (
+            source.written_names[field.name],
+            batch.column(place).is_valid().to_pylist(),
+            batch.column(place).field("path").to_pylist(),
+        )
+        for place, field in enumerate(fields)
+        if field.form == "image"
+    ]
+    for row, key in enumerate(keys):
+        files = [member for maker in makers if (member := maker(row)) is not None]
+        values = {name: column[row] for name, column in objects.items()}
+        for name, valid, path in pictures:
+            if not valid[row]:
+                values[name] = None
+            elif path[row] != key:  # it is the key more often than not
+                values[name] = {"path": path[row]}
+        if values or not files:
+            files.append(("json", dumps(values).encode()))
+        yield _Members(key, files)
+
+
+Maker = Callable[[int], "tuple[str, bytes] | None"]
+"""Returns the member of a row: its extension and its bytes, None if there is none."""
+
+
+def _kind(field: Field) -> str:
+    if field.form != "value":
+        return "image"
+    return field.written.rpartition(".")[2]
+
+
+def _images(array: pa.Array, written: str) -> Maker:
+    stem = written.removesuffix("*")
+    encoded = array.field("bytes")
+    missing = array.null_count > 0
+    valid = array.is_valid().to_pylist() if missing else []
+
+    def member(row: int) -> tuple[str, bytes] | None:
+        data = encoded[row].as_py()
+        if data is None or (missing and not valid[row]):
+            return None
+        return stem + suffix_of(data), data
+
+    return member
+
+
+def _numbers(array: pa.Array, written: str) -> Maker:
+    values = array.to_pylist()
+    return lambda row: (written, str(values[row]).encode())
+
+
+def _texts(array: pa.Array, written: str) -> Maker:
+    values = array.to_pylist()
+    return lambda row: (written, values[row].encode())
+
+
+def _bytes(array: pa.Array, written: str) -> Maker:
+    return lambda row: (written, array[row].as_py())
+
+
+def _arrays(array: pa.Array, written: str) -> Maker:
+    rows = arrays_of(array)
+
+    def member(row: int) -> tuple[str, bytes]:
+        target = io.BytesIO()
+        np.lib.format.write_array(target, rows[row], allow_pickle=False)
+        return written, target.getvalue()
+
+    return member
+
+
+_MAKERS: dict[str, Callable[[pa.Array, str], Maker]] = {
+    "image": _images,
+    "cls": _numbers,
+    "txt": _texts,
+    "bin": _bytes,
+    "npy": _arrays,
+}
+
+
+_NAME, _SIZE, _SUM = slice(0, 100), slice(124, 136), slice(148, 156)
+"""Where a header has the name of its member, the size of it, and the sum of its own bytes."""
+
+_LARGE = 8**11
+"""Bytes of a member from which on its size is written in another way."""
+
+_BARE = tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT)
+"""The header of a member without a name and without data: owned by root, from 1970, for its owner to write and all to read."""
+
+
+def member_header(name: str, size: int) -> bytes:
+    """Return the header of a member: the bytes that tarfile makes, in a sixth of the time where the name is short."""
+    encoded = name.encode()
+    if len(encoded) > _NAME.stop or size >= _LARGE:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
+    header = bytearray(_BARE)
+    header[: len(encoded)] = encoded
+    header[_SIZE] = b"%011o\0" % size
+    header[_SUM] = b" " * 8
+    header[_SUM] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+class _Archive:
+    """Writes the members of a tar archive in GNU's format. All that is not in the data is the same for every member."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._written = 0
+        self.facts = FileFacts(0, "")
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a file."""
+        self._put(b"".join([member_header(name, len(data)), data, bytes(-len(data) % tarfile.BLOCKSIZE)]))
+
+    def end(self) -> None:
+        """Write the end of the archive: two empty blocks, and more up to the size that tar reads at once."""
+        end = 2 * tarfile.BLOCKSIZE
+        self._put(bytes(end + -(self._written + end) % tarfile.RECORDSIZE))
+
+    def _put(self, data: bytes) -> None:
+        self._sink.write(data)
+        self._written += len(data)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[_Archive]:
+    """Yield an archive that appears at `path` when the block ends without an error; its `facts` are known then."""
+    with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
+        archive = _Archive(stream)
+        yield archive
+        archive.end()
+    archive.facts = sink.facts

@@ -1,0 +1,274 @@
+"""YOLO: images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt with a line for each object, and data.yaml, as Ultralytics reads them.
+
+Places are shares of the upright image's size, of 12 decimals: to a millionth of a pixel they come back as they were. An image
+that is not annotated has no label file, one without objects an empty one; to YOLO both are background. data.yaml has no
+`path`: its folders are then looked for beside it, wherever it is moved to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shardctl.errors import UsageError
+from shardctl.format.json_values import dumps, to_json
+from shardctl.format.roles import Objects
+from shardctl.interop.exports.annotated_images import (
+    NO_NAMES,
+    Marked,
+    MarkedExport,
+    Members,
+    check_marked,
+    main_role,
+    marked_columns,
+    members_of,
+    objects_of,
+    pictures,
+    said_of_members,
+    said_of_names,
+    said_of_sizes,
+    stored_size,
+)
+from shardctl.interop.exports.base import Column, Part, Place, Progress, Written
+from shardctl.interop.exports.loose_files import write_file, writing
+from shardctl.interop.exports.source import KEY, Source
+from shardctl.sources.annotations.yolo import stray_share
+from shardctl.sources.export_description import Field
+from shardctl.system.files import FileFacts, naming_the_path
+from shardctl.system.text import counted
+
+DATA = "data.yaml"
+IMAGES, LABELS = "images", "labels"
+TASKS = {"detect": "bbox", "segment": "segmentation", "pose": "keypoints"}
+"""What a line has beside the class for each task: the member of objects."""
+
+VALIDATION = ("valid", "validation", "dev")
+"""Splits that are meant by `val`, where none has that name."""
+
+RESERVED = frozenset(
+    ("path", "names", "nc", "task", "channels", "download", "kpt_shape", "kpt_names", "flip_idx", "yaml_file", IMAGES, LABELS)
+)
+"""What splits cannot be called: members of data.yaml, and the folders by which the labels of an image are found."""
+
+DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class Yolo(MarkedExport):
+    """A file for each image and one for its objects. `task` is `detect` (boxes), `segment` (polygons) or `pose` (keypoints)."""
+
+    name: ClassVar[str] = "yolo"
+    task: str = "detect"
+
+    def check(self, source: Source) -> None:
+        """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
+        if self.task not in TASKS:
+            raise UsageError(f"task {self.task!r} is not known; there are {', '.join(TASKS)}")
+        check_marked(source)
+        odd = next((split for split in source.splits if split in RESERVED), None)
+        if odd is not None:
+            raise UsageError(
+                f"{source.shown}: the split {odd} cannot go out as YOLO, where this name means something else;"
+                " convert again with another name for it (--split)"
+            )
+        found, wanted = members_of(source), TASKS[self.task]
+        needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
+        if needs_some and not found.having.get(wanted):
+            raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
+
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is no image and no objects: none has a place."""
+        return Place(column.target, "value", "YOLO has no place for it")
+
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+        return self.task
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the images of a shard and their labels."""
+        samples = objects = renamed = 0
+        for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
+            with naming_the_path(folder / name):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+        points = _points(source) if self.task == "pose" else 0
+        with writing(folder, part, LABELS) as loose:
+            for picture in pictures(source, fields, part, progress):
+                samples += 1
+                loose.write(f"{IMAGES}/{part.split}/{picture.name}", picture.data)
+                renamed += picture.renamed
+                if picture.objects is None:
+                    continue
+                kept = [each for each in picture.objects if self._is_kept(each, points)]
+                lines = [line for each in kept if (line := self._line(each, picture.size, points)) is not None]
+                name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
+                loose.write(name, "".join(lines).encode())
+                objects += len(lines)
+        counts = {"samples": samples, "objects": objects}
+        return Written(samples, {}, counts, {"renamed": renamed}, loose.piece, loose.found)
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folders of the images and of the labels of the split."""
+        return f"{IMAGES}/{split}", f"{LABELS}/{split}"
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write data.yaml."""
+        splits = [split for split in source.splits if any(each.samples for part, each in written if part.split == split)]
+        points = _points(source) if self.task == "pose" else 0
+        data = "".join(f"{line}\n" for line in self._data_yaml(source, splits, points)).encode()
+        return {DATA: write_file(folder / DATA, data)}
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Say what is not in the files."""
+        role, said = main_role(source), list[str]()
+        if role.names is None and members_of(source).objects:
+            said.append(NO_NAMES)
+        beside = {"ids": role.ids, "supercategories": role.supercategories, "skeleton": role.skeleton}
+        named = [name for name, value in beside.items() if value is not None]
+        if named:
+            said.append(f"YOLO has no place for the {', '.join(named)} of the categories")
+        odd = [split for name, split in _split_names(source.splits).items() if name not in ("train", "val", "test")]
+        if odd:
+            said.append(f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and test only")
+        lacking = [name for name in ("train", "val") if name not in _split_names(source.splits)]
+        if lacking:
+            said.append(f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both")
+        if self.task == "segment":
+            said.append("boxes are those around the polygons")
+        if self.task == "pose" and members_of(source).points.get(0):
+            said.append(f"{counted(members_of(source).points[0], 'object')} without keypoints: written as not visible")
+        return (*said, *said_of_sizes(source))
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say which files have other names than their keys."""
+        return tuple(said_of_names(written))
+
+    def lost_of_objects(self, source: Source) -> str | None:
+        """Say what the lines of this task cannot hold of the objects, None if they hold all."""
+        found = members_of(source)
+        lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task])))
+        if found.having.get("iscrowd"):
+            lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
+        if self.task == "segment":
+            lost += _said_of_polygons(found)
+        points = _points(source) if self.task == "pose" else 0
+        uneven = sum(number for count, number in found.points.items() if count not in (0, points)) if points else 0
+        if uneven:
+            lost.append(f"{counted(uneven, 'object')} whose keypoints are not {points}")
+        if outside := _outside(source, self):
+            lost.append(f"{counted(outside, 'object')} with places outside of the image")
+        if found.unannotated:
+            lost.append(f"that {counted(found.unannotated, 'image is', 'images are')} not annotated")
+        return ", ".join(lost) or None
+
+    def _is_kept(self, each: Marked, points: int) -> bool:
+        """Return whether an object may have a line: it is no crowd, and has one polygon, or `points` keypoints or none."""
+        if each.get("iscrowd"):
+            return False
+        if self.task == "pose":
+            return len(each["keypoints"] or ()) in (0, points)
+        return self.task != "segment" or len(each["segmentation"] or ()) == 1
+
+    def _line(self, each: Marked, size: tuple[int, int], points: int) -> str | None:
+        """Return the line of an object; None if places of it are too far outside of the image for YOLO's readers."""
+        seen: list[float] = []
+        if self.task == "segment":
+            shares = inside = _shares(each["segmentation"][0], size)
+            lengths: list[float] = []
+        else:
+            x, y, width, height = each["bbox"]
+            shares = _shares([x + width / 2, y + height / 2, width, height], size)
+            inside, lengths = shares[:2], shares[2:]
+        cells = [*map(_number, shares)]
+        if self.task == "pose":
+            for x, y, visible in each["keypoints"] or [[0, 0, 0]] * points:
+                place = _shares([x, y], size)
+                seen += place if visible > 0 else []
+                cells += [*map(_number, place), _number(visible)]
+        if stray_share([*inside, *seen], lengths) is not None:
+            return None
+        return f"{each['category']} {' '.join(cells)}\n"
+
+    def _data_yaml(self, source: Source, splits: Sequence[str], points: int) -> Iterator[str]:
+        """Yield the lines of data.yaml. Text is in quotes, as JSON has it, which is YAML too."""
+        role = main_role(source)
+        for name, split in _split_names(splits).items():
+            yield f"{_text(name)}: {_text(f'{IMAGES}/{split}')}"
+        yield f"task: {self.task}"
+        if points:
+            yield f"kpt_shape: [{points}, 3]"
+            yield from _said_of_points(role)
+        names = role.names if role.names is not None else tuple(map(str, range(members_of(source).classes)))
+        yield f"nc: {len(names)}"
+        yield from (["names:", *(f"  - {_text(name)}" for name in names)] if names else ["names: []"])
+
+
+def _said_of_points(role: Objects) -> Iterator[str]:
+    """Yield what data.yaml says of keypoints; their names stand there for each class."""
+    if role.flip is not None:
+        yield f"flip_idx: [{', '.join(map(str, role.flip))}]"
+    if role.keypoints is not None:
+        yield "kpt_names:"
+        for number in range(len(role.names or ())):
+            yield f"  {number}: [{', '.join(map(_text, role.keypoints))}]"
+
+
+def _said_of_polygons(found: Members) -> list[str]:
+    """Say how many objects have another number of polygons than one."""
+    said = [f"{counted(found.several, 'object')} of several polygons"] if found.several else []
+    return said + ([f"{counted(found.bare, 'object')} without a polygon"] if found.bare else [])
+
+
+def _points(source: Source) -> int:
+    """Return how many keypoints an object has."""
+    names = main_role(source).keypoints
+    return max(members_of(source).points, default=0) if names is None else len(names)
+
+
+@lru_cache(maxsize=1)
+def _outside(source: Source, export: Yolo) -> int:
+    """Return how many objects have places outside of their image. The headers of all images with objects are read, once."""
+    image, objects = marked_columns(source)
+    role, points = main_role(source), _points(source) if export.task == "pose" else 0
+    outside = 0
+    for block in source.columns((KEY, image, objects)):
+        marked = to_json(block.column(objects))
+        for place, key in enumerate(block.column(KEY).to_pylist()):
+            each = objects_of(key, marked[place], role)
+            kept = [item for item in each or () if export._is_kept(item, points)]
+            if kept:
+                size = stored_size(block.column(image)[place], key)
+                outside += sum(export._line(item, size, points) is None for item in kept)
+    return outside
+
+
+def _split_names(splits: Sequence[str]) -> dict[str, str]:
+    """Return what data.yaml calls each split: `val` the one for validation."""
+    meant = next((split for split in VALIDATION if split in splits), None)
+    return {"val" if split == meant and "val" not in splits else split: split for split in splits}
+
+
+def _shares(places: Sequence[float], size: tuple[int, int]) -> list[float]:
+    """Return places in pixels, x and y in turn, as shares of the size."""
+    return [place / size[number % 2] for number, place in enumerate(places)]
+
+
+def _number(share: float) -> str:
+    """Return a share with the fewest digits, and never in the form 1e-05, which not all readers know."""
+    text = f"{share:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _text(text: str) -> str:
+    """Return a text for YAML, in double quotes. What JSON leaves as it is and YAML does not allow is escaped."""
+    quoted = dumps(text)
+    return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
+
+
+def _escaped(char: Any) -> str:
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 2**16 else f"\\U{number:08x}"
