@@ -34,7 +34,7 @@ import simplejpeg
 from handmade import repeat_shard, write_dataset
 
 import shardctl
-from shardctl.benchmark.page_cache import evict
+from shardctl.benchmark.measure.page_cache import evict
 from shardctl.loader.dataset import Dataset
 
 HERE = Path(__file__).resolve().parent

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from shardctl.version import __version__
 
 if TYPE_CHECKING:
-    from shardctl.advice import advise as advise
-    from shardctl.benchmark import bench as bench
+    from shardctl.benchmark.advice import advise as advise
+    from shardctl.benchmark.measure import bench as bench
     from shardctl.build.convert import convert as convert
     from shardctl.build.convert.merge import merge as merge
     from shardctl.build.repair import repair as repair
@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 _PUBLIC = {
-    "advise": ("shardctl.advice", "advise"),
-    "bench": ("shardctl.benchmark", "bench"),
+    "advise": ("shardctl.benchmark.advice", "advise"),
+    "bench": ("shardctl.benchmark.measure", "bench"),
     "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.interop.exports.exporting", "export"),
     "merge": ("shardctl.build.convert.merge", "merge"),

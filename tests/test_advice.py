@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl import advice
+from shardctl.benchmark import advice
+from shardctl.benchmark.network import Epoch, OverNetwork
 from shardctl.errors import InputError, UsageError
-from shardctl.network_advice import Epoch, OverNetwork
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_files.writing import recipe_toml
 

@@ -10,11 +10,11 @@ import pytest
 from token_samples import packed_blocks, write_packed
 
 import shardctl
-from shardctl.benchmark import consumers
+from shardctl.benchmark.measure import consumers
 from shardctl.errors import ConsumerError
 
 torch = pytest.importorskip("torch")
-from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
+from shardctl.benchmark.measure import models  # noqa: E402 - only where PyTorch is
 
 
 @pytest.mark.parametrize(("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)])

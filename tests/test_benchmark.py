@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.benchmark import BenchOptions, Listener
-from shardctl.benchmark.baseline import compare
-from shardctl.benchmark.comparison import compare_records
-from shardctl.benchmark.meters import CpuUse, Latencies, RateSeries
+from shardctl.benchmark.measure import BenchOptions, Listener
+from shardctl.benchmark.measure.baseline import compare
+from shardctl.benchmark.measure.comparison import compare_records
+from shardctl.benchmark.measure.meters import CpuUse, Latencies, RateSeries
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.system.machine import usable_cores
 
@@ -27,8 +27,8 @@ CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
-    monkeypatch.setattr("shardctl.benchmark.baseline.SECONDS", 0.5)
+    monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr("shardctl.benchmark.measure.baseline.SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
@@ -82,7 +82,7 @@ def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, **options)
     assert dropped == samples
     assert result.samples == samples[-1] + 60
@@ -94,7 +94,7 @@ def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_d
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8)
     epochs = np.diff([*dropped, result.samples])
     assert 0 < epochs.min() <= epochs.max() <= 60, "never more than one epoch from one dropping to the next"
@@ -106,10 +106,10 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
 ) -> None:
     (tmp_path / "cold_step.py").write_text("def take(batch):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.02)
+    monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.02)
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard)))
     options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)
     assert len(dropped) == 1 + 2 + 2 * len(result.sweep), "the run; the function alone and fed; two rounds of each setting"
@@ -313,7 +313,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
 
 
 def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.02)
+    monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
     assert "best random order: --order " in shown.out
     points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json["sweep"]

@@ -11,9 +11,9 @@ import pytest
 from token_samples import EOS, block_of, write_packed
 
 import shardctl
-from shardctl.benchmark import PRESETS, consumers
-from shardctl.benchmark.consumers import feed_paced
-from shardctl.benchmark.result import ConsumerResult
+from shardctl.benchmark.measure import PRESETS, consumers
+from shardctl.benchmark.measure.consumers import feed_paced
+from shardctl.benchmark.measure.result import ConsumerResult
 from shardctl.errors import ConsumerError, UsageError
 
 RUN: dict[str, Any] = {"runs": 1, "seconds": 0.2, "batch_size": 16}
@@ -39,7 +39,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
 
 
 @pytest.fixture

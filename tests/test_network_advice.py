@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardctl.benchmark.network import Amount, Network, over_network, requests_at_once
 from shardctl.errors import UsageError
-from shardctl.network_advice import Amount, Network, over_network, requests_at_once
 
 MIB = 1 << 20
 

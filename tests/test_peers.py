@@ -18,11 +18,11 @@ import pytest
 from test_foreign import write_tar
 
 import shardctl
-from shardctl import advice
+from shardctl.benchmark import advice
+from shardctl.benchmark.peers import remote
+from shardctl.benchmark.peers.measuring import bench_shards
 from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, InstallError
-from shardctl.peers import remote
-from shardctl.peers.measuring import bench_shards
 from shardctl.system.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ for operator in ("nms", "qnms"):  # torchvision from PyPI lacks them beside a to
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
 

@@ -69,8 +69,8 @@ class Seen:
 @pytest.fixture(scope="module")
 def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A page of everything that bench can show, and the record behind it."""
-    from shardctl.benchmark import bench, sweeping
-    from shardctl.report.bench import bench_page
+    from shardctl.benchmark.measure import bench, sweeping
+    from shardctl.benchmark.page import bench_page
 
     pytest.importorskip("plotly")
     with pytest.MonkeyPatch.context() as patch:

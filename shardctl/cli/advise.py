@@ -26,9 +26,9 @@ from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.advice import Advice, Choice, Today
-    from shardctl.network_advice import Network, OverNetwork
-    from shardctl.text_advice import BlockAdvice
+    from shardctl.benchmark.advice import Advice, Choice, Today
+    from shardctl.benchmark.network import Network, OverNetwork
+    from shardctl.benchmark.text_blocks import BlockAdvice
 
 NONE_KEEPS_UP = 1
 
@@ -101,7 +101,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
       shardctl convert photos out --recipe recipe.toml
     """
     keep_pandas_out_of_arrow()
-    from shardctl.advice import advise as find_advice
+    from shardctl.benchmark.advice import advise as find_advice
     from shardctl.transforms.recipe_files.writing import recipe_toml
 
     if write is not None:
@@ -237,8 +237,8 @@ def _print_today(found: Today) -> None:
 
 def _print_blocks(found: BlockAdvice) -> None:
     """Print what blocks of tokens would cost."""
+    from shardctl.benchmark.text_blocks import DOCUMENTS
     from shardctl.format.packing import METHODS
-    from shardctl.text_advice import DOCUMENTS
 
     how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""
     click.echo(f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the median{how}")

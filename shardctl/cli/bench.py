@@ -27,9 +27,9 @@ from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
-    from shardctl.benchmark.comparison import Comparison
-    from shardctl.benchmark.result import AgainstResult
+    from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint
+    from shardctl.benchmark.measure.comparison import Comparison
+    from shardctl.benchmark.measure.result import AgainstResult
     from shardctl.loader.metrics import Family
 
 STARVES = 1
@@ -210,8 +210,8 @@ class _Lines:
 
 def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any) -> int:
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
-    from shardctl.benchmark import BenchOptions
-    from shardctl.benchmark.watching import watch_dataset
+    from shardctl.benchmark.measure import BenchOptions
+    from shardctl.benchmark.measure.watching import watch_dataset
 
     unfit = next((name for name in ("compare", "html", "against", "python") if given.pop(name)), None)
     if unfit is not None:
@@ -236,8 +236,8 @@ def _measure(
 ) -> int:
     from tqdm import tqdm
 
-    from shardctl.benchmark import Listener
-    from shardctl.benchmark.comparison import compare_records, load_record
+    from shardctl.benchmark.measure import Listener
+    from shardctl.benchmark.measure.comparison import compare_records, load_record
 
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
@@ -255,8 +255,8 @@ def _measure(
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None:
+        from shardctl.benchmark.page import bench_page
         from shardctl.inspection.pages.page import write_page
-        from shardctl.report.bench import bench_page
 
         write_page(Path(html), bench_page(result))
     if output.as_json:
@@ -274,19 +274,19 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
     from shardctl.system.stores import is_url
 
     if not is_url(dataset) and is_foreign(Path(dataset)):
-        from shardctl.peers.measuring import bench_shards
+        from shardctl.benchmark.peers.measuring import bench_shards
 
         return partial(bench_shards, python=python or sys.executable, beside=against)
     if (against or python) and Path(dataset).exists():  # what is not there is named below
         name = "--against" if against else "--python"
         raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} has none; leave it out")
-    from shardctl.benchmark import bench
+    from shardctl.benchmark.measure import bench
 
     return bench
 
 
 def _list_consumers(as_json: bool) -> None:
-    from shardctl.benchmark import PRESETS
+    from shardctl.benchmark.measure import PRESETS
 
     if as_json:
         print_json({"consumers": [asdict(preset) for preset in PRESETS]})
@@ -430,7 +430,7 @@ def _print_baseline(found: BaselineResult) -> None:
 
 
 def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
-    from shardctl.benchmark import best_of
+    from shardctl.benchmark.measure import best_of
 
     click.echo("sweep:")
     rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in points]

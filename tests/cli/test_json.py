@@ -14,7 +14,7 @@ from remote_datasets import upload
 from token_samples import packed_blocks, write_packed
 
 import shardctl
-from shardctl import advice
+from shardctl.benchmark import advice
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
 
@@ -147,7 +147,7 @@ def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
 
 
 def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
-    monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.01)
+    monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
     before.write_text(cli("bench", *short, "--json").out)
@@ -239,7 +239,7 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
 def test_what_a_consumer_prints_is_kept_out_of_the_json(
     cli: Any, raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.01)
+    monkeypatch.setattr("shardctl.benchmark.measure.consumers.OWN_SECONDS", 0.01)
     (tmp_path / "noisy_step.py").write_text("def step(batch):\n    print('noise of a step')\n")
     monkeypatch.syspath_prepend(tmp_path)
     ran = cli("bench", raw_dataset, "--consumer", "noisy_step:step", "--seconds", 0.02, "--runs", 1, "--json")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.benchmark.tokens import BYTES_PER_TOKEN
+from shardctl.benchmark.measure.tokens import BYTES_PER_TOKEN
 from shardctl.format.names import SHARDS
 from shardctl.format.packing import METHODS, Numbers
 from shardctl.format.roles import Roles

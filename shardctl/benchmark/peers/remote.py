@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardctl.benchmark.peers.readers import PeerReader
 from shardctl.errors import InputError, InstallError
 from shardctl.loader.blocks import Batch
-from shardctl.peers.readers import PeerReader
 from shardctl.system.text import printable
 
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"

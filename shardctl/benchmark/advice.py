@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.consumers import ENOUGH, check_patience, check_rate, feed_paced
-from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.presets import find_preset
-from shardctl.benchmark.subjects import open_loader
-from shardctl.benchmark.throughput import Throughput
-from shardctl.benchmark.tokens import samples_per_s
+from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, check_rate, feed_paced
+from shardctl.benchmark.measure.options import BenchOptions
+from shardctl.benchmark.measure.presets import find_preset
+from shardctl.benchmark.measure.subjects import open_loader
+from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.measure.tokens import samples_per_s
+from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
+from shardctl.benchmark.peers.measuring import rate_today
+from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.build.convert import ConvertResult, convert
 from shardctl.build.convert.options import check_sources
 from shardctl.build.sampling import settled, take_inputs
@@ -24,12 +27,9 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.network_advice import Amount, Network, OverNetwork, over_network
-from shardctl.peers.measuring import rate_today
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder
-from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.samples_per_record import samples_per_record
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.benchmark.consumers import check_rate
+from shardctl.benchmark.measure.consumers import check_rate
 from shardctl.errors import UsageError
 
 RUNS = 5

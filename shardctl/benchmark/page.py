@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
-from shardctl.benchmark.consumers import ENOUGH
+from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
+from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, tiles
 from shardctl.system.text import format_bytes

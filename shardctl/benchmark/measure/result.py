@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardctl.benchmark.consumers import ENOUGH
+from shardctl.benchmark.measure.consumers import ENOUGH
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
 

@@ -11,8 +11,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from shardctl.benchmark.consumers import ENOUGH
-from shardctl.benchmark.result import KEEPS_UP, STARVES
+from shardctl.benchmark.measure.consumers import ENOUGH
+from shardctl.benchmark.measure.result import KEEPS_UP, STARVES
 from shardctl.build.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
 from shardctl.errors import UsageError
 from shardctl.loader.remote.fetch import AHEAD_BYTES, AT_ONCE

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardctl.benchmark.meters import count_of
+from shardctl.benchmark.measure.meters import count_of
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
 from shardctl.loader.blocks import Batch
 

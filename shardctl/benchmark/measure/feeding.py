@@ -7,13 +7,23 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardctl.benchmark.consumers import ENOUGH, Fed, Pulse, Step, check_patience, feed_paced, feed_step, own_rate, watched
-from shardctl.benchmark.meters import count_of
-from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.presets import Preset, find_preset
-from shardctl.benchmark.result import ConsumerResult
-from shardctl.benchmark.subjects import Batches, Subject
-from shardctl.benchmark.throughput import ThreadTime, Throughput
+from shardctl.benchmark.measure.consumers import (
+    ENOUGH,
+    Fed,
+    Pulse,
+    Step,
+    check_patience,
+    feed_paced,
+    feed_step,
+    own_rate,
+    watched,
+)
+from shardctl.benchmark.measure.meters import count_of
+from shardctl.benchmark.measure.options import BenchOptions
+from shardctl.benchmark.measure.presets import Preset, find_preset
+from shardctl.benchmark.measure.result import ConsumerResult
+from shardctl.benchmark.measure.subjects import Batches, Subject
+from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.errors import InstallError, UsageError
 from shardctl.system.importing import find_function
 
