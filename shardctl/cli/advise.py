@@ -19,7 +19,7 @@ from shardctl.cli.output import (
     printing_to_stderr,
     workers_option,
 )
-from shardctl.cli.recipes import recipe_of, source_options, transform_options
+from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.output_files import Form
 from shardctl.system.startup import keep_pandas_out_of_arrow

@@ -24,7 +24,7 @@ from shardctl.cli.output import (
     waiting_line,
     workers_option,
 )
-from shardctl.cli.recipes import recipe_of, source_options, transform_options
+from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.errors import UsageError
 from shardctl.format.step_counts import step_lines
 from shardctl.system.importing import look_in_current_folder

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.describe import print_differences, print_overview, print_shard
-from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.output import Output, check_outputs, counting, output_options, print_json, print_table, shortened
-from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
+from shardctl.cli.show.describe import print_differences, print_overview, print_shard
+from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
+from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.lazy_folder.files import is_file
@@ -155,7 +155,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.foreign import print_foreign, without_bytes
+    from shardctl.cli.show.foreign import print_foreign, without_bytes
     from shardctl.interop.foreign.showing import look
 
     drawn = given["images"] is not None or given["html"] is not None

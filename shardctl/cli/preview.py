@@ -12,7 +12,7 @@ import click
 from shardctl.build.shards import WORKER
 from shardctl.cli.convert import convert
 from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
-from shardctl.cli.recipes import recipe_of
+from shardctl.cli.step_options import recipe_of
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.processes.forkserver_client import forked_early
