@@ -323,7 +323,7 @@ def _plain_file(path: Path) -> pa.NativeFile:
 
 
 def _open(path: Path, opener: Opener) -> pa.NativeFile:
-    """Open a file of a dataset, wherever it is (shardctl/absent.py)."""
+    """Open a file of a dataset, wherever it is (lazy_folder/files.py)."""
     try:
         return opener(path)
     except FileNotFoundError:
