@@ -27,14 +27,14 @@ interop:
 	sh scripts/setup_interop.sh
 
 fuzz: setup
-	$(bin)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
+	$(bin)/python scripts/torture/fuzz.py --minutes $(or $(MINUTES),10)
 
 # Neither is slow: 2 minutes on 2 cores. Where valgrind or such a C library is not there, less is looked at, which is said.
-memory_tests := test_jpeg test_damaged_images test_images test_gather test_loader_values test_loader_faults
+memory_tests := images/test_jpeg images/test_damaged_images images/test_images loader/test_gather loader/test_loader_values loader/test_loader_faults
 memcheck: setup
-	SHARDCTL_THOROUGH=no $(bin)/python scripts/checked_memory.py \
+	SHARDCTL_THOROUGH=no $(bin)/python scripts/torture/checked_memory.py \
 		$(bin)/python -m pytest -q -n auto --dist loadfile $(memory_tests:%=tests/%.py)
-	$(bin)/python scripts/fuzz_headers.py --seconds 30 --seed 1
+	$(bin)/python scripts/torture/fuzz_headers.py --seconds 30 --seed 1
 
 coverage: setup
 	$(bin)/coverage erase
@@ -47,15 +47,15 @@ lint: setup
 	$(bin)/lint-imports
 
 docs: setup
-	$(bin)/python scripts/write_cli_docs.py
-	$(bin)/python scripts/draw_recipe_pictures.py
-	$(bin)/python scripts/write_recipe_docs.py
-	$(bin)/python scripts/write_api_docs.py
+	$(bin)/python scripts/docs/write_cli_docs.py
+	$(bin)/python scripts/docs/draw_recipe_pictures.py
+	$(bin)/python scripts/docs/write_recipe_docs.py
+	$(bin)/python scripts/docs/write_api_docs.py
 
 bench: setup
-	$(bin)/python scripts/bench_decode.py
-	$(bin)/python scripts/bench_convert.py
-	$(bin)/python scripts/bench_loader.py
+	$(bin)/python scripts/bench/bench_decode.py
+	$(bin)/python scripts/bench/bench_convert.py
+	$(bin)/python scripts/bench/bench_loader.py
 
 clean:
 	rm -rf .venv .interop demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

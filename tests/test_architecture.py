@@ -7,5 +7,5 @@ from pathlib import Path
 
 def test_imports_run_downward_only() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
-    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -20,7 +20,7 @@ from shardctl.errors import UsageError
 from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -30,7 +30,7 @@ def snippets(text: str, language: str) -> list[str]:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    made = runpy.run_path(str(ROOT / "scripts" / "write_cli_docs.py"))["cli_docs"]()
+    made = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_cli_docs.py"))["cli_docs"]()
     assert written == made, "run `make docs`"
     for name, command in commands_of(cli, "shardctl"):
         assert f"## {name}\n" in written
@@ -50,7 +50,7 @@ def commands_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Comm
 
 def test_every_public_function_and_class_is_in_the_reference() -> None:
     written = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    made = runpy.run_path(str(ROOT / "scripts" / "write_api_docs.py"))["api_docs"]()
+    made = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_api_docs.py"))["api_docs"]()
     assert written == made, "run `make docs`"
     import shardctl
     from shardctl.loader.dataset import Dataset
@@ -111,7 +111,7 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     steps = []
     for toml in snippets(page, "toml"):
         (tmp_path / "recipe.toml").write_text(toml)
-        # Not loaded: the class of the last one is in the snippet before it (tests/test_models.py).
+        # Not loaded: the class of the last one is in the snippet before it (tests/transforms/test_models.py).
         steps.append([step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transforms])
     filters = ["filter_size", "filter_aspect", "filter_blur", "filter_date"]
     assert steps == [["random_resized_crop", "hflip"], filters, ["resize", "model"]]
@@ -119,7 +119,7 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
 
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert page == runpy.run_path(str(ROOT / "scripts" / "write_recipe_docs.py"))["page"](page), "run `make docs`"
+    assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["page"](page), "run `make docs`"
 
 
 READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
@@ -141,21 +141,21 @@ def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path: Path, 
 
 
 def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "draw_recipe_pictures.py"))
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "draw_recipe_pictures.py"))
     unknown = {*script["EXAMPLES"], *script["WITHOUT_PICTURE"]} - set(TRANSFORMS)
-    assert not unknown, f"scripts/draw_recipe_pictures.py has settings for steps that are not there: {unknown}"
+    assert not unknown, f"scripts/docs/draw_recipe_pictures.py has settings for steps that are not there: {unknown}"
     for name in script["pictured"]():
         try:
             parse_step({"name": name, **script["EXAMPLES"].get(name, {})})
         except UsageError as error:
-            pytest.fail(f"add the step {name} to EXAMPLES in scripts/draw_recipe_pictures.py: {error}")
+            pytest.fail(f"add the step {name} to EXAMPLES in scripts/docs/draw_recipe_pictures.py: {error}")
     there = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "images").glob("*.webp")}
     assert set(there) == set(script["pictured"]()), "run `make docs`, which draws a picture of each step"
     assert sum(there.values()) < 300_000
 
 
 def test_a_picture_shows_that_its_step_does_something() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "draw_recipe_pictures.py"))
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "draw_recipe_pictures.py"))
     before = script["scene"]()
     for name in script["pictured"]():
         after = script["afterwards"](name, before)

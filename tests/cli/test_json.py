@@ -16,7 +16,7 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.benchmark import advice
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
 
 
 def documented(command: str) -> set[str]:

@@ -1,0 +1,208 @@
+"""How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the same library.
+
+    .venv/bin/python scripts/bench/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
+    .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --recipes
+    .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --model     (needs torch)
+
+CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without either, images
+that `shardctl demo` draws). Every round runs each contender once, in turn, as a process of its own: start-up counts, as
+it does for a user. The long case repeats the photos through links, so that start-up weighs as little as in real work.
+Medians over the rounds; the ratio is that of the medians.
+
+With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that does the same steps and
+encodes (scripts/bench/bare_pool.py).
+
+With --model, the features that a small torch model makes of 256 photos (bare_model.py), in calls of 32 and of 1, beside
+a bare loop that reads, decodes, resizes and calls the same model. One process, without workers, one thread; in processor time,
+without what a run with 32 photos takes: start-up, torch's import, and the photos that are tried beforehand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from processes import as_installed
+
+HERE = Path(__file__).resolve().parent
+REPEATS, HEAVY_REPEATS = 30, 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
+    parser.add_argument("--model", action="store_true", help="only the model")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as folder:
+        if options.model:
+            measure_model(Path(options.corpus), options.runs, Path(folder))
+            return
+        found = heavy if options.recipes else cases
+        results = [measure(case, options.runs, Path(folder)) for case in found(Path(options.corpus), Path(folder))]
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+Case = tuple[str, Path, int, list[str], list[str]]
+"""Name, source, number of inputs, options of convert, and the command of the bare loop without Python."""
+
+
+def folders(corpus: Path, scratch: Path) -> tuple[Path, Path]:
+    """Return the folders of photos and of tiny images."""
+    if (corpus / "photos").is_dir():
+        return corpus / "photos", corpus / "small" / "cifar10"
+    print(f"{corpus}: no corpus there, using drawn images")
+    subprocess.run([sys.executable, "-m", "shardctl", "demo", scratch / "demo", "--images", "600", "-q"], check=True)
+    return scratch / "demo" / "photos", scratch / "demo" / "photos"
+
+
+def repeated(folder: Path, to: Path, times: int) -> Path:
+    """Return a new folder in which a folder is so many times."""
+    to.mkdir()
+    for repeat in range(times):
+        (to / f"again{repeat:02d}").symlink_to(folder.resolve())
+    return to
+
+
+def heavy(corpus: Path, scratch: Path) -> list[Case]:
+    """Return the cases of recipes that work hard, on photos repeated through links."""
+    photos = repeated(folders(corpus, scratch)[0], scratch / "many", HEAVY_REPEATS)
+    found = []
+    for name in ("randaugment", "simclr"):
+        recipe = str(HERE.parent.parent / "docs" / "recipes" / f"{name}.toml")
+        bare = [str(HERE / "bare_pool.py"), str(photos), recipe]
+        found.append((name, photos, len(images(photos)), ["--recipe", recipe], bare))
+    return found
+
+
+def cases(corpus: Path, scratch: Path) -> list[Case]:
+    """Return the cases of usual conversions."""
+    photos, tiny = folders(corpus, scratch)
+    many = repeated(photos, scratch / "many", REPEATS)
+    crop = ["--resize", "256", "--crop", "224", "--store", "raw"]
+    small = ["--resize", "32x32", "--store", "raw"]
+    lots = repeated(tiny, scratch / "lots", 5)
+    found = [
+        ("photos", photos, crop),
+        (f"photos x {REPEATS}", many, crop),
+        ("tiny files", tiny, small),
+        ("tiny files x 5", lots, small),
+    ]
+    loop = str(HERE / "bare_loop.py")
+    return [
+        (name, source, len(images(source)), options, [loop, str(source), "32" if options is small else "224"])
+        for name, source, options in found
+    ]
+
+
+def images(folder: Path) -> list[str]:
+    names = (os.path.join(parent, name) for parent, _, found in os.walk(folder, followlinks=True) for name in found)
+    return sorted(name for name in names if name.lower().endswith((".jpg", ".jpeg", ".png")))
+
+
+def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
+    name, source, count, options, loop = case
+    bare = [sys.executable, *loop]
+    out = scratch / "out"
+    convert = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), *options, "--workers", "2", "-q", "--json"]
+    seconds: dict[str, list[float]] = {"bare loop": [], "shardctl": []}
+    for _ in range(runs):
+        warm(source)
+        seconds["bare loop"].append(timed(bare))
+        warm(source)
+        seconds["shardctl"].append(timed(convert))
+        shutil.rmtree(out)
+        os.sync()
+    rates = {who: count / statistics.median(times) for who, times in seconds.items()}
+    ratio = rates["shardctl"] / rates["bare loop"]
+    print(f"{name}: {count:,} inputs, medians of {runs} interleaved runs, 2 processes, start-up included")
+    for who, times in seconds.items():
+        print(f"  {who:10} {rates[who]:9,.0f}/s   ({count / max(times):,.0f} to {count / min(times):,.0f})")
+    print(f"  ratio      {ratio:9.2f}", flush=True)
+    return {"case": name, "inputs": count, "rates": rates, "seconds": seconds, "ratio": ratio}
+
+
+def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
+    """Print how many photos a second of processor time become features."""
+    paths = images(corpus / "photos")
+    many = paths[:: max(1, len(paths) // MODEL_IMAGES)][:MODEL_IMAGES]
+    few = many[: MODEL_IMAGES // 8]
+    folders = {}
+    for name, chosen in (("few", few), ("many", many)):
+        folders[name] = scratch / name
+        folders[name].mkdir()
+        for number, path in enumerate(chosen):
+            (folders[name] / f"{number:04d}{Path(path).suffix}").symlink_to(Path(path).resolve())
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["OMP_NUM_THREADS"] = "1"
+    seconds: dict[str, list[float]] = {}
+    for _ in range(runs):
+        for who, batch, command in (
+            ("bare loop, 32", 32, None),
+            ("shardctl, 32", 32, "shardctl"),
+            ("bare loop, 1", 1, None),
+            ("shardctl, 1", 1, "shardctl"),
+        ):
+            times = {}
+            for name, folder in folders.items():
+                recipe, out = scratch / "recipe.toml", scratch / "out"
+                recipe.write_text(MODEL_RECIPE.format(batch=batch))
+                convert = ["-m", "shardctl", "convert", str(folder), str(out), "--recipe", str(recipe), "--workers", "0", "-q"]
+                bare = [str(HERE / "bare_model.py"), str(folder), str(batch)]
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                timed([sys.executable, *(convert if command else bare)])
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                times[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                shutil.rmtree(out, ignore_errors=True)
+            seconds.setdefault(who, []).append(times["many"] - times["few"])
+    count = len(many) - len(few)
+    rates = {who: count / statistics.median(times) for who, times in seconds.items()}
+    print(f"features of {len(many):,} photos, medians of {runs} interleaved runs, images a second of processor time")
+    for who, rate in rates.items():
+        print(f"  {who:15} {rate:7,.0f}/s")
+    for batch in (32, 1):
+        print(f"  ratio, {batch:2}       {rates[f'shardctl, {batch}'] / rates[f'bare loop, {batch}']:7.2f}")
+    print(f"  shardctl, 32 to 1 {rates['shardctl, 32'] / rates['shardctl, 1']:5.2f}")
+
+
+MODEL_IMAGES = 256
+MODEL_RECIPE = """
+kind = "image"
+store = "none"
+[[transform]]
+name = "resize"
+size = "224x224"
+[[transform]]
+name = "model"
+target = "bare_model:Encoder"
+batch = {batch}
+"""
+
+
+def warm(folder: Path) -> None:
+    """Read every file once: a machine that takes its page cache away between runs would favour one contender at random."""
+    for path in images(folder):
+        with open(path, "rb", buffering=0) as file:
+            file.read()
+
+
+def timed(command: list[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=as_installed())
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

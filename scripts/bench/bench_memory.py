@@ -1,0 +1,42 @@
+"""Peak memory of the workers and of the parent of `shardctl convert`, over the number of inputs.
+
+    .venv/bin/python scripts/bench/bench_memory.py FOLDER [--times 1 10 100] [--options "--resize 256 --crop 224 --store raw"]
+
+FOLDER holds images; it is read so many times over through links. The peaks (VmHWM) are read from /proc while it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from processes import run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--options", default="--resize 256 --crop 224 --store raw")
+    options = parser.parse_args()
+    for times in options.times:
+        with tempfile.TemporaryDirectory(dir=Path(__file__).resolve().parents[2]) as scratch:
+            source = Path(scratch) / "in"
+            source.mkdir()
+            for number in range(times):
+                (source / f"again{number:03d}").symlink_to(options.folder.resolve())
+            out = Path(scratch) / "out"
+            command = [sys.executable, "-m", "shardctl", "convert", source, out, *shlex.split(options.options)]
+            print(f"{times:4} x {options.folder}:", peaks([*map(str, command), "--workers", "2", "-q"]), flush=True)
+
+
+def peaks(command: list[str]) -> str:
+    ran = run(command, pause=0.02)
+    return f"worker {ran.worker / 1e6:.0f} MB, parent {ran.parent / 1e6:.0f} MB   ({ran.failure or ran.output.strip()})"
+
+
+if __name__ == "__main__":
+    main()

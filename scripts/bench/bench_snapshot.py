@@ -1,0 +1,261 @@
+"""The article's experiment: epochs from raw photos, the first epoch through a snapshot, and epochs from it; beside tf.data.
+
+    .venv/bin/python scripts/bench/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--recipes resize heavy] [--files 1000000]
+
+CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws). Its photos
+are taken so many `times`. `--recipes features` keeps only what a small torch model (bare_model.py) makes of them; it
+needs torch. Each contender runs once in every round, in turn, as a process of its own; its time is that of the
+epoch, from the call that begins it to the last batch, without the start of Python and the imports. Photos/s, medians:
+
+    raw epoch            scripts/bench/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
+    conversion alone     convert(), and no epoch
+    first, wait=False    snapshot(wait=False): the first epoch, which reads what is finished, until the dataset is committed
+    first, wait=True     snapshot(), and one epoch from what it has made
+    second               an epoch from the snapshot: open, check of the sources, batches
+    tf.data …            the same with tf.data.Dataset.snapshot, uncompressed, AUTOTUNE, in the environment of `make interop`
+
+With --files only the check that nothing has changed is measured, on so many tiny files, in turn with a bare os.scandir and
+stat of them, both in a process that is there already (and, for the whole, with its start).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from bench_update import WALK, sources
+from processes import as_installed
+
+HERE = Path(__file__).resolve().parent
+TENSORFLOW = HERE.parent.parent / ".interop" / "tensorflow" / "bin" / "python"
+
+RECIPES = {
+    "resize": [{"name": "resize", "size": 256}, {"name": "crop", "size": 224}],
+    "heavy": [
+        {"name": "random_resized_crop", "size": 224},
+        {"name": "hflip"},
+        {"name": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
+        {"name": "gaussian_blur", "kernel_size": 5},
+    ],
+    "features": [{"name": "resize", "size": "224x224"}, {"name": "model", "target": "bare_model:Encoder", "batch": 32}],
+}
+
+RAW = """
+import os, sys, time
+from multiprocessing import Pool
+from pathlib import Path
+import bare_pool
+from shardctl.images.codecs import image
+
+def made(path):
+    steps, _ = bare_pool.steps({recipe!r})
+    opened = image.open_image(Path(path).read_bytes())
+    return sum(len(picture.image.tobytes()) for picture in steps.pictures(opened, path, lambda stage: None))
+
+paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
+with Pool(2) as pool:
+    pool.map(made, paths[:4], chunksize=1)  # the processes have their modules
+    began = time.perf_counter()
+    done = sum(1 for _ in pool.imap_unordered(made, paths, chunksize=8))
+    print(done / (time.perf_counter() - began))
+"""
+
+RAW_FEATURES = """
+import os, sys, time
+from functools import cache
+from multiprocessing import Pool
+import bare_model
+
+@cache
+def encoder():
+    return bare_model.Encoder()
+
+def made(paths):
+    return len(encoder().features([bare_model.pixels(path) for path in paths]))
+
+paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
+with Pool(2) as pool:
+    pool.map(made, [paths[:1]] * 4, chunksize=1)
+    began = time.perf_counter()
+    done = sum(pool.imap_unordered(made, [paths[first:first + 32] for first in range(0, len(paths), 32)]))
+    print(done / (time.perf_counter() - began))
+"""
+
+SNAPSHOT = """
+import sys, time
+import shardctl, shardctl.build.snapshot, shardctl.loader
+if {torch}:
+    import torch
+options = dict(recipe={recipe!r}, labels="none", progress=False)
+began = time.perf_counter()
+ds = shardctl.snapshot({out!r}, {photos!r}, wait={wait}, **options)
+count = sum(len(batch["key"]) for batch in ds.loader(64, shuffle=True))
+print(count / (time.perf_counter() - began))
+"""
+
+CONVERT = """
+import sys, time
+import shardctl, shardctl.build.convert
+began = time.perf_counter()
+print(shardctl.convert({photos!r}, {out!r}, {recipe!r}, labels="none").samples / (time.perf_counter() - began))
+"""
+
+TF = """
+import os, sys, time
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+name = {name!r}
+def load(path):
+    image = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
+    if name == "features":
+        return tf.image.resize(image, (224, 224), antialias=True)
+    if name == "heavy":
+        size = tf.shape(image)
+        begin, extent, _ = tf.image.sample_distorted_bounding_box(
+            size, tf.zeros([1, 0, 4]), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True)
+        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224), antialias=True)
+        image = tf.image.random_flip_left_right(image)
+        image = tf.image.random_brightness(image / 255.0, 0.4)
+        image = tf.image.random_contrast(image, 0.6, 1.4)
+        image = tf.image.random_saturation(image, 0.6, 1.4)
+        kernel = tf.tile(tf.constant([1.0, 4, 6, 4, 1]) [:, None, None, None] / 16, [1, 1, 3, 1])
+        image = tf.nn.depthwise_conv2d(image[None], kernel, [1, 1, 1, 1], "SAME")
+        image = tf.nn.depthwise_conv2d(image, tf.transpose(kernel, [1, 0, 2, 3]), [1, 1, 1, 1], "SAME")[0]
+        return tf.cast(tf.clip_by_value(image * 255, 0, 255), tf.uint8)
+    size = tf.cast(tf.shape(image)[:2], tf.float32)
+    scaled = tf.cast(tf.round(size * (256 / tf.reduce_min(size))), tf.int32)
+    image = tf.image.resize(image, scaled, antialias=True)
+    return tf.cast(tf.image.resize_with_crop_or_pad(image, 224, 224), tf.uint8)
+tf.random.set_seed(0)
+depths = (3, 16, 32, 64, 128)
+kernels = [tf.random.normal((3, 3, before, after)) / (9 * before) ** 0.5 for before, after in zip(depths, depths[1:])]
+def encoded(images):
+    values = images / 255
+    for kernel in kernels:
+        values = tf.nn.relu(tf.nn.conv2d(values, kernel, 2, "VALID"))
+    return tf.reduce_mean(values, (1, 2))
+files = sorted(os.path.join(at, each) for at, _, names in os.walk({photos!r}) for each in names)
+data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=0, reshuffle_each_iteration=False)
+data = data.map(load, num_parallel_calls=tf.data.AUTOTUNE)
+if name == "features":
+    data = data.batch(32).map(encoded, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+data = data.snapshot({out!r}, compression=None)
+data = data.shuffle(512).batch(64).prefetch(tf.data.AUTOTUNE)
+began = time.perf_counter()
+count = sum(int(batch.shape[0]) for batch in data)
+print(count / (time.perf_counter() - began))
+"""
+
+CHECK = """
+import sys, time
+import shardctl, shardctl.build.snapshot
+given = dict(recipe={recipe!r}, progress=False)
+began = time.perf_counter()
+shardctl.snapshot({out!r}, {source!r}, **given)
+print(time.perf_counter() - began)
+"""
+
+TIMED_WALK = "import sys, time\nbegan = time.perf_counter()\n" + WALK + "print(time.perf_counter() - began)\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
+    parser.add_argument("--times", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=["resize", "heavy"])
+    parser.add_argument("--files", type=int)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
+        if options.files:
+            found = check(Path(options.corpus), options.files, options.runs, Path(scratch))
+        else:
+            photos = copies(Path(options.corpus), options.times, Path(scratch))
+            found = {
+                name: rates
+                for each in options.recipes
+                for name, rates in epochs(photos, each, options.runs, Path(scratch)).items()
+            }
+    for name, values in found.items():
+        print(f"{name:30} {statistics.median(values):10.3f}   ({min(values):.3f} to {max(values):.3f})")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+def copies(corpus: Path, times: int, scratch: Path) -> Path:
+    """Copy the photos so many times into one folder, without those that are no colour photos that all can read."""
+    photos = corpus / "photos"
+    if not photos.is_dir():
+        subprocess.run([sys.executable, "-m", "shardctl", "demo", str(scratch / "demo")], check=True, capture_output=True)
+        photos = scratch / "demo" / "photos"
+    folder = scratch / "photos"
+    folder.mkdir()
+    found = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    for number, path in enumerate(found):
+        for time in range(times):
+            shutil.copyfile(path, folder / f"{time}-{number:05}.jpg")
+    return folder
+
+
+def run(python: Path | str, script: str) -> float:
+    """Run a script as a process, and return the number that it prints last."""
+    modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # bare_pool and bare_model are there
+    environment = {**as_installed(), "PYTHONPATH": modules}
+    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    if ran.returncode:
+        raise SystemExit(ran.stderr)
+    return float(ran.stdout.split()[-1])
+
+
+def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[float]]:
+    recipe = {"store": "none" if name == "features" else "raw", "transform": RECIPES[name]}
+    recipe_file = scratch / f"{name}.toml"
+    steps = "\n".join(
+        "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items()) for step in RECIPES[name]
+    )
+    recipe_file.write_text(f'store = "raw"\n{steps}\n')
+    script = RAW_FEATURES if name == "features" else RAW
+    found: dict[str, list[float]] = defaultdict(list)
+    given = {"photos": str(photos), "recipe": recipe, "torch": name == "features"}
+    for _ in range(runs):
+        outs = {each: scratch / each for each in ("converted", "arriving", "waiting", "tensorflow")}
+        for out in outs.values():
+            shutil.rmtree(out, ignore_errors=True)
+        raw = script.format(photos=str(photos), recipe=str(recipe_file))
+        found[f"{name}: raw epoch"].append(run(sys.executable, raw))
+        found[f"{name}: conversion alone"].append(run(sys.executable, CONVERT.format(**given, out=str(outs["converted"]))))
+        arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
+        found[f"{name}: first, wait=False"].append(run(sys.executable, arriving))
+        waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
+        found[f"{name}: first, wait=True"].append(run(sys.executable, waiting))
+        found[f"{name}: second"].append(run(sys.executable, waiting))
+        if TENSORFLOW.exists():
+            tensorflow = TF.format(name=name, photos=str(photos), out=str(outs["tensorflow"]))
+            found[f"{name}: tf.data first"].append(run(TENSORFLOW, tensorflow))
+            found[f"{name}: tf.data second"].append(run(TENSORFLOW, tensorflow))
+    return found
+
+
+def check(corpus: Path, count: int, runs: int, scratch: Path) -> dict[str, list[float]]:
+    sources(corpus, count, scratch)
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": "32x32"}]}
+    script = CHECK.format(recipe=recipe, out=str(scratch / "out"), source=str(scratch / "in"))
+    run(sys.executable, script)
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(runs):
+        found["bare walk, s"].append(run(sys.executable, TIMED_WALK.replace("sys.argv[1]", repr(str(scratch / "in")))))
+        found["snapshot() of what is there, s"].append(run(sys.executable, script))
+    return found
+
+
+if __name__ == "__main__":
+    main()

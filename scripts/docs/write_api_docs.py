@@ -1,0 +1,176 @@
+"""Write docs/api.md from signatures and docstrings. tests/test_docs.py fails where it is not up to date.
+
+The source is parsed and not imported: PyTorch, TensorFlow and JAX need not be there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import indent
+
+import shardctl
+
+ROOT = Path(__file__).parents[2]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+CLASSES = {
+    "What `open` and `mix` return": [("loader.dataset", "Dataset"), ("loader.mix", "Mix")],
+    "The tokeniser of a dataset": [("transforms.tokenizers.base", "Tokenizer")],
+    "What `loader` returns": [("loader.loader", "Loader"), ("loader.loader", "LoaderStats")],
+    "What the other functions return": [
+        ("build.convert.result", "ConvertResult"),
+        ("inspection.verify", "VerifyResult"),
+        ("build.repair.results", "RepairResult"),
+        ("build.write", "WriteResult"),
+        ("interop.exports.exporting", "ExportResult"),
+        ("build.train_tokenizer", "TrainedTokenizer"),
+        ("benchmark.measure.result", "BenchResult"),
+        ("benchmark.advice", "Advice"),
+    ],
+    "Options of `convert`, `bench` and `advise`": [
+        ("build.convert.options", "Options"),
+        ("benchmark.measure.options", "BenchOptions"),
+        ("benchmark.advice", "AdviceOptions"),
+    ],
+}
+"""Classes that are not imported by name, but met."""
+
+SPECIAL = {"__len__": "len({0})", "__iter__": "for … in {0}", "__getitem__": "{0}[index]"}
+"""Special methods, as they are called."""
+
+
+MOST_CHARACTERS = 120
+"""Of a signature in one line."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """The definitions of a module."""
+
+    body: list[ast.stmt]
+
+    @classmethod
+    def of(cls, name: str) -> Module:
+        """Parse a module of shardctl, or the package of that name."""
+        path = ROOT / "shardctl" / name.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        return cls(ast.parse(file.read_text(encoding="utf-8")).body)
+
+    def definition(self, name: str) -> ast.stmt:
+        """Return a function or class."""
+        return next(each for each in self.body if getattr(each, "name", None) == name)
+
+    def public(self) -> Iterator[ast.stmt]:
+        """Yield the functions and classes without an underscore."""
+        yield from (each for each in self.body if not getattr(each, "name", "_").startswith("_"))
+
+
+def api_docs() -> str:
+    parts = [
+        "# The Python functions and classes",
+        "Written by `make docs` from the source; edit the docstrings, not this page. [loader.md](loader.md) and"
+        " [bench.md](bench.md) say what the options do, [cli.md](cli.md) those of a conversion.",
+        "## shardctl",
+    ]
+    for name in shardctl.__all__:
+        if name in shardctl._PUBLIC:
+            module, attribute = shardctl._PUBLIC[name]
+            parts += _described(Module.of(module.removeprefix("shardctl.")).definition(attribute), f"shardctl.{name}")
+    for title, classes in CLASSES.items():
+        parts.append(f"### {title}")
+        for module, name in classes:
+            parts += _described(Module.of(module).definition(name), name)
+    for module in ("torch", "tensorflow", "jax"):
+        parts += [f"## shardctl.{module}"]
+        for definition in Module.of(module).public():
+            parts += _described(definition, f"shardctl.{module}.{definition.name}")  # type: ignore[attr-defined]
+    parts += ["## shardctl.errors", "\n".join(_errors())]
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
+    """Yield what is to be said of a function, or of a class and what it has."""
+    if isinstance(definition, Function):
+        yield f"```python\n{_signature(definition, shown)}\n```"
+        yield _meaning(definition)
+    elif isinstance(definition, ast.ClassDef):
+        yield f"#### {shown}"
+        yield _prose(definition)
+        fields = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
+        if fields:
+            yield "```python\n" + "\n".join(_source(field) for field in fields) + "\n```"
+        yield from _methods(definition)
+
+
+def _methods(definition: ast.ClassDef) -> Iterator[str]:
+    for each in definition.body:
+        if not isinstance(each, Function) or ast.get_docstring(each) is None:
+            continue
+        is_value = any("property" in _source(decorator) for decorator in each.decorator_list)
+        if each.name in SPECIAL:
+            yield f"- `{SPECIAL[each.name].format(definition.name.lower())}`: {_meaning(each)}"
+        elif each.name == "__init__" or not each.name.startswith("_"):
+            name = definition.name if each.name == "__init__" else each.name
+            call = name if is_value else _signature(each, name)
+            shown = f"\n\n  ```python\n{indent(call, '  ')}\n  ```\n\n  " if "\n" in call else f"`{call}`: "
+            yield f"- {shown.lstrip()}{_meaning(each)}"
+
+
+def _signature(function: Function, shown: str) -> str:
+    """Return a call of a function, its arguments one to a line where they are many."""
+    arguments = _arguments(function.args)
+    returned = f" -> {_source(function.returns)}" if function.returns is not None and function.name != "__init__" else ""
+    call = f"{shown}({', '.join(arguments)}){returned}"
+    if len(call) <= MOST_CHARACTERS:
+        return call
+    return f"{shown}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){returned}"
+
+
+def _arguments(given: ast.arguments) -> list[str]:
+    """Return the arguments of a function without `self`."""
+    positional = given.posonlyargs + given.args
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    shown = [_argument(*each) for each in zip(positional, defaults, strict=True) if each[0].arg not in ("self", "cls")]
+    if given.vararg is not None:
+        shown.append(f"*{_argument(given.vararg, None)}")
+    elif given.kwonlyargs:
+        shown.append("*")
+    shown += [_argument(*each) for each in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    return shown + ([f"**{_argument(given.kwarg, None)}"] if given.kwarg is not None else [])
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    type_ = f": {_source(argument.annotation)}" if argument.annotation is not None else ""
+    return f"{argument.arg}{type_}" + (f" = {_source(default)}" if default is not None else "")
+
+
+def _source(node: ast.AST) -> str:
+    """Return a node as source, with the quotes that ruff gives strings: it looks at the code in pages too."""
+    text = ast.unparse(node)
+    return text if '"' in text else text.replace("'", '"')
+
+
+def _meaning(definition: ast.AST) -> str:
+    """Return the first sentences of a docstring, up to the first empty line."""
+    return _prose(definition).split("\n\n")[0]
+
+
+def _prose(definition: ast.AST) -> str:
+    """Return a docstring, each paragraph in one line; examples that are indented stay as they are."""
+    paragraphs = (ast.get_docstring(definition) or "").split("\n\n")  # type: ignore[arg-type]
+    return "\n\n".join(each if each.startswith("    ") else " ".join(each.split()) for each in paragraphs)
+
+
+def _errors() -> Iterator[str]:
+    yield "| | |"
+    yield "| --- | --- |"
+    for definition in Module.of("errors").public():
+        if isinstance(definition, ast.ClassDef):
+            yield f"| `{definition.name}({_source(definition.bases[0])})` | {_meaning(definition)} |"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "api.md").write_text(api_docs(), encoding="utf-8")

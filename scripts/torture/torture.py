@@ -1,0 +1,725 @@
+"""The long proofs behind docs/reliability.md: real kills, random damage, hostile files, full disks, many converters.
+
+    python scripts/torture/torture.py kills DATA [--times 200] [--source jsonl …]
+        kill -9 of parent, workers, group at random moments
+    python scripts/torture/torture.py overwrites DATA [--times 50]
+        the same while a dataset is being replaced
+    python scripts/torture/torture.py faults DATA [--times 2000] [--source …]
+        random damage: verify finds it, repair repairs it
+    python scripts/torture/torture.py hostile DATA [--source …]
+        1,045 odd and broken files, or damaged records; peak memory
+    python scripts/torture/torture.py disks DATA
+        tmpfs of many sizes filled up; a read-only one (needs root)
+    python scripts/torture/torture.py stalls DATA [--times 5]
+        the source or the destination stands still (needs root)
+    python scripts/torture/torture.py converters DATA [--times 20]
+        two, five and ten converters at once
+    python scripts/torture/torture.py overwriters DATA [--times 60]
+        two and three --overwrite at once, some of them killed
+    python scripts/torture/torture.py droplost DATA [--times 200]
+        repair --drop-lost stopped at random moments, both ways to replace
+    python scripts/torture/torture.py shrinks DATA [--times 50]
+        a shard is cut short while a loader reads at full speed
+    python scripts/torture/torture.py reshrinks DATA [--times 20]
+        shards are cut short one after another; DataLoader workers too
+    python scripts/torture/torture.py updates DATA [--times 200]
+        sources that change, and --update that is killed: always as fresh
+    python scripts/torture/torture.py store [DATA] [--times 40] [--seed 0]
+        writers and readers of a store with faults are killed
+
+DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the default), jsonl, csv, lines,
+gz, parquet, any number of them (torture_sources.py); all but photos are made here, with damage whose outcome is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+from torture_sources import SOURCES, Expected, Source, small_photos
+from torture_store import store
+from torture_updates import updates
+
+import shardctl
+from shardctl.errors import DatasetError
+from shardctl.format.tables import read_rejects
+from shardctl.images.codecs.formats import FORMATS
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+from processes import descendants, run
+
+COMMAND = [sys.executable, "-m", "shardctl", "convert"]
+OPTIONS = SOURCES["photos"].options
+TABLES = ("manifest.json", "plan.arrow", "files.arrow", "shards.arrow", "SHA256SUMS", "rejects.jsonl")
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Return every file of a dataset but its manifest, which has a date, and anything that was left lying about."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "manifest.json"}
+
+
+class ConversionFailed(Exception):
+    """A conversion that a proof needs could not be done: the proofs of other sources go on."""
+
+
+def converted(command: list[str]) -> None:
+    ran = run([*COMMAND, *command])
+    if ran.failure:
+        raise ConversionFailed(f"the conversion failed: {ran.failure}")
+
+
+def shards_of(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("*.arrow") if path.name not in TABLES)
+
+
+def killing(command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]) -> None:
+    """Run a command to its end, over and over, killing something of it at `kills` random moments."""
+    while True:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as parent:
+            while kills and parent.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    parent.wait(rng.uniform(0, seconds))
+                if parent.poll() is not None:
+                    break
+                below = descendants(parent.pid)  # the process that workers are forked from comes first
+                victims = {"parent": [parent.pid], "server": below[:1], "worker": below[1:2], "group": [*below, parent.pid]}
+                chosen = rng.choice(list(victims))
+                for victim in victims[chosen]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(victim, signal.SIGKILL)
+                counts[chosen] += 1
+                kills -= 1
+            _, error = parent.communicate(timeout=120)
+        if parent.returncode == 0:
+            return
+        if parent.returncode > 0:
+            raise SystemExit(f"exit code {parent.returncode}: {error.decode()}")
+
+
+def kills(data: Path, times: int, scratch: Path, source: Source) -> str:
+    whole, out = scratch / "whole", scratch / "out"
+    command = [str(source.large(data, scratch))]
+    started = time.monotonic()
+    converted([*command, str(whole), *source.options])
+    seconds, expected, counts, alike = time.monotonic() - started, content(whole), Counter[str](), 0
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(out, ignore_errors=True)
+        killing([*COMMAND, *command, str(out), *source.options], rng, seconds, rng.randint(1, 3), counts)
+        alike += content(out) == expected
+    found = shardctl.open(whole)
+    return (
+        f"{len(shards_of(whole))} shards, {len(found):,} samples: {sum(counts.values())} kills {dict(counts)}:"
+        f" {alike} of {times} conversions ended byte-identical"
+    )
+
+
+def overwrites(data: Path, times: int, scratch: Path) -> str:
+    """Replace a dataset while things are killed and a reader looks on: it must find the old or the new one, whole."""
+    old, new, out = scratch / "old", scratch / "new", scratch / "out"
+    subprocess.run([*COMMAND, str(data / "photos"), str(old), "--workers", "2"], check=True, capture_output=True)
+    started = time.monotonic()
+    subprocess.run([*COMMAND, str(data / "photos"), str(new), *OPTIONS], check=True, capture_output=True)
+    seconds, counts, alike, looks, torn = time.monotonic() - started, Counter[str](), 0, 0, 0
+    ended = threading.Event()
+
+    def read() -> None:
+        nonlocal looks, torn
+        while not ended.is_set():
+            looks += 1
+            try:
+                shardctl.open(out)
+            except DatasetError:
+                torn += 1
+
+    for trial in range(times):
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(old, out)
+        ended.clear()
+        reader = threading.Thread(target=read)
+        reader.start()
+        rng = random.Random(trial)
+        killing([*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--overwrite"], rng, seconds, rng.randint(1, 2), counts)
+        ended.set()
+        reader.join()
+        alike += content(out) == content(new)
+    return f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} readers, {torn} found neither"
+
+
+def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
+    sound, out = scratch / "sound", scratch / "out"
+    small = source.small(data, scratch)
+    converted([str(small), str(sound), *source.options])
+    expected, kinds, found, mended, problems = content(sound), Counter[str](), 0, 0, []
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(sound, out)
+        kind = damage(out, rng)
+        kinds[kind.partition(" ")[0]] += 1
+        if shardctl.verify(out).ok:
+            problems.append(f"trial {trial}: {kind} was not found")
+            continue
+        found += 1
+        result = shardctl.repair(out, sources=[small], workers=0)
+        if result.ok and content(out) == expected and shardctl.verify(out, "quick").ok:
+            mended += 1
+        else:
+            problems.append(f"trial {trial}: {kind} was not repaired: {result.unrepaired}")
+    return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
+
+
+def damage(out: Path, rng: random.Random) -> str:
+    """Do one random piece of damage, and make sure that it is one."""
+    tables = [name for name in TABLES if (out / name).exists()]
+    names = [path.name for path in shards_of(out)]
+    name = rng.choice(tables[:-2] if rng.random() < 0.5 else [*names, *tables[-2:]])
+    path = out / name
+    data = bytearray(path.read_bytes())
+    # A list of rejects may be empty.
+    kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"] if data else ["swap", "delete"])
+    if kind == "delete":
+        path.unlink()
+    elif kind == "swap":
+        other = out / rng.choice([n for n in [*names, *tables] if n != name and (out / n).read_bytes() != data])
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(data)
+    else:
+        changed = changed_bytes(data, kind, rng)
+        while changed == data:
+            changed = changed_bytes(data, kind, rng)
+        path.write_bytes(changed)
+    return f"{kind} {name}"
+
+
+def changed_bytes(data: bytearray, kind: str, rng: random.Random) -> bytearray:
+    changed = bytearray(data)
+    if kind == "cut":
+        return changed[: rng.randrange(len(changed))]
+    if kind == "zero":
+        first = rng.randrange(len(changed))
+        length = min(rng.choice([1, 8, 64, 4096]), len(changed) - first)
+        changed[first : first + length] = bytes(length)
+    for _ in range({"flip": 1, "flips": rng.randint(2, 50)}.get(kind, 0)):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return changed
+
+
+def hostile(data: Path, _: int, scratch: Path, source: Source) -> str:
+    return hostile_photos(data, scratch) if source.hostile is None else hostile_records(source, source.hostile, scratch)
+
+
+def convert_twice(command: list[str], scratch: Path) -> str:
+    """Convert to scratch/a and scratch/b, whatever is rejected, and say whether both are alike and how much memory it took."""
+    peaks = []
+    for name in ("a", "b"):
+        ran = run([*COMMAND, *command[:1], scratch / name, *command[1:], "--max-rejects", "100%", "--json"], pause=0.005)
+        if ran.failure:
+            raise ConversionFailed(f"the conversion failed: {ran.failure}")
+        peaks.append(ran.together)
+    alike = content(scratch / "a") == content(scratch / "b")
+    return f"same result twice: {alike}; peak of all processes together {max(peaks) >> 20} MiB"
+
+
+def hostile_photos(data: Path, scratch: Path) -> str:
+    twice = convert_twice([str(data / "hostile"), "--labels", "none"], scratch)
+    rows = [line.split("\t") for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]]
+    kept = set(keys(scratch / "a"))
+    rejected = {reject.source: reject.message for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    wanted = [path for path, form, _, _, outcome, *_ in rows if outcome == "ok" and form in FORMATS]
+    missed = [f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept]
+    bare = [path for path in rejected if not rejected[path]]
+    left = [path for path, *_ in rows if path not in kept and path not in rejected]
+    return "\n".join(
+        [
+            f"{len(rows)} files: {len(kept)} converted, {len(rejected)} rejected ({len(bare)} without a reason),"
+            f" {len(left)} left alone as no images; {twice}",
+            f"{len(wanted) - len(missed)} of {len(wanted)} that are ok and allow-listed were converted; not:",
+            *missed,
+        ]
+    )
+
+
+def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: Path) -> str:
+    """Convert damaged records, and compare every key, text and reject with what must become of it."""
+    folder = scratch / "hostile"
+    folder.mkdir()
+    expected = make(folder)
+    twice = convert_twice([str(folder), *source.options, "--labels", "none"], scratch)
+    ds = shardctl.open(scratch / "a")
+    batch = ds.take(range(len(ds)), columns=["key", "text"])
+    kept = {str(key): text for key, text in zip(batch["key"], batch["text"], strict=True)}
+    rejects = {reject.key: reject for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    problems = []
+    for key, text in expected.kept.items():
+        if key in rejects:
+            problems.append(f"  {key} was rejected: {rejects[key].error}: {rejects[key].message}")
+        elif key not in kept:
+            problems.append(f"  {key} is missing")
+        elif kept[key] != text:
+            problems.append(f"  {key} was changed from {text[:40]!r} to {kept[key][:40]!r}")
+    rejected_files = {key.partition("#")[0] for key in rejects}
+    for key, error in expected.rejected.items():
+        if "#" not in key:
+            problems += [] if key in rejected_files else [f"  {key}: no reject speaks of it"]
+        elif key not in rejects:
+            problems.append(
+                f"  {key} was not rejected, {error or 'any error'} was expected; it is {kept.get(key, 'nowhere')!r:.60}"
+            )
+        elif error and rejects[key].error != error:
+            problems.append(f"  {key} was rejected as {rejects[key].error}, not {error}: {rejects[key].message}")
+    known = expected.kept.keys() | expected.rejected.keys()
+    for key in (kept.keys() | rejects.keys()) - known:
+        if key.partition("#")[0] not in expected.free:
+            problems.append(f"  {key} was not expected: {rejects.get(key, 'it was converted')}")
+    problems += [f"  {key} was rejected without a reason" for key, reject in rejects.items() if not reject.message]
+    said = [converted_alone(path, source, scratch) for path in expected.alone]
+    problems += [line for line in said if line.endswith(WRONG)]
+    errors = Counter(f"{reject.stage}: {reject.error}" for reject in rejects.values())
+    return "\n".join(
+        [
+            f"{len(list(folder.iterdir()))} files: {len(kept):,} records converted, {len(rejects):,} rejected; {twice}",
+            f"{dict(errors)}",
+            f"{len(expected.kept):,} that are sound and {len(expected.rejected):,} that are not: {len(problems)} problems",
+            *sorted(problems)[:50],
+            *(line for line in said if not line.endswith(WRONG)),
+        ]
+    )
+
+
+WRONG = "(not one sentence)"
+
+
+def converted_alone(path: Path, source: Source, scratch: Path) -> str:
+    """Convert one file by itself, and return how that ended, marked where it ended in another way than a person should see."""
+    out = scratch / "alone-out"
+    shutil.rmtree(out, ignore_errors=True)
+    ran = run([*COMMAND, path, out, *source.options, "-q"], limit=600)
+    said = (ran.errors.strip() or ran.output.strip() or "nothing was said").splitlines()
+    wrong = ran.failure and (ran.code not in (1, 3) or len(said) != 1)
+    return f"  {path.name} alone: exit code {ran.code}, peak {ran.together >> 20} MiB: {said[-1]} {WRONG if wrong else ''}"
+
+
+def keys(root: Path) -> list[str]:
+    ds = shardctl.open(root)
+    return [str(key) for key in ds.take(range(len(ds)), columns=["key"])["key"]]
+
+
+@contextlib.contextmanager
+def tmpfs(place: Path, size: int) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def disks(data: Path, _: int, scratch: Path) -> str:
+    """Fill small file systems up while a conversion runs; then make room and go on."""
+    whole, lines, counts = scratch / "whole", [], Counter[str]()
+    command = [*COMMAND, str(data / "photos")]
+    subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
+    need, expected = sum(len(part) for part in content(whole).values()), content(whole)
+    for percent in range(2, 100, 7):
+        with tmpfs(scratch / "disk", 64 << 20) as disk:
+            out, ballast = disk / "out", disk / "ballast"
+            # Enough when the conversion begins, too little soon after: another process fills the disk up.
+            with subprocess.Popen([*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True) as parent:
+                while not list(out.glob(".shardctl/*/job.json")):
+                    time.sleep(0.001)
+                free = shutil.disk_usage(disk).free
+                with open(ballast, "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, free - need * percent // 100)
+                _, error = parent.communicate(timeout=120)
+            counts[f"exit code {parent.returncode}"] += 1
+            if parent.returncode:
+                said = error.strip().splitlines()[-1]
+                assert parent.returncode == 3, error
+                assert "is full" in said, error
+                assert "more are needed" in said, error
+                assert not (out / "manifest.json").exists()
+                lines.append(f"  {percent} % of the need: {said}")
+            ballast.unlink()
+            again = subprocess.run([*command, str(out), *OPTIONS], capture_output=True, text=True, check=True)
+            counts[again.stdout.split()[0]] += 1
+            counts["byte-identical"] += content(out) == expected
+    with tmpfs(scratch / "disk", 64 << 20) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        refused = subprocess.run([*command, str(disk / "out"), *OPTIONS], capture_output=True, text=True)
+        lines.append(f"  read-only: exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}")
+    return "\n".join([f"full disks at {len(range(2, 100, 7))} levels: {dict(counts)}", *lines])
+
+
+@contextlib.contextmanager
+def loop_disk(place: Path) -> Iterator[tuple[Path, str]]:
+    """Yield a real file system of 96 MiB, and the number of its device."""
+    image = place.with_suffix(".image")
+    place.mkdir(exist_ok=True)
+    with open(image, "wb") as file:
+        file.truncate(96 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    try:
+        device = place.stat().st_dev
+        yield place, f"{os.major(device)}:{os.minor(device)}"
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+        image.unlink()
+
+
+@contextlib.contextmanager
+def stalling(device: str) -> Iterator[Path]:
+    """Yield a control group (version 1) in which no read of a device is answered."""
+    group = Path(f"/sys/fs/cgroup/blkio/torture-{os.getpid()}")
+    group.mkdir()
+    (group / "blkio.throttle.read_bps_device").write_text(f"{device} 1")
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def stalls(data: Path, times: int, scratch: Path) -> str:
+    """Let the disk of the source, then that of the destination, stand still for longer than --input-timeout."""
+    options = [*OPTIONS, "--input-timeout", "1"]
+    ended: Counter[str] = Counter()
+    with loop_disk(scratch / "disk") as (disk, device):
+        shutil.copytree(data / "photos", disk / "photos")
+        whole, out = scratch / "whole", scratch / "out"
+        command = [*COMMAND, str(disk / "photos")]
+        subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
+        expected = content(whole)
+        for _ in range(times):
+            shutil.rmtree(out, ignore_errors=True)
+            subprocess.run([sys.executable, "-c", FORGET, str(disk / "photos")], check=True)
+            with (
+                stalling(device) as group,
+                subprocess.Popen([*command, str(out), *options], stderr=subprocess.PIPE, text=True) as parent,
+            ):
+                while not list(out.glob(".shardctl/*/new/*.partial")):  # it has listed the inputs, and tried some
+                    time.sleep(0.001)
+                for process in descendants(parent.pid):
+                    (group / "cgroup.procs").write_text(str(process))
+                _, error = parent.communicate(timeout=120)
+            assert "does not respond" in error, error
+            ended[f"source: exit code {parent.returncode}"] += 1
+            subprocess.run([*command, str(out), *OPTIONS], check=True, capture_output=True)
+            ended["source: then byte-identical"] += content(out) == expected
+    with loop_disk(scratch / "disk") as (disk, _):
+        for turn in range(times):
+            out = disk / f"out{turn}"
+            with subprocess.Popen([*COMMAND, str(data / "photos"), str(out), *options], stderr=subprocess.DEVNULL) as parent:
+                while not list(out.glob(".shardctl/*/new/*.partial")):
+                    time.sleep(0.001)
+                subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+                time.sleep(5)
+                subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+                ended[f"destination: exit code {parent.wait(120)}"] += 1
+            ended["destination: byte-identical"] += content(out) == expected
+    return f"{times} stalls of each: {dict(ended)}"
+
+
+FORGET = """
+import os, sys
+for parent, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+"""
+
+
+def converters(data: Path, times: int, scratch: Path) -> str:
+    lines = []
+    subprocess.run([*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS], check=True, capture_output=True)
+    expected = content(scratch / "whole")
+    for count in (2, 5, 10):
+        well = 0
+        for _ in range(times):
+            out = scratch / "out"
+            shutil.rmtree(out, ignore_errors=True)
+            command = [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--json"]
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(count)]
+            ended = [json.loads(process.communicate(timeout=300)[0])["status"] for process in running]
+            well += sorted(ended) == ["created"] + ["up-to-date"] * (count - 1) and content(out) == expected
+        lines.append(f"{count} at once: {well} of {times} times one wrote, all ended well, same bytes")
+    return "\n".join(lines)
+
+
+STOPPED = (130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it does then."""
+
+
+def overwriters(data: Path, times: int, scratch: Path) -> str:
+    """Replace a dataset by several processes at once, of which some are killed: the others end well, and nothing is left."""
+    small, place = small_photos(data, scratch), scratch / "place"
+    old, new, out = scratch / "old", scratch / "new", place / "out"
+    command = [*COMMAND, str(small)]
+    options = ["--store", "png", "--workers", "1", "--samples-per-shard", "64"]
+    subprocess.run([*command, str(old), "--workers", "1"], check=True, capture_output=True)
+    started = time.monotonic()
+    subprocess.run([*command, str(new), *options], check=True, capture_output=True)
+    seconds, expected, ends, alike = time.monotonic() - started, content(new), Counter[str](), 0
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(old, out)
+        running = [
+            subprocess.Popen([*command, str(out), *options, "--overwrite"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            for _ in range(2 + trial % 2)
+        ]
+        for victim in rng.sample(running, rng.randrange(len(running))):
+            time.sleep(rng.uniform(0, seconds))
+            if victim.poll() is None:
+                victim.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM]))
+        for process in running:
+            _, error = process.communicate(timeout=300)
+            if process.returncode not in (0, *STOPPED):
+                raise SystemExit(f"trial {trial}: exit code {process.returncode}: {error.decode()}")
+            ends["stopped" if process.returncode else "ended well"] += 1
+        # What a killed one has left is tidied up by the next one that comes, here one that finds the dataset up to date.
+        subprocess.run([*command, str(out), *options], check=True, capture_output=True)
+        alike += content(out) == expected and [path.name for path in place.iterdir()] == ["out"]
+    return f"{times} times two or three at once, {dict(ends)}: {alike} of {times} ended byte-identical, nothing left over"
+
+
+def droplost(data: Path, times: int, scratch: Path) -> str:
+    """Stop `repair --drop-lost` at random moments, half of them while the new dataset takes its place."""
+    small, place = small_photos(data, scratch), scratch / "place"
+    damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
+    subprocess.run([*COMMAND, str(small), str(damaged), *OPTIONS], check=True, capture_output=True)
+    shard = shards_of(damaged)[3]
+    lost = pa.ipc.open_file(str(shard)).read_all()["key"].to_pylist()[::3]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    for key in lost:
+        (small / key).unlink()
+    command = [sys.executable, "-m", "shardctl", "repair", "--drop-lost", "--workers", "1"]
+    shutil.copytree(damaged, dropped)
+    started = time.monotonic()
+    subprocess.run([*command, str(dropped)], check=True, capture_output=True)
+    seconds, states, ends = time.monotonic() - started, (content(damaged), content(dropped)), Counter[str]()
+    problems = []
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(damaged, out)
+        # The folder that a process stands in is not exchanged: its files are replaced one by one.
+        where = {"cwd": out, "dst": "."} if trial % 2 else {"cwd": place, "dst": "out"}
+        for _ in range(rng.randint(1, 3)):
+            with subprocess.Popen(
+                [*command, str(where["dst"])], cwd=where["cwd"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as process:
+                await_moment(process, out, rng, seconds)
+                if process.poll() is None:
+                    process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+                said, _ = process.communicate(timeout=120)
+            if process.returncode not in (0, *STOPPED):
+                problems.append(f"trial {trial}: exit code {process.returncode}: {said.decode()}")
+            there = (out / "manifest.json").exists()
+            found = {name: data for name, data in content(out).items() if not name.startswith(".shardctl")}
+            ends[
+                "in transit" if not there else "old" if found == states[0] else "new" if found == states[1] else "neither"
+            ] += 1
+        last = subprocess.run([*command, "out"], cwd=place, capture_output=True, text=True)
+        if last.returncode or content(out) != states[1] or [path.name for path in place.iterdir()] != ["out"]:
+            left = [path.name for path in (*place.iterdir(), *out.iterdir())]
+            problems.append(f"trial {trial}: not the dropped dataset: {last.returncode} {last.stdout} {last.stderr} {left}")
+    return "\n".join([f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems])
+
+
+def await_moment(process: subprocess.Popen[bytes], out: Path, rng: random.Random, seconds: float) -> None:
+    """Wait for a random time, or for the file that is there right before the moments that matter, and a few milliseconds."""
+    if rng.random() < 0.5:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, seconds))
+        return
+    while process.poll() is None and not list(out.glob(".shardctl/*/new/manifest.json")):
+        time.sleep(0.0002)
+    time.sleep(rng.uniform(0, 0.02))
+
+
+READING = """
+import sys, time, shardctl
+from shardctl.errors import DatasetError
+loader = shardctl.open(sys.argv[1]).loader(64, shuffle=sys.argv[2] == "random", threads=2, repeat=None)
+try:
+    for batch in loader:
+        print("reading", flush=True)
+except DatasetError as error:
+    print(error, file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+def shrinks(data: Path, times: int, scratch: Path) -> str:
+    """Cut a mapped shard short under a loader: the named error, and not the end of the process by SIGBUS."""
+    rng = random.Random(5)
+    out = scratch / "out"
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=50)
+    shards = shards_of(out)
+    ended: Counter[str] = Counter()
+    for turn in range(times):
+        victim = rng.choice(shards)
+        whole = victim.read_bytes()
+        command = [sys.executable, "-c", READING, str(out), "random" if turn % 2 else "stored"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            drain = threading.Thread(target=reader.stdout.read)
+            drain.start()
+            time.sleep(rng.uniform(0, 0.2))
+            os.truncate(victim, rng.randrange(len(whole)))
+            reader.wait(60)
+            drain.join()
+            assert reader.stderr is not None
+            named = victim.name in reader.stderr.read()
+        ended["named" if reader.returncode == 3 and named else f"exit code {reader.returncode}"] += 1
+        victim.write_bytes(whole)
+    return f"{times} shards cut short under a running loader: {dict(ended)}"
+
+
+SKIPPING = """
+import sys
+from pathlib import Path
+import numpy as np
+import shardctl
+ds, stop = shardctl.open(sys.argv[1]), Path(sys.argv[2])
+list(ds.loader(64, threads=2))
+if sys.argv[3] == "workers":
+    import torch
+    from shardctl.torch import IterableDataset
+    read = IterableDataset(ds, 16, shuffle=True, threads=4, on_error="skip", repeat=None)
+    batches = torch.utils.data.DataLoader(read, batch_size=None, num_workers=2)
+else:
+    batches = ds.loader(16, shuffle=True, threads=8, on_error="skip", repeat=None)
+for batch in batches:
+    print("reading", flush=True)
+    images = batch["image"]
+    if not isinstance(images, np.ndarray) or images.flags.writeable:  # a view of the file may change at any time
+        assert all(image.any() for image in images), "zeros were given out"
+    if stop.exists():
+        print("ended well", flush=True)
+        break
+"""
+
+
+def reshrinks(data: Path, times: int, scratch: Path) -> str:
+    """Cut all shards but one short, one after another, under one loader that skips: the process must live to the end."""
+    rng = random.Random(6)
+    out, stop = scratch / "out", scratch / "stop"
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=25)
+    kinds = ["threads"] + (["workers"] if find_spec("torch") else [])
+    ended: Counter[str] = Counter()
+    for turn in range(times):
+        stop.unlink(missing_ok=True)
+        shards = shards_of(out)
+        contents = {shard: shard.read_bytes() for shard in shards}
+        kind = kinds[turn % len(kinds)]
+        command = [sys.executable, "-c", SKIPPING, str(out), str(stop), kind]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            lines: list[str] = []
+            drain = threading.Thread(target=lines.extend, args=(reader.stdout,))
+            drain.start()
+            for victim in rng.sample(shards, len(shards) - 1):
+                time.sleep(rng.uniform(0, 0.05))
+                os.truncate(victim, rng.randrange(len(contents[victim])))
+            stop.touch()
+            reader.wait(120)
+            drain.join()
+            assert reader.stderr is not None
+            said = reader.stderr.read().strip().splitlines()[-1:]
+        well = reader.returncode == 0 and lines[-1] == "ended well\n"
+        ended[f"{kind}: " + ("ended well" if well else f"exit code {reader.returncode} {said}")] += 1
+        for shard, whole in contents.items():
+            shard.write_bytes(whole)
+    return f"{times} loaders under which all shards but one were cut short in turn: {dict(ended)}"
+
+
+def follow(data: Path, times: int, scratch: Path) -> str:
+    """Sources that change, and datasets that follow them while things are killed."""
+    return updates(some_photos(data), times, scratch, COMMAND, killing)
+
+
+def some_photos(data: Path) -> list[Path]:
+    return sorted((data / "small").rglob("*.jpg"))[::100]
+
+
+PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
+    "overwrites": (overwrites, 50),
+    "disks": (disks, 1),
+    "stalls": (stalls, 5),
+    "converters": (converters, 20),
+    "overwriters": (overwriters, 60),
+    "droplost": (droplost, 200),
+    "shrinks": (shrinks, 50),
+    "reshrinks": (reshrinks, 20),
+    "updates": (follow, 200),
+}
+
+
+PROOFS_OF_SOURCES: dict[str, tuple[Callable[[Path, int, Path, Source], str], int]] = {
+    "kills": (kills, 200),
+    "faults": (faults, 2000),
+    "hostile": (hostile, 1),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("proof", choices=[*PROOFS, *PROOFS_OF_SOURCES, "store"])
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--times", type=int)
+    parser.add_argument("--source", nargs="+", choices=SOURCES, help="what kills, faults and hostile convert")
+    parser.add_argument("--seed", type=int, default=0, help="of the first history of store")
+    given = parser.parse_args()
+    if given.data is None and given.proof != "store":
+        parser.error(f"{given.proof} needs DATA")
+    if given.source and given.proof not in PROOFS_OF_SOURCES:
+        parser.error(f"{given.proof} is done on photos alone")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has a job in the background ignore it
+    started = time.monotonic()
+    if given.proof in PROOFS:
+        proof, times = PROOFS[given.proof]
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            print(proof(given.data, given.times or times, Path(scratch)))
+    if given.proof == "store":
+        photos = some_photos(given.data) if given.data else []
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            print(store(photos, given.times or 40, Path(scratch), given.seed))
+    failed = []
+    for name in (given.source or ["photos"]) if given.proof in PROOFS_OF_SOURCES else []:
+        of_source, times = PROOFS_OF_SOURCES[given.proof]
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            try:
+                print(f"{name}: {of_source(given.data, given.times or times, Path(scratch), SOURCES[name])}", flush=True)
+            except ConversionFailed as error:
+                print(f"{name}: {error}", flush=True)
+                failed.append(name)
+    print(f"in {time.monotonic() - started:.0f} s, {os.cpu_count()} cores, shardctl {shardctl.__version__}")
+    if failed:
+        raise SystemExit(f"not proved: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Pillow or Pillow-SIMD: whichever is there is used and named, and only what does not work is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import PIL
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.errors import InstallError
+from shardctl.format.manifest import Manifest
+from shardctl.images.codecs import backend
+
+NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
+
+
+def test_the_package_in_effect_is_named_by_itself(dataset: Path) -> None:
+    """And not by the list of installed packages, on which both may stand."""
+    assert backend.require_one() == NAME
+    environment = Manifest.load(dataset).environment
+    assert environment is not None
+    assert environment["imaging"] == NAME
+    assert "libjpeg" in environment["libraries"]
+
+
+def test_the_version_names_the_package_in_effect() -> None:
+    from shardctl.cli.version import version_text
+
+    assert f"imaging: {NAME} (" in version_text()
+
+
+def test_the_environment_is_in_the_manifest_alone(dataset: Path) -> None:
+    """The checksums of the other files must not depend on the versions of what made them."""
+    record = json.loads((dataset / "manifest.json").read_text())
+    assert "manifest.json" not in (dataset / "SHA256SUMS").read_text()
+    version = record["environment"]["libraries"].encode()
+    assert not [path.name for path in dataset.iterdir() if path.name != "manifest.json" and version in path.read_bytes()]
+
+
+def test_a_manifest_without_environment_is_read(dataset: Path) -> None:
+    (dataset / "manifest.json").write_text(replace(Manifest.load(dataset), environment=None).to_json())
+    assert Manifest.load(dataset).environment is None
+    assert shardctl.verify(dataset).findings == ()
+
+
+def test_wrong_pixels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "resize", lambda self, size, *rest: Image.new("L", size))
+    with pytest.raises(InstallError, match=r"wrong pixels.*pip install --force-reinstall"):
+        backend.require_one.__wrapped__()
+
+
+@pytest.mark.parametrize(("named", "asked"), [(None, "pillow"), ("", "pillow"), ("pillow-simd", "pillow-simd")])
+def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(named: str | None, asked: str, tmp_path: Path) -> None:
+    """The whole build, in isolation and installed, is in test_installing.py."""
+    (tmp_path / "shardctl").mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "shardctl/version.py"):
+        shutil.copy(Path(__file__).parents[2] / name, tmp_path / name)
+    environment = {name: value for name, value in os.environ.items() if name != "SHARDCTL_IMAGING"}
+    if named is not None:
+        environment["SHARDCTL_IMAGING"] = named
+    code = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('.')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    lines = metadata.read_text().splitlines()
+    assert [line for line in lines if "pillow" in line.lower() and line.startswith("Requires-Dist")] == [
+        f"Requires-Dist: {asked}>=10.4"
+    ]
+
+
+def broken_pil(folder: Path, left: str) -> Path:
+    """Make a PIL that is not whole: without its modules, or with the Python half of another version."""
+    (folder / "PIL").mkdir(parents=True)
+    if left == "other version":
+        for path in Path(PIL.__file__).parent.iterdir():
+            if path.name not in ("_version.py", "__pycache__"):
+                (folder / "PIL" / path.name).symlink_to(path)
+        (folder / "PIL" / "_version.py").write_text('__version__ = "1.0"\n')
+    else:
+        (folder / "PIL" / "__init__.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("left", ["other version", "no modules"])
+def test_a_broken_package_is_refused_with_the_remedy(left: str, photos: Path, tmp_path: Path) -> None:
+    paths = [str(broken_pil(tmp_path / "broken", left)), str(Path(shardctl.__file__).parents[1])]
+    for arguments in (["convert", photos, tmp_path / "out"], ["demo", tmp_path / "demo"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "shardctl", *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 3
+        assert len(ran.stderr.splitlines()) == 1
+        assert "pip install --force-reinstall --no-deps --no-cache-dir pillow" in ran.stderr

@@ -1,0 +1,237 @@
+"""Figures of loaders, conversions and measurements, read back as the tools read them for which they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboardX.proto.event_pb2 import Event
+
+import shardctl
+from shardctl.errors import StorageError, UsageError
+from shardctl.loader.metrics import LOADER, Family
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def families(text: str) -> dict[str, float]:
+    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+class Kept:
+    """A target of one's own."""
+
+    def __init__(self) -> None:
+        self.values: list[Mapping[str, float]] = []
+
+    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+        assert family is LOADER
+        self.values.append(values)
+
+    def close(self) -> None:
+        raise AssertionError("it is the caller's")
+
+
+def test_the_figures_are_those_of_the_loop(raw_dataset: Path) -> None:
+    kept = Kept()
+    ds = shardctl.open(raw_dataset)
+    slow = shardctl.watch(ds.loader(6, shuffle=True, repeat=2), kept, every=0.05)
+    assert len(slow) == 10
+    for _ in slow:
+        time.sleep(0.02)
+    assert kept.values[-1]["samples"] == 120
+    assert kept.values[-1]["batches"] == 20
+    assert {values["epoch"] for values in kept.values} == {0, 1}
+    assert len(kept.values) >= 3
+    for values in kept.values[1:-1]:
+        assert values["stall_share"] + values["utilization"] == pytest.approx(1)
+        worked = 0.02 * values["samples_per_s"] / 6  # of a second: the loop takes 20 ms for 6 samples, or more
+        assert worked <= values["utilization"] + 0.001
+
+
+def test_every_epoch_goes_on_where_the_last_one_ended(raw_dataset: Path) -> None:
+    kept = Kept()
+    watched = shardctl.watch(shardctl.open(raw_dataset).loader(7), kept)
+    for epoch in range(3):
+        assert sum(len(batch["key"]) for batch in watched) == 60
+        assert (kept.values[-1]["samples"], kept.values[-1]["epoch"]) == (60 * (epoch + 1), epoch)
+    for _ in watched:
+        break
+    assert kept.values[-1]["samples"] == 187
+
+
+def test_prometheus_and_tensorboard_read_what_is_written(raw_dataset: Path, tmp_path: Path) -> None:
+    text, folder = tmp_path / "a" / "m.prom", tmp_path / "runs"
+    loader = shardctl.open(raw_dataset).loader(7)
+    for _ in shardctl.watch(loader, tmp_path / "m.jsonl", text, f"tensorboard:{folder}"):
+        pass
+    (line,) = lines(tmp_path / "m.jsonl")
+    assert (line["of"], line["step"], line["samples"]) == ("loader", 9, 60)
+    assert abs(line["time"] - time.time()) < 60
+    found = families(text.read_text())
+    assert found["shardctl_loader_samples_total"] == 60
+    assert found["shardctl_loader_samples_per_s"] == line["samples_per_s"]
+    assert set(found) == {
+        f"shardctl_loader_{metric.name}{'_total' if metric.grows else ''}" for metric in LOADER.metrics if metric.name in line
+    }
+    (events,) = folder.iterdir()
+    scalars = {value.tag: value.simple_value for event in events_of(events) for value in event.summary.value}
+    assert scalars["shardctl/loader/samples"] == 60
+    assert scalars["shardctl/loader/samples_per_s"] == pytest.approx(line["samples_per_s"])
+
+
+def events_of(path: Path) -> Iterator[Event]:
+    """The events of a file: TFRecord, as TensorBoard reads it."""
+    data, place = path.read_bytes(), 0
+    while place < len(data):
+        size = int.from_bytes(data[place : place + 8], "little")
+        yield Event.FromString(data[place + 12 : place + 12 + size])
+        place += size + 16
+
+
+def test_tensorboard_itself_reads_the_events(raw_dataset: Path, tmp_path: Path) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for _ in shardctl.watch(shardctl.open(raw_dataset).loader(7), f"tensorboard:{tmp_path}"):
+        pass
+    accumulator = accumulators.EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    assert [event.value for event in accumulator.Scalars("shardctl/loader/samples")] == [60]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset: Path) -> None:
+    port = free_port()
+    place = f"http://127.0.0.1:{port}/metrics"
+    answers = []
+    for _ in shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}", every=1e-9):
+        with urllib.request.urlopen(place) as answer:
+            answers.append(families(answer.read().decode()).get("shardctl_loader_samples_total"))
+    assert answers == [None, 20, 40]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(place)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StorageError, match=f"port {port} of 127.0.0.1 cannot be opened"):
+            list(shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}"))
+
+
+def test_a_target_that_fails_does_not_end_the_job(raw_dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), tmp_path / "full.jsonl", tmp_path / "m.jsonl", every=1e-9)
+    assert sum(len(batch["key"]) for batch in watched) == 60
+    assert capfd.readouterr().err.count("no more metrics here: ") == 1
+    assert lines(tmp_path / "m.jsonl")[-1]["samples"] == 60
+
+
+class Failing(Kept):
+    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+        raise ValueError("no more of this")
+
+
+def test_a_target_of_ones_own_that_raises_does_not_end_the_job(raw_dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), Failing(), every=1e-9)
+    assert sum(len(batch["key"]) for batch in watched) == 60
+    assert capfd.readouterr().err == "shardctl: no more metrics here: ValueError: no more of this\n"
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "message"),
+    [
+        (["metrics.txt"], {}, r"metrics 'metrics.txt' is not known; use FILE.jsonl"),
+        (["http:x"], {}, "needs a port"),
+        (["m"], {}, "is not known"),
+        (["http:99999"], {}, "needs a port"),
+        ([], {}, "watch needs a place for the figures"),
+        (["/nowhere/m.jsonl"], {"every": 0}, "every is a number of seconds over 0"),
+    ],
+)
+def test_wrong_targets_are_wrong_usage(
+    targets: list[str],
+    options: dict[str, Any],
+    message: str,
+    raw_dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        list(shardctl.watch(shardctl.open(raw_dataset).loader(20), *targets, **options))
+    with pytest.raises(UsageError, match="watch needs a loader of shardctl"):
+        shardctl.watch([1, 2], "m.jsonl")
+    for target in (3, None, ["m.jsonl"], "tensorboard:"):
+        with pytest.raises(UsageError, match="metrics"):
+            shardctl.watch(shardctl.open(raw_dataset).loader(20), target)  # type: ignore[arg-type]  # what it refuses
+
+
+def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any) -> None:
+    ran = cli("convert", photos, tmp_path / "out", "--metrics", tmp_path / "m.jsonl", "--metrics", tmp_path / "m.prom")
+    assert ran.code == 0, ran.err
+    last = lines(tmp_path / "m.jsonl")[-1]
+    assert (last["of"], last["records"], last["all_records"], last["samples"], last["left_s"]) == ("conversion", 60, 60, 60, 0)
+    assert last["bytes"] == sum(path.stat().st_size for path in photos.rglob("*") if path.is_file())
+    assert families((tmp_path / "m.prom").read_text())["shardctl_conversion_records_total"] == 60
+    refused = cli("convert", photos, tmp_path / "other", "--metrics", "m.csv")
+    assert (refused.code, "metrics 'm.csv' is not known" in refused.err) == (2, True)
+
+
+@pytest.mark.thorough
+def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cli: Any) -> None:
+    command = [
+        "bench",
+        raw_dataset,
+        "--watch",
+        "--consumer-rate",
+        "500",
+        "--batch-size",
+        "20",
+        "--metrics",
+        tmp_path / "m.jsonl",
+    ]
+    ran = cli(*command, "--seconds", "2.5")
+    assert ran.code == 0, ran.err
+    printed = re.findall(
+        r"^epoch \d+: +([\d,]+) samples/s; training waits +[\d.]+% of the time, and works +([\d.]+)%", ran.out, re.M
+    )
+    assert len(printed) >= 2
+    told = lines(tmp_path / "m.jsonl")
+    assert len(told) == len(printed)
+    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20, "it takes no more than the rate, a batch before and two after"
+    arguments = [sys.executable, "-m", "shardctl", *map(str, command), "--json"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["batches"] > 0
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert cli("bench", raw_dataset, "--metrics", "m.jsonl").code == 2
+    assert cli("bench", raw_dataset, "--watch", "--sweep").code == 2
+    assert cli("bench", raw_dataset, "--watch", "--epochs", "1").code == 2
+    assert cli("bench", raw_dataset, "--watch", "--html", "x.html").code == 2
+
+
+def test_the_page_about_it_works_as_it_is_written(raw_dataset: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "out").symlink_to(raw_dataset)
+    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
+    assert lines(tmp_path / "metrics.jsonl")[-1]["samples"] == 60

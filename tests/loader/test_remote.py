@@ -1,0 +1,358 @@
+"""Datasets on a store are read as local ones are: the same batches, and each block comes over the network once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_server import ObjectServer
+from remote_datasets import all_same, block_reads, blocks_of, is_shard, make, same, upload
+
+import shardctl
+from shardctl.errors import DatasetError, StoreError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import MANIFEST
+from shardctl.loader.dataset import Dataset
+from shardctl.loader.remote import fetch
+from shardctl.system.remote_paths import SCRATCH
+from shardctl.system.stores import open_store
+
+
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("local") / "out", request.param)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("plain") / "out")
+
+
+@pytest.fixture(params=[False, True], ids=["memory", "cache"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path | bool:
+    return tmp_path / "cache" if request.param else False
+
+
+def keys_of(loader: Any) -> list[str]:
+    return [key for batch in loader for key in batch["key"]]
+
+
+@pytest.mark.thorough(after=2)
+def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Path | bool) -> None:
+    local, url = shardctl.open(root, split="train"), upload(root, f"{bucket}/out")
+    remote = shardctl.open(url, split="train", cache=cache)
+    for shuffle in (False, "window", "block", "global"):
+        for world_size in (1, 3):
+            options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "world_size": world_size, "threads": 3}
+            for rank in range(world_size):
+                assert all_same(remote.loader(8, rank=rank, **options), local.loader(8, rank=rank, **options))
+    again = shardctl.open(url, split="train", cache=cache)
+    assert all_same(again.loader(8, shuffle="window", repeat=2), local.loader(8, shuffle="window", repeat=2))
+
+
+def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bool) -> None:
+    local, remote = shardctl.open(root), shardctl.open(upload(root, f"{bucket}/out"), cache=cache)
+    assert len(remote) == len(local)
+    assert remote.schema == local.schema
+    assert remote.identity == local.identity
+    assert same(remote[7], local[7])
+    assert same(remote[-1], local[-1])
+    assert same(remote.take([3, 119, 4, 3]), local.take([3, 119, 4, 3]))
+    assert all_same(remote, local)
+    assert all_same(remote[10:90:7], local[10:90:7])
+    assert keys_of(remote.filter("label == 3 and width > 3").loader(4)) == keys_of(local.filter("label == 3").loader(4))
+    mixed = [shardctl.mix([each, each.limit(30)], [3, 1]).loader(16, shuffle="window") for each in (remote, local)]
+    assert all_same(*mixed)
+    assert all_same(remote.loader(9, columns=["wide"], decode=False), local.loader(9, columns=["wide"], decode=False))
+    assert f"'{bucket}/out'" in repr(remote)
+    assert remote.location == f"{bucket}/out"
+
+
+def test_a_loader_goes_on_where_a_local_one_stopped(plain: Path, bucket: str, cache: Path | bool) -> None:
+    local = shardctl.open(plain).loader(8, shuffle="window", seed=2)
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache).loader(8, shuffle="window", seed=2)
+    begun = iter(local)
+    for _ in range(4):
+        next(begun)
+    state = local.state_dict()
+    begun.close()
+    local.load_state_dict(state)
+    remote.load_state_dict(json.loads(json.dumps(state)))
+    assert all_same(remote, local)
+    assert remote.state_dict() == local.state_dict()
+
+
+def test_shuffle_true_reads_whole_blocks(plain: Path, bucket: str) -> None:
+    local = shardctl.open(plain).loader(8, shuffle=True)
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False).loader(8, shuffle=True)
+    assert (local.state_dict()["order"]["shuffle"], remote.state_dict()["order"]["shuffle"]) == ("global", "window")
+    with pytest.raises(UsageError, match="another order"):
+        remote.load_state_dict(local.state_dict())
+
+
+def test_processes_make_the_same_batches(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+    local, url = shardctl.open(plain), upload(plain, f"{bucket}/out")
+    object_server.clear()
+    loader = shardctl.open(url, cache=cache).loader(8, shuffle="window", seed=1, processes=2, threads=4)
+    try:
+        assert all_same(loader, local.loader(8, shuffle="window", seed=1))
+        assert loader.stats().network_blocks >= blocks_of(plain)
+    finally:
+        loader.close()
+    if cache:
+        reads = block_reads(object_server, plain)
+        assert len(reads) == blocks_of(plain)
+        assert set(reads.values()) == {1}
+
+
+def test_a_dataset_goes_to_another_process(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
+    object_server.clear()
+    there = pickle.loads(pickle.dumps(remote[5:9]))
+    assert [sample["key"] for sample in there] == ["k005", "k006", "k007", "k008"]
+    assert not [r for r in object_server.log() if not is_shard(r["key"])], "the tables are here already"
+
+
+def test_each_block_comes_once_and_only_once_in_an_epoch(root: Path, bucket: str, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(root, f"{bucket}/out"), cache=False)
+    object_server.clear()
+    loader = remote.loader(8, threads=3)
+    assert len(keys_of(loader)) == 120
+    reads = block_reads(object_server, root)
+    assert len(reads) == blocks_of(root)
+    assert set(reads.values()) == {1}
+    stats = loader.stats()
+    assert stats.network_blocks == blocks_of(root)
+    assert stats.cached_blocks == 0
+    assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2  # the first footer was read before
+
+
+def test_a_rank_reads_its_own_part_of_the_shards(tmp_path: Path, bucket: str, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(make(tmp_path / "out", samples=1200), f"{bucket}/out"), cache=False)
+    object_server.clear()
+    keys_of(remote.loader(4, shuffle="block", rank=0, world_size=4))
+    assert 0 < len(block_reads(object_server, tmp_path / "out")) < blocks_of(tmp_path / "out") / 2
+
+
+def test_blocks_are_requested_before_they_are_needed(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
+    object_server.clear()
+    loader = remote.loader(4, threads=1, prefetch=1)
+    batches = iter(loader)
+    next(batches)
+    while (
+        len(block_reads(object_server, plain)) < 4
+    ):  # more than one batch needs; they come without another one being asked for
+        pass
+    object_server.fault("403", method="GET")  # what was not asked for yet does not come
+    with pytest.raises(StoreError):
+        keys_of(batches)
+    assert loader.stats().batches > 2
+
+
+def test_a_filter_and_plain_iteration_request_ahead(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+    url = upload(plain, f"{bucket}/out")
+    object_server.clear()
+    assert [sample["key"] for sample in shardctl.open(url, cache=False)] == [f"k{n:03d}" for n in range(120)]
+    assert set(block_reads(object_server, plain).values()) == {1}
+    object_server.clear()
+    assert len(shardctl.open(url, cache=False).filter("label == 3")) == 17
+    reads = block_reads(object_server, plain)
+    assert len(reads) == blocks_of(plain)
+    assert set(reads.values()) == {1}
+
+
+def test_an_abandoned_epoch_leaves_nothing_behind(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
+    loader = remote.loader(4, shuffle="window", threads=2)
+    for _ in range(3):
+        batches = iter(loader)
+        next(batches)
+        batches.close()
+    loader.set_epoch(0)
+    object_server.clear()
+    assert all_same(loader, shardctl.open(plain).loader(4, shuffle="window"))
+    assert sum(block_reads(object_server, plain).values()) < 2 * blocks_of(plain)
+
+
+def test_a_small_window_of_requests_is_enough(plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(fetch, "AT_ONCE", 2)
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
+    assert all_same(remote.loader(8, shuffle="global", threads=4), shardctl.open(plain).loader(8, shuffle="global"))
+
+
+def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+    manifest = Manifest.load(plain)
+    record = json.loads((plain / MANIFEST).read_text())
+    assert "base" not in record
+    assert Manifest.load(plain).to_json() == (plain / MANIFEST).read_text()
+    upload(plain, f"{bucket}/out/abc123")
+    store = open_store(f"{bucket}/out")
+    store.delete([f"abc123/{MANIFEST}"])
+    store.put(MANIFEST, replace(manifest, base="abc123/").to_json().encode())
+    assert all_same(shardctl.open(f"{bucket}/out", cache=cache), shardctl.open(plain))
+
+
+@pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
+def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
+    open_store(bucket).put(f"out/{MANIFEST}", replace(Manifest.load(plain), base=base).to_json().encode())
+    with pytest.raises(DatasetError, match=r"not as docs/format\.md describes"):
+        shardctl.open(f"{bucket}/out", cache=False)
+
+
+def test_faults_of_a_network_change_nothing(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache)
+    object_server.fault("503", method="GET", share=0.2, times=8)
+    object_server.fault("cut", method="GET", share=0.2, times=8, size=1000)
+    object_server.fault("reset", method="*", share=0.2, times=4)
+    assert all_same(remote.loader(8, shuffle="window", seed=3), shardctl.open(plain).loader(8, shuffle="window", seed=3))
+    assert any(r["status"] != 206 for r in object_server.log() if r["method"] == "GET")
+
+
+def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
+    object_server.fault("403", method="GET", key="*train-00001*")
+    with pytest.raises(StoreError, match=r"train-00001\.arrow"):
+        keys_of(remote.loader(8, on_error="skip"))
+
+
+def test_a_shard_that_is_replaced_while_it_is_read(plain: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+    url = upload(plain, f"{bucket}/out")
+    remote = shardctl.open(url, cache=cache)
+    remote.take([40, 79])  # of the second shard, and its footer
+    other = make(tmp_path / "other", seed=1000)
+    open_store(url).put("train-00001.arrow", other / "train-00001.arrow")
+    with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow: (replaced|\d+ bytes)"):
+        keys_of(remote.loader(8))
+    skipping = remote.loader(8, on_error="skip")
+    kept = keys_of(skipping)
+    assert set(kept) >= {f"k{n:03d}" for n in (*range(40), *range(80, 120))}
+    assert len(kept) < 120
+    assert skipping.stats().skipped == 120 - len(kept)
+
+
+def test_a_shard_that_is_not_there_or_not_whole(plain: Path, bucket: str, cache: Path | bool) -> None:
+    url = upload(plain, f"{bucket}/out")
+    open_store(url).delete(["train-00001.arrow"])
+    open_store(url).put("train-00002.arrow", (plain / "train-00002.arrow").read_bytes()[:-8])
+    remote = shardctl.open(url, cache=cache)
+    with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow: no such shard"):
+        keys_of(remote[40:].loader(8))
+    with pytest.raises(DatasetError, match=rf"{url}/train-00002\.arrow: \d+ bytes where the dataset has"):
+        keys_of(remote[80:].loader(8))
+    assert keys_of(remote.loader(8, on_error="skip")) == [f"k{n:03d}" for n in range(40)]
+
+
+def test_a_damaged_block_is_named_or_skipped(root: Path, bucket: str, cache: Path | bool) -> None:
+    url = upload(root, f"{bucket}/out")
+    data = bytearray((root / "train-00001.arrow").read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(byte ^ 255 for byte in data[middle : middle + 64])
+    open_store(url).put("train-00001.arrow", bytes(data))
+    remote = shardctl.open(url, cache=cache)
+    with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow"):
+        keys_of(remote.loader(8))
+    kept = keys_of(remote.loader(8, on_error="skip", shuffle="window"))
+    assert 110 <= len(kept) < 120
+
+
+def test_what_is_no_dataset(bucket: str, plain: Path) -> None:
+    with pytest.raises(DatasetError, match=rf"{bucket}/out: no dataset"):
+        shardctl.open(f"{bucket}/out", cache=False)
+    open_store(bucket).put(f"out/{MANIFEST}", b"{}")
+    with pytest.raises(DatasetError, match="not the manifest of a shardctl dataset"):
+        shardctl.open(f"{bucket}/out", cache=False)
+    url = upload(plain, f"{bucket}/other")
+    with pytest.raises(UsageError, match="no split 'val'; it has train"):
+        shardctl.open(url, split="val", cache=False)
+    open_store(url).put("shards.arrow", b"another table")
+    with pytest.raises(DatasetError, match=rf"{url}/shards\.arrow: not the file that manifest\.json names"):
+        shardctl.open(url, cache=False)
+
+
+@pytest.mark.thorough
+def test_the_tables_go_with_the_process(plain: Path, bucket: str, tmp_path: Path) -> None:
+    url = upload(plain, f"{bucket}/out")
+    code = f"""
+import os, shardctl, signal
+ds = shardctl.open({url!r}, cache=False)
+assert ds[3]["key"] == "k003" and len(os.listdir({str(tmp_path)!r})) == 1
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert os.listdir(tmp_path) == []
+    killed = subprocess.run(
+        [sys.executable, "-c", code + "\nos.kill(os.getpid(), signal.SIGKILL)"], env=environment, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(SCRATCH)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)  # removes what the other one left
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_forked_process_says_why_it_cannot(plain: Path, bucket: str) -> None:
+    code = f"""
+import os, shardctl
+ds = shardctl.open({upload(plain, f"{bucket}/out")!r}, cache=False)
+ds[0]
+if os.fork() == 0:
+    try:
+        ds[100]
+    except shardctl.errors.StoreError as error:
+        os._exit(7 if "spawn" in str(error) else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_path: Path) -> None:
+    url = upload(plain, f"{bucket}/out")
+    list(shardctl.open(url, cache=tmp_path / "cache").loader(8))
+    result = shardctl.bench(url, epochs=1, runs=1, batch_size=8, cache=tmp_path / "cache")
+    assert result.network is not None
+    assert result.network.blocks == 0
+    assert result.network.from_cache == 1
+    without = shardctl.bench(url, epochs=1, runs=1, batch_size=8, cache=False)
+    assert without.network is not None
+    assert without.network.blocks >= blocks_of(plain)
+    assert without.network.from_cache == 0
+    assert without.network.bytes > 0
+    assert without.network.requests >= without.network.blocks
+    assert "network" in without.time
+    assert without.record()["network"]["mb_per_s"] > 0
+    with pytest.raises(UsageError, match="leave out --baseline"):
+        shardctl.bench(url, baseline=True)
+    with pytest.raises(UsageError, match="leave out --cold"):
+        shardctl.bench(url, cold=True)
+
+
+def test_packed_tokens_and_their_tokeniser(demo: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+    recipe = {
+        "kind": "text",
+        "record": "line",
+        "transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 64}],
+    }
+    shardctl.convert(demo / "lines.jsonl", tmp_path / "out", recipe=recipe, workers=0)
+    local = shardctl.open(tmp_path / "out")
+    remote = shardctl.open(upload(tmp_path / "out", f"{bucket}/out"), cache=cache)
+    assert all_same(remote.loader(8, shuffle="window", seed=4), local.loader(8, shuffle="window", seed=4))
+    assert remote.tokenizer.decode(remote[3]["tokens"]) == local.tokenizer.decode(local[3]["tokens"])
+
+
+def test_an_earlier_generation(plain: Path, bucket: str) -> None:
+    url = upload(plain, f"{bucket}/out")
+    opened: Dataset = shardctl.open(url, generation=1, cache=False)
+    assert len(opened) == 120
+    with pytest.raises(DatasetError, match=rf"{url}/generations/00002: no dataset"):
+        shardctl.open(url, generation=2, cache=False)

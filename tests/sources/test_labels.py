@@ -1,0 +1,775 @@
+"""Labels files and the labels of lines: no value changes on its way in, and nothing is missing without a word."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import csv
+
+import shardctl
+from shardctl.build.convert import converting
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.tables import open_table, read_rejects
+from shardctl.sources import label_table
+from shardctl.sources.boxes import (
+    IMAGE_WORDS,
+    LABEL_WORDS,
+    MASK_WORDS,
+    PAIRS,
+    PLACE_WORDS,
+    RLE_WORDS,
+    SECOND_WORDS,
+    SIZES,
+    X_PARTS,
+    Y_PARTS,
+    place_columns,
+)
+from shardctl.sources.splits import ROLES
+from shardctl.sources.types import Types
+
+
+def images(root: Path, count: int) -> Path:
+    root.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(root / f"{number}.png")
+    return root
+
+
+def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
+    """A folder of images with a labels.csv that has a row for each: its file name, and what is given."""
+    lines = list(rows)
+    images(root, len(lines))
+    cells = "".join(f"{number}.png,{row}\n" for number, row in enumerate(lines))
+    (root / "labels.csv").write_text(f"filename,{header}\n{cells}")
+    return root
+
+
+def column(out: Path, name: str) -> tuple[str, list[Any]]:
+    """The type of a column of the shards, and its values in the order of the inputs."""
+    ds = shardctl.open(out)
+    files = open_table(out / "files.arrow")
+    return dict(ds.manifest.schema)[name], [row[name] for row in files["columns"].to_pylist()]
+
+
+def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
+    return shardctl.convert(source, out, workers=0, **options).notices
+
+
+@pytest.mark.parametrize(
+    ("cells", "type_", "values"),
+    [
+        (["1", "-2", "0"], "int64", [1, -2, 0]),
+        (["9223372036854775807", "5"], "int64", [2**63 - 1, 5]),
+        (["1", "", "3"], "int64", [1, None, 3]),
+        (["0.5", "2", "-0.25"], "double", [0.5, 2.0, -0.25]),
+        (["0.50", "0.25", "1.00"], "double", [0.5, 0.25, 1.0]),
+        (["1e-05", "2.5e+20"], "double", [1e-05, 2.5e20]),
+        (["0.1", "inf", "-inf"], "double", [0.1, math.inf, -math.inf]),
+        (["0.30000000000000004", "1.0"], "double", [0.30000000000000004, 1.0]),
+    ],
+)
+def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
+    tmp_path: Path, cells: list[str], type_: str, values: list[Any]
+) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == (type_, values)
+
+
+@pytest.mark.parametrize(
+    ("cells", "odd"),
+    [
+        (["00042", "00043"], "00042"),
+        (["1", "+1"], "+1"),
+        (["1_000", "2"], "1_000"),
+        (["9223372036854775808", "1"], "9223372036854775808"),
+        (["123456789012345678901234567890", "1"], "123456789012345678901234567890"),
+        (["0.1000000000000000055511151231257827", "1"], "0.1000000000000000055511151231257827"),
+        (["9007199254740993.5", "1"], "9007199254740993.5"),
+        (["1.9", "1.10"], "1.10"),
+        (["12e5", "34e5"], "12e5"),
+        (["1e+999", "1"], "1e+999"),
+        ([" 1", "2"], " 1"),
+        ([".5", "1"], ".5"),
+        (["-0", "1"], None),
+    ],
+)
+def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path: Path, cells: list[str], odd: str | None) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    notices = notices_of(source, tmp_path / "out")
+    type_, values = column(tmp_path / "out", "x")
+    if odd is None:  # a negative zero is one only as a decimal
+        assert (type_, [str(value) for value in values]) == ("double", ["-0.0", "1.0"])
+        return
+    assert (type_, values) == ("string", cells)
+    assert any(f"the column x is kept as text: {odd} would change" in notice for notice in notices)
+
+
+@pytest.mark.parametrize("cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]])
+def test_a_column_of_other_words_stays_text(tmp_path: Path, cells: list[str]) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == ("string", cells)
+
+
+def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path: Path, cli: Any) -> None:
+    source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
+    column_told, label_told = notices_of(source, tmp_path / "out")
+    assert (
+        "the column x is kept as text: some cells are NA or null, and all others numbers; with --null-values NA,null"
+        in column_told
+    )
+    assert "NA is a class (2 of 4 rows); if that is a missing label, use --null-values NA" in label_told
+    assert column(tmp_path / "out", "x") == ("string", ["1", "NA", "null", ""])
+    ran = cli("convert", source, tmp_path / "named", "--workers", "0", "--null-values", "NA,null", "--json")
+    assert [notice.partition(": ")[2] for notice in ran.json["notices"]] == ["2 rows of 4 without a label"]
+    assert column(tmp_path / "named", "x") == ("int64", [1, None, None, None])
+    assert shardctl.open(tmp_path / "named").classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("cells", [["NA", "null"], ["NA", "x"], ["None", "1.9", "1.10"]])
+def test_words_for_a_missing_value_are_not_told_where_the_other_cells_are_text(tmp_path: Path, cells: list[str]) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == ("string", cells)
+
+
+def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None:
+    labelled(tmp_path / "in" / "train", "label,x", ["a,1", "b,2"])
+    labelled(tmp_path / "in" / "val", "label,x", ["a,007", "b,"])
+    notices_of(tmp_path / "in", tmp_path / "out")
+    assert column(tmp_path / "out", "x") == ("string", ["1", "2", "007", ""])
+
+
+def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 2)
+    for number in range(2):
+        (source / f"{number}.png").rename(source / f"0{number}")
+    (source / "labels.csv").write_text("filename,label\n00,007\n01,042\n")
+    notices_of(source, tmp_path / "out")
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("007", "042")
+    assert [(sample["key"], sample["label"]) for sample in ds] == [("00", 0), ("01", 1)]
+
+
+def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label", ["a", "b", ""])
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [0, 1, None]
+
+
+def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
+    source = images(tmp_path / "in", 3)
+    (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
+    ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
+    assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in ran.err
+    assert "1 of 2 rows names a file that is not there (ghost.png); skipped" in ran.err
+    again = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json").json
+    assert again["status"] == "up-to-date"
+    assert len(again["notices"]) == 2
+
+
+@pytest.mark.parametrize("name", ["class", "Category", "Label", "target"])
+def test_a_labels_file_without_a_column_label_says_so(tmp_path: Path, name: str, cli: Any) -> None:
+    source = labelled(tmp_path / "in", name, ["cat", "dog"])
+    ran = cli("convert", source, tmp_path / "out", "--workers", "0")
+    assert "no column is called label, so there are no labels; all columns are kept" in ran.err
+    assert f"rename {name} to label" in ran.err
+    assert "; no labels; splits" in ran.err
+    assert column(tmp_path / "out", name) == ("string", ["cat", "dog"])
+
+
+def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path: Path) -> None:
+    rows = [f"{number + 0.5}" for number in range(3)]
+    with pytest.raises(InputError, match="If these are numbers to predict, rename the column, for instance to target"):
+        notices_of(labelled(tmp_path / "one", "label", rows), tmp_path / "out")
+    source = labelled(tmp_path / "two", "target", rows)
+    (notice,) = notices_of(source, tmp_path / "out")
+    assert notice.endswith("(target is one of numbers, as a regression predicts them)")
+    assert column(tmp_path / "out", "target") == ("double", [0.5, 1.5, 2.5])
+
+
+def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.csv").write_text("name,label\n0.png,a\n")
+    with pytest.raises(InputError) as caught:
+        notices_of(source, tmp_path / "out")
+    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
+    for name in label_table.FILE_COLUMNS:
+        assert name in str(caught.value)
+        assert f"`{name}`" in page
+
+
+NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
+ARRAY = pa.list_(NUMBERS)
+
+NAMED_AS_PLACES = [
+    ("image/object/bbox/xmin", NUMBERS),
+    ("boxes.npy", ARRAY),
+    ("faceBBoxes", ARRAY),
+    ("bndbox", pa.list_(pa.int64())),
+    ("bounding boxes", NUMBERS),
+    ("bbox_xywh", pa.string()),
+    ("face_kpts", NUMBERS),
+    ("keypoints2d", ARRAY),
+    ("key_points", NUMBERS),
+    ("landmarks-5", NUMBERS),
+    ("corners", ARRAY),
+    ("quad", NUMBERS),
+    ("segm", ARRAY),
+    ("face_boxes", pa.list_(pa.struct([("l", pa.int64()), ("t", pa.int64())]))),
+    ("mask.png", BYTES),
+    ("seg.png", BYTES),
+    ("label_mask.png", BYTES),
+    ("masks", pa.list_(BYTES)),
+    ("mask", pa.fixed_shape_tensor(pa.uint8(), (4, 4))),
+    ("seg_map.npy", pa.list_(pa.list_(pa.int64()))),
+    ("depth", ARRAY),
+    ("optical_flow", pa.list_(ARRAY)),
+    ("surface-normals.npy", pa.list_(ARRAY)),
+    ("disparity.png", BYTES),
+    ("image2.jpg", BYTES),
+    ("left.png", BYTES),
+    ("thumbnail", BYTES),
+    ("conditioning_image", IMAGE),
+    ("label", IMAGE),
+    ("frames", pa.list_(IMAGE)),
+    ("coords", ARRAY),
+    ("center", NUMBERS),
+    ("xywh", NUMBERS),
+    ("mask_rle", pa.list_(pa.int64())),
+    ("EncodedPixels", pa.string()),
+    ("seg_rle", pa.string()),
+    ("boxes_json", pa.string()),
+    ("mask", pa.string()),
+    ("mask_path", pa.string()),
+    ("depth_file_name", pa.string()),
+    ("seg_label.npy", pa.list_(pa.list_(pa.uint8()))),
+    ("label_mask.npy", pa.list_(pa.list_(pa.uint8()))),
+    ("instance_ids", pa.list_(pa.list_(pa.int32()))),
+    ("label_map", ARRAY),
+    ("ground_truth.npy", ARRAY),
+    ("image2.npy", pa.list_(ARRAY)),
+    ("left.npy", pa.list_(ARRAY)),
+    ("disp.pfm", BYTES),
+    ("a.flo", BYTES),
+    ("xml", BYTES),
+]
+
+NAMED_OTHERWISE = [
+    ("points", pa.int64()),
+    ("boxes", pa.int64()),
+    ("bboxes", pa.int64()),
+    ("bboxes_count", pa.int64()),
+    ("score", pa.float32()),
+    ("depth", pa.float32()),
+    ("depth", NUMBERS),
+    ("flow", NUMBERS),
+    ("num_boxes", pa.list_(pa.int64())),
+    ("bbox_label", pa.list_(pa.int64())),
+    ("box_labels", pa.list_(pa.string())),
+    ("keypoint_names", pa.list_(pa.string())),
+    ("attention_mask", pa.list_(pa.int64())),
+    ("loss_mask", pa.list_(pa.list_(pa.int64()))),
+    ("image_id", pa.int64()),
+    ("image_embedding", NUMBERS),
+    ("image_hash", BYTES),
+    ("image/class/label", pa.int64()),
+    ("image/format", pa.string()),
+    ("bbox_area", pa.float64()),
+    ("bbox_iou", pa.float64()),
+    ("bboxes_valid", pa.bool_()),
+    ("image_md5", BYTES),
+    ("image_crc32", BYTES),
+    ("image_icc", BYTES),
+    ("mask_embedding", ARRAY),
+    ("image_path", pa.string()),
+    ("seg", pa.string()),
+    ("polygon_name", pa.string()),
+    ("blob", BYTES),
+    ("latents.npy", ARRAY),
+    ("audio", IMAGE),
+    ("text_segments", pa.list_(pa.string())),
+    ("masked", pa.list_(pa.int64())),
+    ("boxing", NUMBERS),
+    ("inbox", NUMBERS),
+    ("x", pa.int64()),
+    ("tokens", pa.list_(pa.int64())),
+    ("numbers", NUMBERS),
+    ("json", pa.struct([("caption", pa.string()), ("width", pa.int64()), ("height", pa.int64())])),
+    ("bbox_label", pa.string()),
+    ("bbox_class", pa.list_(pa.string())),
+    ("gps_coordinates", NUMBERS),
+    ("tile_center", NUMBERS),
+    ("geometry", pa.struct([("type", pa.string()), ("coordinates", NUMBERS)])),
+]
+
+
+@pytest.mark.parametrize(("name", "type_"), NAMED_AS_PLACES, ids=str)
+def test_names_and_types_tell_what_has_to_move_with_an_image(name: str, type_: pa.DataType) -> None:
+    assert place_columns([pa.field(name, type_)]) == [name]
+
+
+@pytest.mark.parametrize(("name", "type_"), NAMED_OTHERWISE, ids=str)
+def test_names_and_types_of_others_are_no_places(name: str, type_: pa.DataType) -> None:
+    assert place_columns([pa.field(name, type_)]) == []
+
+
+@pytest.mark.parametrize("before", ["", "face_", "image/object/", "a.b."])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "xmin ymin xmax ymax",
+        "xMin yMin xMax yMax",
+        "min_x min_y max_x max_y",
+        "startX startY endX endY",
+        "xtl ytl xbr ybr",
+        "x_center y_center width height",
+        "cx cy width height",
+        "X1 Y1 X2 Y2",
+        "x_1 y_1 width height",
+        "left top width height",
+        "left top right bottom",
+        "x y w h",
+        "x y r",
+        "x y",
+    ],
+)
+def test_coordinates_are_places_together(before: str, written: str) -> None:
+    fields = [pa.field(before + name, pa.float32()) for name in written.split()]
+    assert place_columns([*fields, pa.field("other_x1", pa.float32())]) == [f.name for f in fields]
+
+
+def numbers(names: str, type_: pa.DataType | None = None) -> list[pa.Field]:
+    return [pa.field(name, type_ or pa.int64()) for name in names.split()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "places"),
+    [
+        ("lefteye_x lefteye_y righteye_x righteye_y", "lefteye_x lefteye_y righteye_x righteye_y"),
+        ("left_eye_center_x left_eye_center_y", "left_eye_center_x left_eye_center_y"),
+        ("xmin xmax", "xmin xmax"),  # part of a group
+        ("face_x_max", "face_x_max"),
+        ("width height xmin ymin xmax ymax", "xmin ymin xmax ymax"),  # the size of the image
+        ("box_0 box_1 box_2 box_3", "box_0 box_1 box_2 box_3"),
+        ("width height", ""),
+        ("x1 x2 x3 y", ""),  # what a regression takes and gives
+        ("left right", ""),
+        ("x", ""),
+        ("x y z", ""),
+        ("gps_x gps_y", ""),
+        ("tile_x tile_y", ""),
+        ("scale_x scale_y", ""),
+        ("tsne_x tsne_y", ""),
+        ("umap_x umap_y", ""),
+        ("pca_x pca_y", ""),
+        ("u v", ""),
+        ("try", ""),
+        ("tlx tly brx bry", "tlx tly brx bry"),
+        ("a_trx a_try b_try", "a_trx a_try"),
+        ("box_0 box_1", ""),
+        ("face_x hand_y", ""),
+    ],
+)
+def test_a_pair_of_coordinates_is_a_place_and_other_numbers_are_none(columns: str, places: str) -> None:
+    assert place_columns(numbers(columns)) == places.split()
+
+
+def test_texts_are_no_coordinates_because_of_their_names() -> None:
+    assert place_columns(numbers("left top right bottom", pa.string())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_place"),
+    [
+        ("landmark", ["Eiffel Tower"], False),
+        ("box", ["carton-7"], False),
+        ("segmentation", ["premium customers"], False),
+        ("points", ["n/a", "n/a"], False),
+        ("points", ["n/a", "3 4 5 6"], True),
+        ("points", [], True),
+        ("box", ["-1", "[1, 2, 3, 4]"], True),
+        ("bbox_str", ["4;3;10;6"], True),
+        ("polygon", ["POLYGON ((1 2, 3 4))"], True),
+        ("keypoints_json", ['{"nose": [1, 2]}'], True),
+        ("keypoints", ["labels/0.json"], True),
+        ("rle", ["PPYo0"], True),
+        ("mask", ["no", "yes"], False),
+        ("mask", ["masks/0.png"], True),
+        ("label", ["masks/0.PNG"], True),
+        ("label", ["cat"], False),
+        ("right", ["https://a.org/b.jpg?c=1"], True),
+        ("file_name", ["0.png"], False),
+        ("txt", ["0 0.5 0.5 0.2 0.3\n1 0.1 0.1 0.2 0.2\n"], True),
+        ("txt", ["a photo of 2 dogs"], False),
+        ("yolo", ["0 0.5 0.5 0.2 0.2"], True),
+        ("landmark", ["Eiffel (1889)"], False),
+        ("box", ["20 x 30"], False),
+        ("box", ["1,200 pieces"], False),
+        ("bbox_label", ["person"], False),
+        ("bbox_label", ["1 2"], False),
+        ("coords", ["[12,13,40,50]"], True),
+        ("roi", ["1 2 3 4"], True),
+        ("polys_json", ["[[1,2],[3,4]]"], True),
+        ("center", ["New York"], False),
+        ("pose", [], False),
+        ("gps_coordinates", ["12.5, 13.5"], False),
+        ("contour_count", ["1 2"], False),
+    ],
+)
+def test_the_values_of_texts_decide_where_they_are_known(name: str, values: list[str], is_place: bool) -> None:
+    assert place_columns([pa.field(name, pa.string())], {name: pa.array(values, pa.string())}) == [name] * is_place
+
+
+def test_a_long_text_of_numbers_takes_no_time() -> None:
+    text = "0 " + "0.12 " * 20_000
+    values = {"txt": pa.array([f"{text}x"]), "ann": pa.array([text.encode() + b"x"])}
+    fields = [pa.field("txt", pa.string()), pa.field("ann", BYTES)]
+    assert place_columns(fields, values) == []
+    assert place_columns(fields, {"txt": pa.array([text]), "ann": pa.array([text.encode()])}) == ["txt", "ann"]
+
+
+def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
+    plain = page.replace("_", "")
+    words = PLACE_WORDS | RLE_WORDS | MASK_WORDS | IMAGE_WORDS | SECOND_WORDS | LABEL_WORDS | X_PARTS | Y_PARTS | SIZES
+    for name in words | {" ".join(pair) for pair in PAIRS}:
+        assert re.search(rf"\b{name}\b", plain.lower()), name
+    for word in (word for words in ROLES for word in words):
+        assert f"`{word}`" in page
+
+
+@pytest.mark.parametrize(
+    ("type_", "is_place"),
+    [(pa.int64(), False), (pa.float32(), False), (pa.string(), True), (pa.list_(pa.float64()), True)],
+    ids=str,
+)
+def test_a_single_number_is_no_place_whatever_its_name(type_: pa.DataType, is_place: bool) -> None:
+    assert place_columns([pa.field("points", type_)]) == (["points"] if is_place else [])
+    assert place_columns([pa.field("bbox_left", type_)]) == ["bbox_left"]
+
+
+def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 3)
+    lines = [{"file_name": "0.png", "label": "dog"}, {"file_name": "1.png", "label": "cat"}, {"file_name": "2.png"}]
+    (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
+    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [1, 0, None]
+
+
+def test_a_column_of_several_types_in_a_jsonl_labels_file_is_told(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 2)
+    lines = [{"file_name": "0.png", "label": 0, "x": 1}, {"file_name": "1.png", "label": 1, "x": "one"}]
+    (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert any("the column x holds values of several types" in notice for notice in notices_of(source, tmp_path / "out"))
+
+
+def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None:
+    lines = [{"text": "a", "label": "pos"}, {"text": "b", "label": "neg"}, {"text": "c", "label": ""}, {"text": "d"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("neg", "pos")
+    assert dict(ds.manifest.schema)["label"] == "int64"
+    assert (result.samples, result.rejected) == (4, 0)
+    assert [sample["label"] for sample in ds] == [1, 0, None, None]
+    assert result.estimate is None
+    assert shardctl.verify(tmp_path / "out").ok
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "as-text", workers=0, labels="none")
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == ["pos", "neg", "", None]
+
+
+def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "see_labels.py").write_text(
+        "def kind(sample):\n    return {**sample, 'seen': type(sample['label']).__name__}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": ""}\n')
+    recipe = {"transform": [{"name": "custom", "target": "see_labels:kind"}]}
+    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).rejected == 0
+    assert [(row["label"], row["seen"]) for row in shardctl.open(tmp_path / "out")] == [(0, "int"), (None, "NoneType")]
+
+
+def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": 1}\n')
+    notices = notices_of(tmp_path / "in.jsonl", tmp_path / "out")
+    assert any("the field label does not name classes" in notice for notice in notices)
+    (tmp_path / "numbers.jsonl").write_text('{"label": 1}\n{"label": 0}\n')
+    assert notices_of(tmp_path / "numbers.jsonl", tmp_path / "numbers") == ()
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "numbers")] == [1, 0]
+
+
+def one_bit(names: Iterable[str]) -> Any:
+    """As hash_names, but nearly all names have the same hash as others."""
+    import numpy as np
+
+    return np.fromiter((len(name) % 2 for name in names), np.uint64)
+
+
+def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_table, "hash_names", one_bit)
+    source = images(tmp_path / "in", 12)
+    order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
+    (source / "labels.csv").write_text("filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order))
+    notices_of(source, tmp_path / "out")
+    found = {sample["key"]: sample["n"] for sample in shardctl.open(tmp_path / "out")}
+    assert found == {f"{n}.png": n for n in range(12)}
+
+
+def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_table, "hash_names", one_bit)
+    monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
+    one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
+    with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
+        notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
+    (one / "labels.csv").write_text("filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4)))
+    with pytest.raises(InputError, match=r"3 rows name a file that another row names: 1.png, 4.png"):
+        notices_of(one, tmp_path / "out")
+
+
+BOX_ROWS = [
+    {"bbox": [1, 2, 3, 4]},
+    {"objects": {"bbox": [[1, 2, 3, 4]], "kind": [0]}},
+    {"objects": [{"Bounding_Box": [1, 2, 3, 4]}]},
+    {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4},
+    {"x1": 1, "y1": 2, "x2": 3, "y2": 4},
+    {"face": {"x": 1, "y": 2, "w": 3, "h": 4}},
+    {"keypoints": [[1, 2], [3, 4]]},
+    {"segmentation": [[1, 2, 3, 4]]},
+]
+
+
+@pytest.mark.thorough(after=6)
+@pytest.mark.parametrize("row", BOX_ROWS, ids=lambda row: next(iter(row)))
+@pytest.mark.parametrize("step", [{"name": "resize", "size": 2}, {"name": "hflip"}], ids=lambda step: str(step["name"]))
+def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
+    tmp_path: Path, row: dict[str, Any], step: dict[str, Any]
+) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "label": "a", **row}))
+    recipe = {"transform": [step]}
+    with pytest.raises(UsageError, match=f"{step['name']} moves what is in the images") as caught:
+        notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
+    columns = str(caught.value).rpartition("--drop-columns ")[2]
+    assert f"--unmoved {columns};" in str(caught.value)
+    notices_of(source, tmp_path / "out", recipe=recipe, drop_columns=columns.split(","))
+    assert dict(shardctl.open(tmp_path / "out").manifest.schema).keys() == {"key", "image", "label"}
+    notices_of(source, tmp_path / "as-they-are")
+    assert set(row) <= dict(shardctl.open(tmp_path / "as-they-are").manifest.schema).keys()
+
+
+def test_sizes_and_other_columns_do_not_hinder_a_resize(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label,width,height,box_count,x", ["a,4,4,1,2"])
+    assert notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]}) == ()
+
+
+def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
+    source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
+    with pytest.raises(InputError, match="--drop-columns key"):
+        notices_of(source, tmp_path / "out")
+    assert cli("convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note").code == 0
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.names == ["key", "image", "label"]
+    assert ds.manifest.settings["drop_columns"] == ["key", "note"]
+    (tmp_path / "out" / "plan.arrow").write_bytes(b"")
+    assert shardctl.repair(tmp_path / "out", workers=0).ok, "the sources are listed again as they were"
+    with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
+        notices_of(source, tmp_path / "other", drop_columns=["key", "nothing"])
+    (source / "labels.csv").unlink()
+    with pytest.raises(UsageError, match=r"--drop-columns note takes columns of a labels file, and there is none$"):
+        notices_of(source, tmp_path / "other", drop_columns=["note"])
+
+
+def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path: Path) -> None:
+    """The message that advises it must not be in vain."""
+    labelled(tmp_path / "in" / "a", "label,key", ["a,1"])
+    labelled(tmp_path / "in" / "b", "label", ["b"])
+    images(tmp_path / "in" / "c", 1)
+    (tmp_path / "in" / "c" / "labels.jsonl").write_text('{"filename": "0.png", "label": "c", "note": "x"}\n')
+    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use --drop-columns key"):
+        notices_of(tmp_path / "in", tmp_path / "out")
+    notices_of(tmp_path / "in", tmp_path / "out", drop_columns="key,note")
+    ds = shardctl.open(tmp_path / "out")
+    assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
+    with pytest.raises(UsageError, match=r"--drop-columns kee: .* has no such column; it has filename, label, key, note"):
+        notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
+
+
+def test_labels_that_were_left_out_are_not_missed(tmp_path: Path) -> None:
+    labelled(tmp_path / "in", "label,note", ["a,1", "b,2"])
+    assert not [notice for notice in notices_of(tmp_path / "in", tmp_path / "out", drop_columns="label") if "label" in notice]
+    assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "note"]
+
+
+def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
+        notices_of(source, tmp_path / "out", drop_columns="text")
+    (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
+    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* --drop-columns text"):
+        notices_of(source, tmp_path / "out")
+    notices_of(source, tmp_path / "out", drop_columns="text")
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
+
+
+def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
+    lines = ['{"a": "x"}', '{"a": "\\ud800"}', '{"\\udc00": 1}', '{"a": "\\ud83d\\ude00"}', '{"a": "C:\\\\users"}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0).rejected == 2
+    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", "\U0001f600", "C:\\users"]
+    rejects = [(reject.key, reject.error, reject.message) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    assert [(key, error) for key, error, _ in rejects] == [
+        ("in.jsonl#2", "lone-surrogate"),
+        ("in.jsonl#3", "lone-surrogate"),
+    ]
+    assert "\\ud800" in rejects[0][2]
+    source = images(tmp_path / "in", 1)
+    (source / "metadata.jsonl").write_text('{"file_name": "0.png", "note": "\\ud800"}')
+    with pytest.raises(InputError, match=r"metadata.jsonl, line 1: holds"):
+        notices_of(source, tmp_path / "other")
+
+
+def test_an_absolute_file_name_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.csv").write_text(f"filename,label\n0.png,a\n{source}/0.png,b\n")
+    with pytest.raises(InputError) as raised:
+        notices_of(source, tmp_path / "out")
+    assert f"names a file that is not there ({source}/0.png); give their paths relative to the folder" in str(raised.value)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"])
+def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, number: str) -> None:
+    lines = ['{"x": 1e-300}', f'{{"x": [{number}]}}', '{"x": -0e-999}', '{"x": 1.7976931348623157e308}']
+    lines = [line.replace('"x": [', '"y": [') for line in lines]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [1e-300, 0.0, 1.7976931348623157e308]
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("in.jsonl#2", "out-of-range")
+    assert f"holds {number[:40]}" in reject.message
+    assert "write it as text" in reject.message
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
+    tmp_path: Path, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are found out together or chunks apart, and whichever comes first."""
+
+    monkeypatch.setattr(label_table, "TYPED_AT_ONCE", 1)
+    for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
+        put = [{"a": [{"b": value}] if nested else value} for value in values]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))
+        notices = notices_of(tmp_path / f"{name}.jsonl", tmp_path / name)
+        got = [sample["a"] for sample in shardctl.open(tmp_path / name)]
+        if name == "near":
+            assert (got, notices) == ([record["a"] for record in put], ())
+        else:
+            assert [json.loads(value) for value in got] == [record["a"] for record in put]
+            assert any("the field a holds values of several types, or whole numbers beyond 2^53" in n for n in notices)
+
+
+@pytest.mark.parametrize("depth", [10, 70, 300, 900])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b":', "}")])
+def test_values_of_any_depth_come_back_or_are_rejected(tmp_path: Path, depth: int, begin: str, end: str) -> None:
+    inside = begin * depth + "1" + end * depth
+    (tmp_path / "in.jsonl").write_text(f'{{"a": {inside}, "n": 1}}\n{{"a": null, "n": 2}}\n')
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    assert (result.samples, result.reasons) == ((1, {"decode: too-deep": 1}) if depth == 900 else (2, {}))
+    if depth == 70:
+        assert shardctl.open(tmp_path / "out")[0]["a"] == inside.replace(":", ": ")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("labels.csv", "filename,label\n0.png,cat\n1.png,dog\n", "filename,label\n0.png,dog\n1.png,cat\n"),
+        (
+            "labels.jsonl",
+            '{"filename": "0.png", "label": "cat"}\n{"filename": "1.png", "label": "dog"}\n',
+            '{"filename": "0.png", "label": "dog"}\n{"filename": "1.png", "label": "cat"}\n',
+        ),
+    ],
+)
+def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
+) -> None:
+    source, out = images(tmp_path / "in", 2), tmp_path / "out"
+    (source / name).write_text(before)
+    fingerprint_parts = converting.fingerprint_parts
+
+    def of_a_changed_file(*arguments: Any) -> dict[str, str]:
+        (source / name).write_text(after)
+        return fingerprint_parts(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(converting, "fingerprint_parts", of_a_changed_file)
+        shardctl.convert(source, out, workers=0)
+    ds = shardctl.open(out)
+    assert [ds.classes[label] for label in open_table(out / "files.arrow")["label"].to_pylist()] == ["cat", "dog"]
+    with pytest.raises(DatasetError, match="differs in its labels"):
+        shardctl.convert(source, out, workers=0)
+    (source / name).write_text(before)
+    assert shardctl.convert(source, out, workers=0).status == "up-to-date"
+
+
+@pytest.mark.parametrize("after", ["cat", 3.5, {"x": 1}])
+def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
+) -> None:
+    source = images(tmp_path / "in", 1)
+    row = {"filename": "0.png", "label": 7}
+    (source / "labels.jsonl").write_text(json.dumps(row))
+    schema = Types.schema
+
+    def changing(types: Types) -> Any:
+        (tmp_path / "new").write_text(json.dumps({**row, "label": after}))
+        (tmp_path / "new").replace(source / "labels.jsonl")
+        return schema(types)
+
+    monkeypatch.setattr(Types, "schema", changing)
+    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_a_labels_file_that_is_deleted_between_its_two_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.jsonl").write_text('{"filename": "0.png", "label": 7}')
+    schema = Types.schema
+
+    def deleting(types: Types) -> Any:
+        (source / "labels.jsonl").unlink(missing_ok=True)
+        return schema(types)
+
+    monkeypatch.setattr(Types, "schema", deleting)
+    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = labelled(tmp_path / "in", "label,code", ["cat,007", "dog,042"])
+    read_csv = csv.read_csv
+
+    def changing(*arguments: Any, **options: Any) -> Any:
+        path = source / "labels.csv"
+        path.write_text(path.read_text().replace("code", "name"))
+        return read_csv(*arguments, **options)
+
+    monkeypatch.setattr(csv, "read_csv", changing)
+    with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)

@@ -1,0 +1,602 @@
+"""Recipes as files: what is wrong is found and told with its place; what is written is read back; the schema says the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.cli.convert import convert as convert_command
+from shardctl.errors import InstallError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.transforms.image import blur
+from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
+from shardctl.transforms.recipe_files import checking
+from shardctl.transforms.recipe_files.checking import check_recipe
+from shardctl.transforms.recipe_files.overriding import parse_step_option
+from shardctl.transforms.recipe_files.places import nearest_place, places
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.schema import recipe_schema
+from shardctl.transforms.recipe_files.showing import show_recipe
+from shardctl.transforms.recipe_files.writing import recipe_toml
+from shardctl.transforms.settings import SettingError, settings_in
+from shardctl.transforms.table import CALLED_ELSEWHERE, TRANSFORMS, parse_step
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = jsonschema.Draft7Validator(recipe_schema())
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# What is wrong, and where
+
+MANY_FAULTS = """\
+stor = "jpeg:95"
+"variants" = 0
+seed = 1.5  # no whole number
+columns = [
+    "a", # a comment, with ] and "
+    "a",
+]
+
+[[transform]]
+name = "random_resized_crop"
+size = 0
+scale = [1, 0]
+
+[[transform]]
+name = "choice"
+steps = [
+  {name = "hflop"},
+  {name = "elastic", alpha = "20", sigma = -1}, 3,
+  { name = "maybe", steps = [{ name = "hflip", p = 2 }] },
+]
+[[transform]]
+nam = "x"
+
+[[transform]]
+name = 'letterbox'
+fill.red = 3
+"""
+
+
+def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> None:
+    found = check_recipe(written(tmp_path, MANY_FAULTS))
+    assert found.recipe is None
+    assert [(problem.line, problem.column, problem.key) for problem in found.problems] == [
+        (1, 1, "stor"),
+        (2, 1, "variants"),
+        (3, 1, "seed"),
+        (4, 1, "columns"),
+        (11, 1, "transform[0].size"),
+        (12, 1, "transform[0].scale"),
+        (17, 4, "transform[1].steps[0].name"),
+        (18, 22, "transform[1].steps[1].alpha"),
+        (18, 36, "transform[1].steps[1].sigma"),
+        (18, 49, "transform[1].steps[2]"),
+        (19, 48, "transform[1].steps[3].steps[0].p"),
+        (21, 1, "transform[2]"),
+        (24, 1, "transform[3]"),
+        (26, 1, "transform[3].fill"),
+    ]
+    sentences = "\n".join(map(str, found.problems))
+    for sentence in (
+        "recipe.toml:1: recipe key 'stor' is not known; did you mean store? there are kind, store,",
+        "recipe.toml:2: variants must be a whole number from 1 to 10000; it is 0",
+        "recipe.toml:12: step 1 (random_resized_crop): scale must be two rising numbers over 0 and at most 1; it is",
+        "recipe.toml:17: step 2 (choice), step 1 (hflop): step 'hflop' is not known; did you mean hflip?",
+        "recipe.toml:18: step 2 (choice), step 2 (elastic): alpha must be a number",
+        "recipe.toml:18: step 2 (choice), step 3: a step is a table with its name and its settings",
+        "recipe.toml:19: step 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from 0 to 1; it is 2",
+        "recipe.toml:21: step 3: a step needs its name, one of resize,",
+        "recipe.toml:24: step 4 (letterbox): needs size",
+    ):
+        assert sentence in sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "sentence"),
+    [
+        (
+            'kind = "text"\n\n[[transform]]\nname = "hflip"\n',
+            3,
+            "transform[0]",
+            "hflip is for images, and these inputs are text",
+        ),
+        ('kind = "text"\nstore = "png"\n', 2, "store", "store png is for images"),
+        ("variants = 2\n", 1, "variants", "nothing in the recipe is random"),
+        ('\nstore = "raw"\n', 2, "store", "store raw needs every image to have the same size"),
+        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "so hflip cannot apply"),
+        ('store = "tiff"', 1, "store", "store 'tiff' is not known; use source"),
+        ('compression = "zstd:99"', 1, "compression", "compression 'zstd:99' is not known"),
+        ('encoding = "klingon"', 1, "encoding", "there is no such encoding"),
+        ('schema = "a:b"', 1, "schema", "is not of the form name:type"),
+        ('text_field = "a"\nlabel_field = "a"', 2, "label_field", "cannot be the text and the label"),
+        (
+            '[[transform]]\nname = "custom"\ntarget = "m:f"\n[[transform]]\nname = "hflip"',
+            4,
+            "transform[1]",
+            "must come before",
+        ),
+        ('[transform]\nname = "hflip"', 1, "transform", "transform must be a list of steps"),
+        (
+            '[[transform]]\nname = "choice"\nsteps = [{name = "hflip"}]\nweights = [1, 2]',
+            4,
+            "transform[0].weights",
+            "of the 1 steps",
+        ),
+        ('[[transform]]\nname = "maybe"\nsteps = []', 3, "transform[0].steps", "must have at least one step"),
+        (
+            '[[transform]]\nname = "maybe"\nsteps = [{name = "ten_crop", size = 3}]',
+            3,
+            "transform[0].steps[0]",
+            "several samples",
+        ),
+        ("max_pixels = 1" + "0" * 400, 1, "max_pixels", "must be a whole number"),
+        (f'[[transform]]\nname = "hflip"\np = 1{"0" * 400}', 3, "transform[0].p", "must be a number from 0 to 1"),
+        ('[[transform]]\nname = "hflip"\np = "0.5"', 3, "transform[0].p", "must be a number from 0 to 1; it is '0.5'"),
+        ('[[transform]]\nname = "hflip"\np = nan', 3, "transform[0].p", "must be a number from 0 to 1"),
+        ("store = 1979-05-27", 1, "store", "store must be a string"),
+        ("a = 1\na = 2", 2, "", "not a TOML file: Cannot overwrite a value"),
+        ('seed = 1\nkind = "im', 2, "", "not a TOML file"),
+        ("seed = ", 1, "", "not a TOML file: Invalid value"),
+        ("x = " + "[" * 3000, None, "", "too deep to be read"),
+        (
+            "transform = [" + '{name = "maybe", steps = [' * 120 + "]}" * 120 + "]",
+            1,
+            "transform",
+            "steps in steps, deeper than 16",
+        ),
+    ],
+)
+def test_a_problem_is_told_with_its_line_and_key(tmp_path: Path, text: str, line: int | None, key: str, sentence: str) -> None:
+    (problem,) = check_recipe(written(tmp_path, text)).problems
+    assert (problem.line, problem.key) == (line, key)
+    assert sentence in problem.message
+    assert "\n" not in str(problem)
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b'seed = 1\n# caf\xe9\nstore = "png"\n')
+    (problem,) = check_recipe(tmp_path / "recipe.toml").problems
+    assert (problem.line, problem.message) == (2, "not a TOML file: there are bytes that are not UTF-8")
+
+
+def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbfseed = 3\r\nvariants = 0\r\n")
+    assert [problem.line for problem in check_recipe(tmp_path / "recipe.toml").problems] == [2]
+
+
+WRONG_VALUES = {
+    "kind": "video",
+    "store": 90,
+    "compression": 3,
+    "seed": -1,
+    "variants": True,
+    "max_pixels": 1.5,
+    "truncated": "maybe",
+    "duplicates": "some",
+    "record": "word",
+    "encoding": 8,
+    "columns": ["a", 3],
+    "delimiter": "ab",
+    "null_values": ["NA", "NA"],
+    "text_field": 1,
+    "label_field": [],
+    "image_field": {},
+    "key_field": 1,
+    "format": "avi",
+    "fields": 3,
+    "schema": 1,
+    "resampling": "cv2",
+    "keep_objects": 1.5,
+    "unmoved": 3,
+    "mask_fields": 3,
+    "transform": {"name": "hflip"},
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_wrong_value_of_each_key_is_refused_with_the_key(key: str) -> None:
+    assert key in WRONG_VALUES, f"the new key {key} has no wrong value here: add one"
+    with pytest.raises(SettingError, match=f"^{key} must be") as caught:
+        Recipe.from_settings({key: WRONG_VALUES[key]})
+    assert caught.value.key == (key,)
+    assert list(SCHEMA.iter_errors({key: WRONG_VALUES[key]})), "the schema refuses it too"
+
+
+def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_once.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = written(tmp_path, '[[transform]]\nname = "custom"\ntarget = "imported_once:nothing"\n')
+    assert check_recipe(recipe).ok
+    assert not (tmp_path / "ran").exists()
+    (problem,) = check_recipe(recipe, imports=True).problems
+    assert "imported_once has no nothing" in problem.message
+    assert (tmp_path / "ran").exists()
+
+
+def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, photos: Path) -> None:
+    recipe = written(tmp_path, '[[transform]]\nname = "crop"\nsize = -1\nsiz = 3\n')
+    with pytest.raises(
+        UsageError, match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
+    ):
+        shardctl.convert(photos, tmp_path / "out", recipe=recipe)
+
+
+def test_a_step_whose_package_is_missing_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise InstallError(f"pip install {name}")
+
+    monkeypatch.setattr(blur, "blurrer", missing)
+    steps = "".join(f'[[transform]]\nname = "gaussian_blur"\n{setting}' for setting in ("", "sigma = -2\n", ""))
+    found = check_recipe(written(tmp_path, f"seed = -1\n{steps}"))
+    assert [(problem.line, problem.key) for problem in found.problems] == [
+        (1, "seed"),
+        (2, "transform[0]"),
+        (6, "transform[1].sigma"),
+        (7, "transform[2]"),
+    ]
+    assert found.problems[1].message == "step 1 (gaussian_blur): pip install numpy"
+
+
+def test_a_recipe_that_needs_opencv_is_told_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(backend: str) -> None:
+        raise InstallError(f"{backend} is not installed")
+
+    monkeypatch.setattr(checking, "resampling_by", missing)
+    (problem,) = check_recipe(written(tmp_path, 'kind = "image"\nresampling = "opencv"\n')).problems
+    assert (problem.line, problem.key, problem.message) == (2, "resampling", "opencv is not installed")
+
+
+# Places
+
+NAMES = st.sampled_from(["a", "b-c", "name", "size", "1", "x y", "é", 'q"', "d.e", "tab\t"])
+
+
+def toml_key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").isalnum()
+    return name if bare else json.dumps(name, ensure_ascii=False)
+
+
+@st.composite
+def toml_values(draw: st.DrawFn, depth: int = 2) -> str:
+    scalars = (
+        "1",
+        "-2.5e3",
+        "true",
+        "inf",
+        "1979-05-27 07:32:00",
+        '"a # ] } , = \\" b"',
+        "'\\'",
+        '"""a\n"x" \\\n  y""""',
+        "'''a\n''b'''",
+        '""',
+    )
+    form = draw(st.sampled_from(["scalar", "list", "table"] if depth else ["scalar"]))
+    if form == "scalar":
+        return draw(st.sampled_from(scalars))
+    if form == "list":
+        items = draw(st.lists(toml_values(depth - 1), max_size=3))
+        between = draw(st.sampled_from([", ", " ,\n  ", ", # a comment, ] }\n"]))
+        return f"[{draw(st.sampled_from(['', ' ', chr(10)]))}{between.join(items)}{draw(st.sampled_from(['', chr(10)]))}]"
+    names = draw(st.lists(NAMES, max_size=3, unique=True))
+    return "{ " + ", ".join(f"{toml_key(name)} = {draw(toml_values(depth - 1))}" for name in names) + " }"
+
+
+@st.composite
+def toml_pairs(draw: st.DrawFn) -> str:
+    lines = []
+    for name in draw(st.lists(NAMES, max_size=3, unique=True)):
+        dotted = toml_key(name) + draw(st.sampled_from(["", "", ".x", ' . "y z"']))
+        lines.append(
+            f"{draw(st.sampled_from(['', '  ']))}{dotted} = {draw(toml_values())}{draw(st.sampled_from(['', ' # [c]']))}"
+        )
+        lines += draw(st.sampled_from([[], [""], ["# a = 1"]]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+@st.composite
+def toml_documents(draw: st.DrawFn) -> str:
+    text = draw(toml_pairs())
+    for number, form in enumerate(
+        draw(st.lists(st.sampled_from(["[t{}]", "[[list]]", "[[list.inner]]", "[ 'list' . more{} ]"]), max_size=5))
+    ):
+        if form.startswith(("[[list.", "[ '")) and "[[list]]" not in text:
+            continue
+        text += f"{form.format(number)}\n{draw(toml_pairs())}"
+    return text
+
+
+def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {found for name, item in items for found in ({(*key, name)} | keys_in(item, (*key, name)))}
+
+
+@examples(90)
+@given(toml_documents())
+def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: str) -> None:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return  # a key is there twice
+    found = places(text)
+    assert set(found) == keys_in(values)
+    lines = text.split("\n")
+    for key, place in found.items():
+        rest = lines[place.line - 1][place.column - 1 :]
+        last = key[-1]
+        if isinstance(last, int):
+            assert rest
+            assert not rest.startswith((",", "]", " ")), "an item begins with its value, a table of a list with [["
+        else:
+            assert rest.startswith(("[", toml_key(last))) or json.dumps(last) in rest or str(last) in rest
+
+
+def test_a_key_without_a_place_has_that_of_what_is_around_it() -> None:
+    found = places("a = 1\n[[t]]\nx = 1\n[[t]]\nx = 2\n")
+    assert nearest_place(found, ("t", 1, "unknown", 3)) == found["t", 1]
+    assert found["t", 1].line == 4
+    assert nearest_place(found, ("nothing",)) is None
+
+
+# Writing
+
+TEXTS = st.text(min_size=1, max_size=8).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
+STEPS = st.sampled_from(
+    [
+        {"name": "hflip", "p": 0.25},
+        {"name": "resize", "size": "40x30"},
+        {"name": "random_affine", "degrees": 10, "scale": [0.5, 2], "fill": [1, 2, 3]},
+        {
+            "name": "choice",
+            "steps": [{"name": "vflip"}, {"name": "maybe", "steps": [{"name": "hflip", "p": 1}]}],
+            "weights": [1, 3],
+        },
+    ]
+)
+RECIPES = st.one_of(
+    st.fixed_dictionaries(
+        {"transform": st.lists(STEPS, min_size=1, max_size=4)},
+        optional={
+            "kind": st.sampled_from(["image", "auto"]),
+            "store": st.sampled_from(["png", "webp:70", "jpeg"]),
+            "seed": st.integers(0, 2**63 - 1),
+            "variants": st.just(1),
+            "max_pixels": st.integers(1, 2**40),
+            "truncated": st.sampled_from(["reject", "keep"]),
+            "image_field": TEXTS.filter(lambda text: text != "none"),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"kind": st.sampled_from(["text", "table"])},
+        optional={
+            "compression": st.sampled_from(["auto", "lz4", "zstd", "zstd:9"]),
+            "record": st.sampled_from(RECORDS),
+            "encoding": st.sampled_from(["utf-8", "gbk", "detect"]),
+            "columns": st.lists(TEXTS, min_size=1, max_size=3, unique=True),
+            "delimiter": st.sampled_from(["tab", "\t", ";", " "]),
+            "null_values": st.lists(TEXTS, min_size=1, max_size=3, unique=True),
+            "text_field": TEXTS,
+            "schema": st.just("n:int64,s:string"),
+        },
+    ),
+)
+
+
+@examples(45)
+@given(RECIPES)
+def test_a_recipe_comes_back_from_the_file_that_it_is_written_to(settings: dict[str, Any]) -> None:
+    assert list(SCHEMA.iter_errors(settings)) == []
+    recipe = Recipe.from_settings(settings)
+    text = recipe_toml(recipe.settings())
+    assert Recipe.from_settings(tomllib.loads(text)) == recipe
+    assert list(SCHEMA.iter_errors(tomllib.loads(text))) == []
+    assert recipe_toml(tomllib.loads(text)) == text
+
+
+def test_what_no_terminal_shows_is_escaped() -> None:
+    text = recipe_toml({"text_field": "\x1b[31m\x7f\x85\u202e\U000e0001", "key here": 1})
+    assert text == 'text_field = "\\u001b[31m\\u007f\\u0085\\u202e\\U000e0001"\n"key here" = 1\n'
+    assert tomllib.loads(text)["text_field"] == "\x1b[31m\x7f\x85\u202e\U000e0001"
+
+
+NESTED = {
+    "store": "png",
+    "variants": 2,
+    "transform": [
+        {"name": "resize", "size": 24},
+        {"name": "choice", "steps": [{"name": "hflip"}, {"name": "maybe", "p": 0.3, "steps": [{"name": "vflip"}]}]},
+        {"name": "random_resized_crop", "size": "16x12", "scale": [0.5, 1.0]},
+    ],
+}
+
+
+@pytest.mark.parametrize("form", ["photos", "csv", "lines"])
+def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path: Path, photos: Path, form: str) -> None:
+    source, recipe = photos, NESTED
+    if form == "csv":
+        source, recipe = (
+            tmp_path / "t.csv",
+            {"columns": ["a", "b"], "delimiter": "tab", "schema": "a:int64,b:string", "label_field": "b"},
+        )
+        source.write_text("1\tx\n2\ty\n")
+    if form == "lines":
+        source, recipe = tmp_path / "t.txt", {"record": "line", "encoding": "latin-1"}
+        source.write_bytes(b"caf\xe9\nb\n")
+    shardctl.convert(source, tmp_path / "first", recipe=copy.deepcopy(recipe), workers=0)
+    shown = show_recipe(tmp_path / "first")
+    assert shown.misfits == ()
+    again = written(tmp_path, shown.toml)
+    assert check_recipe(again).ok
+    assert load_recipe(again) == shown.recipe
+    shardctl.convert(source, tmp_path / "second", recipe=again, workers=0)
+    first, second = (Manifest.load(tmp_path / name) for name in ("first", "second"))
+    assert first.fingerprint_parts == second.fingerprint_parts
+    assert shardctl.convert(source, tmp_path / "first", recipe=again, workers=0).status == "up-to-date"
+
+
+# The schema
+
+
+def test_the_schema_of_recipes_is_one_and_is_up_to_date() -> None:
+    jsonschema.Draft7Validator.check_schema(recipe_schema())
+    page = (ROOT / "docs" / "recipe.schema.json").read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["schema"](), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed(name: str) -> None:
+    described = recipe_schema()["definitions"][name]["properties"]
+    for setting in settings_in(TRANSFORMS[name]):
+        assert described[setting]["description"], f"{name}: {setting} has no description"
+        if "default" in described[setting]:
+            assert list(SCHEMA.evolve(schema=described[setting]).iter_errors(described[setting]["default"])) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sede": 1},
+        {"seed": "1"},
+        {"transform": [{"name": "hflop"}]},
+        {"transform": [{"name": "hflip", "q": 1}]},
+        {"transform": [{"name": "hflip", "p": 1.5}]},
+        {"transform": [{"name": "crop"}]},
+        {"transform": [{"name": "crop", "size": "224*224"}]},
+        {"transform": [{"name": "choice", "steps": []}]},
+        {"transform": [{"name": "choice", "steps": [{"name": "hflip", "p": "x"}]}]},
+    ],
+    ids=json.dumps,
+)
+def test_what_the_schema_refuses_is_refused(settings: dict[str, Any]) -> None:
+    assert list(SCHEMA.iter_errors(settings))
+    with pytest.raises(SettingError):
+        Recipe.from_settings(settings)
+
+
+# Options
+
+
+def test_every_key_of_a_recipe_is_an_option_of_convert() -> None:
+    options = {parameter.name: parameter for parameter in convert_command.params}
+    for key, field in settings_in(Recipe).items():
+        if key != "transform":
+            assert key in options
+            words = getattr(field.metadata["kind"], "words", None)
+            assert words is None or tuple(options[key].type.choices) == words
+
+
+@pytest.mark.parametrize("step", [*(TRANSFORMS), "choice"])
+def test_any_step_may_be_written_as_an_option(step: str) -> None:
+    settings = {name: value for name, value in EXAMPLES_OF_VALUES.items() if name in settings_in(TRANSFORMS[step])}
+    text = " ".join([step, *(f"{name} = {recipe_toml({'value': value})[8:].strip()}" for name, value in settings.items())])
+    assert parse_step_option(text) == {"name": step, **settings}
+
+
+EXAMPLES_OF_VALUES = {
+    "size": "32x24",
+    "side": "long",
+    "p": 1e-07,
+    "fill": [0, 1, 2],
+    "expand": True,
+    "target": "a:b",
+    "steps": [{"name": "hflip", "p": 0.5}, {"name": "crop", "size": "two words"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("hflip", {"name": "hflip"}),
+        ("  hflip   p=1 ", {"name": "hflip", "p": 1}),
+        ("resize size=320x240 side=long", {"name": "resize", "size": "320x240", "side": "long"}),
+        ("random_rotation degrees=[-5, 5]  expand=true", {"name": "random_rotation", "degrees": [-5, 5], "expand": True}),
+        ("custom target='a:b c'", {"name": "custom", "target": "a:b c"}),
+        ("custom target=my.module:function", {"name": "custom", "target": "my.module:function"}),
+    ],
+)
+def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text: str, step: dict[str, Any]) -> None:
+    assert parse_step_option(text) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("RandomHorizontalFlip", "hflip"),
+        ("CenterCrop", "crop"),
+        ("ColorJitter", "color_jitter"),
+        ("v2.GaussianBlur", "gaussian_blur"),
+        ("Random-Crop", "random_crop"),
+        ("TrivialAugmentWide", "trivial_augment"),
+        ("RandomGrayscale", "grayscale"),
+        ("RandomApply", "maybe"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(name: str, step: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"step '{name}' is not known; did you mean {step}?")):
+        parse_step({"name": name})
+
+
+def test_a_step_option_knows_the_names_of_other_libraries_too() -> None:
+    with pytest.raises(UsageError, match=r"did you mean hflip\?"):
+        parse_step_option("RandomHorizontalFlip p=1")
+
+
+def test_all_names_of_torchvision_steps_lead_to_steps_that_are_there() -> None:
+    assert set(CALLED_ELSEWHERE.values()) <= set(TRANSFORMS)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "write the name of a step"),
+        ("p=1", "write the name of a step"),
+        ("hflop p=1", "step 'hflop' is not known; did you mean hflip?"),
+        ("hflip 0.5", "'0.5' is not of the form setting=value"),
+        ("hflip p=", "the value of p is not as TOML writes it"),
+        ("hflip p=1,2", "the value of p is not as TOML writes it"),
+        ("hflip p=[1", "the value of p is not as TOML writes it"),
+        ('hflip p="1', "the value of p is not as TOML writes it"),
+        ("hflip p=" + "[" * 3000 + "]" * 3000, "the value of p is not as TOML writes it"),
+        ("hflip p=1 p=2", "p is given twice"),
+    ],
+)
+def test_a_step_option_that_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_step_option(text)
+    assert str(caught.value).startswith("--step '")
+    assert sentence in str(caught.value)
+
+
+def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way() -> None:
+    """Its datasets stay up to date: new keys and settings are recorded only where they are not the default."""
+    recorded = (
+        '{"kind": "image", "store": "jpeg:90", "compression": "none", "seed": 0, "variants": 1, "max_pixels": 100000000,'
+        ' "truncated": "reject", "record": "file", "encoding": "utf-8", "columns": [], "delimiter": null, "text_field": null,'
+        ' "label_field": null, "image_field": null, "schema": null, "transform": [{"name": "resize", "size": 64},'
+        ' {"name": "crop", "size": "48x48"}, {"name": "random_resized_crop", "size": "24x24", "scale": [0.08, 1.0],'
+        ' "ratio": [0.75, 1.3333333333333333]}, {"name": "hflip", "p": 0.5}]}'
+    )
+    assert json.dumps(Recipe.from_settings(json.loads(recorded)).settings()) == recorded
