@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shardctl.system.moved_modules import find_moved_modules
 from shardctl.version import __version__
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ __all__ = [
     "watch",
     "write",
 ]
+
+find_moved_modules()
 
 _PUBLIC = {
     "advise": ("shardctl.benchmark.advice", "advise"),

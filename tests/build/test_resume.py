@@ -441,7 +441,7 @@ def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos: Path, tmp_path: Pat
 
 def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path) -> None:
     """Of a process that lives, of another machine, and folders of the same name that shardctl has not made."""
-    killed_in("from shardctl.system.files import scratch_folder\nheld = scratch_folder()\nheld.__enter__()\ndie()")
+    killed_in("from shardctl.system.scratch import scratch_folder\nheld = scratch_folder()\nheld.__enter__()\ndie()")
     (elsewhere,) = temporary.iterdir()
     (elsewhere / "owner").write_text("another boot")
     (temporary / "shardctl-scratch-data").mkdir()

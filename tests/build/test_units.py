@@ -21,10 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.build import shards as engines
 from shardctl.build.convert import Listener, discover, table_writer
 from shardctl.build.plan.listing import LabelRule, list_files
-from shardctl.build.shards import builder, task
+from shardctl.build.shards import builder, scan, task
 from shardctl.build.shards.engines.base import OnFound
 from shardctl.build.shards.engines.local import InProcess
 from shardctl.build.shards.records import read_unit
@@ -377,7 +376,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one without records."""
-    for where in (discover, engines.survey):
+    for where in (discover, scan):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
     monkeypatch.setattr(discover, "STRETCHES", 2)
     (tmp_path / "in").mkdir()

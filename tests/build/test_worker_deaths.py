@@ -406,16 +406,16 @@ def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> N
 
 
 NO_MEMORY_TO_MOVE = """
-from shardctl.transforms.pipeline import annotated
+from shardctl.transforms.pipeline import deferred_objects
 
-move = annotated.moved_together
+move = deferred_objects.moved_together
 
 def fails(given, *rest):
     if len(given) > 1 or given[0][0]["bbox"][0][0] == 6.0:
         raise MemoryError
     return move(given, *rest)
 
-annotated.moved_together = fails
+deferred_objects.moved_together = fails
 """
 
 

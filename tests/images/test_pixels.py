@@ -202,7 +202,7 @@ def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
     with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
-        import shardctl.pixels.with_opencv  # noqa: F401 - the import itself is refused
+        import shardctl.images.pixels.with_opencv  # noqa: F401 - the import itself is refused
 
 
 def test_opencv_is_close_to_our_own() -> None:

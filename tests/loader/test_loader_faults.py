@@ -333,7 +333,7 @@ def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path, loa
     assert keys_of(itertools.islice(batches, 10)) == [f"k{n:03d}" for n in range(80)], "all that came before it"
     with pytest.raises(DatasetError, match=r"train-00002.arrow: no such shard") as caught:
         next(batches)
-    assert "gatherer.py" in "".join(traceback.format_exception(caught.value))
+    assert "blocks/batch.py" in "".join(traceback.format_exception(caught.value))
     assert loader_threads() == []
 
 

@@ -520,9 +520,9 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
 
 KILLED = """
 import os, signal, sys
-from shardctl.sources import brought
+from shardctl.sources.remote import remote_files
 for path in sys.argv[1:]:
-    brought.local(path)
+    remote_files.local(path)
 print("brought", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

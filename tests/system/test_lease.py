@@ -311,8 +311,8 @@ def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path)
 
 def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl import lease\n"
-        "with lease.hold(Path(sys.argv[1]), None):\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl.system.lease import file_lease\n"
+        "with file_lease.hold(Path(sys.argv[1]), None):\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        os.close(1)\n"
