@@ -65,7 +65,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 def _bases(conversion: Conversion) -> tuple[Root, ...]:
     """Return the folders of the sources. Their devices count where the workers are on this machine."""
     folders = (str((root if root.is_dir() else root.parent).resolve()) for root in conversion.request.roots)
-    return tuple(map(Root.of if conversion.options.engine == registry.LOCAL else Root.anywhere, folders))
+    return tuple(map(Root.of if registry.is_here(conversion.options.engine) else Root.anywhere, folders))
 
 
 def _listed(conversion: Conversion, roots: tuple[Path, ...], path: Path, known: KnownFiles | None) -> Listing:

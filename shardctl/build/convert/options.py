@@ -19,7 +19,8 @@ from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, refuse_links
 from shardctl.system.processes.pool import Limits, most_workers
 from shardctl.system.remote_paths import path_of
-from shardctl.system.stores import SCHEMES, is_url, parts_of
+from shardctl.system.schemes import SCHEMES
+from shardctl.system.stores import is_url, parts_of
 from shardctl.system.text import format_bytes, printable
 
 IF_RUNNING = ("wait", "fail")
