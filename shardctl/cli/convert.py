@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.build.shards import WORKER
+from shardctl.build.shards.engines.registry import metavar
 from shardctl.cli.output import (
     Output,
     byte_size,
@@ -145,7 +146,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     "--engine",
     default="local",
     show_default=True,
-    metavar="local|ray[:ADDRESS]",
+    metavar=metavar(),
     help="What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
     " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
 )

@@ -23,8 +23,8 @@ from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.plan.labels import PlanSettings, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import Job, Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import Look
@@ -120,7 +120,7 @@ def make_preview(
     chosen.check()
     roots, settings = check_sources(src), dict(recipe)
     split = SplitRule.parse(chosen.split)
-    engine = local.start(chosen.workers, chosen.limits(), on_line)
+    engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
         notices = settle_kind(settings, roots, engine)
         checked = _checked_recipe(settings)

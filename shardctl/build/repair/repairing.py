@@ -42,8 +42,8 @@ from shardctl.build.repair.repair_job import (
     write_known,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.task import Progress, read_finished, read_marker
 from shardctl.build.write.commit import making_of, write_tables
@@ -118,7 +118,7 @@ class Repair:
         if is_written(self.manifest.settings):
             self._mend_written()
             return False
-        engine = local.start(self.workers, Limits(seconds=INPUT_TIMEOUT))
+        engine = local_engine(self.workers, Limits(seconds=INPUT_TIMEOUT))
         try:
             job = self._job(engine)
             self._build(job, engine)

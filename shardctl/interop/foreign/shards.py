@@ -14,8 +14,8 @@ from shardctl.build.convert.discover import Surveyor
 from shardctl.build.convert.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
@@ -107,7 +107,7 @@ def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine
     """List the files at a path, and find their units, in processes that may be used on. Raises InputError."""
     with scratch_folder() as scratch:
         reading = Reading()
-        engine = local.start(workers, LIMITS)
+        engine = local_engine(workers, LIMITS)
         try:
             rule = LabelRule.parse("none")
             listing = list_files([path], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None)

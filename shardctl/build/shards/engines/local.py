@@ -21,7 +21,12 @@ from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.sequences import LazySequence
 
 
-def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
+def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
+    """Start the engine for --engine local, which has no address."""
+    return local_engine(workers, limits, on_line)
+
+
+def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
     """Return an engine with up to `workers` processes ("auto": as many as are worth having); 0 works in this process.
 
     The processes start when there is work. `on_line` gets the lines that workers print. There are no limits in this process.
