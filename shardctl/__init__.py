@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardctl.build.snapshot import snapshot as snapshot
     from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
     from shardctl.build.write import write as write
-    from shardctl.inspection.verify import verify as verify
+    from shardctl.inspection.verify.verification import verify as verify
     from shardctl.interop.exports.exporting import export as export
     from shardctl.loader.dataset import open_dataset as open
     from shardctl.loader.metrics.watching import watch as watch
@@ -68,7 +68,7 @@ _PUBLIC = {
     "snapshot": ("shardctl.build.snapshot", "snapshot"),
     "train_tokenizer": ("shardctl.build.train_tokenizer", "train_tokenizer"),
     "transform": ("shardctl.transforms.declared", "transform"),
-    "verify": ("shardctl.inspection.verify", "verify"),
+    "verify": ("shardctl.inspection.verify.verification", "verify"),
     "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }

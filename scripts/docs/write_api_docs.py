@@ -22,7 +22,7 @@ CLASSES = {
     "What `loader` returns": [("loader.loader", "Loader"), ("loader.loader", "LoaderStats")],
     "What the other functions return": [
         ("build.convert.result", "ConvertResult"),
-        ("inspection.verify", "VerifyResult"),
+        ("inspection.verify.result", "VerifyResult"),
         ("build.repair.results", "RepairResult"),
         ("build.write", "WriteResult"),
         ("interop.exports.exporting", "ExportResult"),
