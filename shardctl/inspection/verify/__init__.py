@@ -35,7 +35,8 @@ from shardctl.inspection.verify.finding import MISSING, UNREADABLE, Finding, err
 from shardctl.inspection.verify.shards import REBUILD
 from shardctl.inspection.verify.tables import MEND, check_manifest
 from shardctl.inspection.verify.worker import CHECKS
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 

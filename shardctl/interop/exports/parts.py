@@ -12,7 +12,8 @@ from shardctl.format.lazy_folder.ahead import bringing_ahead
 from shardctl.interop.exports.base import Part, Written
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
