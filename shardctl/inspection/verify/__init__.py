@@ -46,6 +46,9 @@ LEVELS = ("quick", "full", "deep")
 LIMITS = Limits(memory=8 << 30, seconds=600.0)
 """The limits of a check: far more than any block or image that was written needs, and less than a decompression bomb."""
 
+WORKER = "shardctl.inspection.verify.worker"
+"""The module that checks in worker processes."""
+
 MOST_KILLS = 4 * FATAL_KILLS
 """Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
 
@@ -81,7 +84,7 @@ def verify(
 def _verify(target: Path, level: str, progress: Callable[[int, int], None]) -> VerifyResult:
     refuse_part_of_dataset(target)
     lone = is_file(target)
-    pool = Pool("shardctl.inspection.verify.worker", 1 if lone else "auto", LIMITS)
+    pool = Pool(WORKER, 1 if lone else "auto", LIMITS)
     try:
         check = _Check(target, level, progress, pool)
         return check.lone_shard() if lone else check.dataset()
