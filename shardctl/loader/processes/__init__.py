@@ -1,5 +1,5 @@
 """Batches that are made in other processes, and handed over in shared memory.
 
-How processes start, talk and end is in system/processes/. The pool, the messages with descriptors of memory (channel.py) and
-the memory itself are the loader's own: a batch takes a few hundred microseconds, so that nothing may be copied or waited for.
+How processes start, talk and end is in system/processes/. The loader has a pool and messages of its own (messages.py), because
+a batch is made in a few hundred microseconds: its arrays must not be copied on their way.
 """

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.blocks import Batch, Indices
-from shardctl.loader.processes.channel import INLINE, Found, Question, receive_answer
+from shardctl.loader.processes.messages import INLINE, Found, Question, receive_answer
 from shardctl.loader.processes.shared_memory import no_shared_memory
 from shardctl.loader.stream import Stream
 from shardctl.system.machine import allow_open_files

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.loader.blocks import Batch
-from shardctl.loader.processes.channel import ALIGNED, INLINE, Found, Place, Question, send_answer
+from shardctl.loader.processes.messages import ALIGNED, INLINE, Found, Place, Question, send_answer
 from shardctl.loader.processes.shared_memory import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
 from shardctl.system.mmap import mended

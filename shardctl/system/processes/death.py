@@ -1,4 +1,4 @@
-"""How a child process ended, and what it said last. The words for it are those of whoever needed the process."""
+"""The end of a child process: how it ended, and its last words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Processes that are forked from the caller's, for functions that no other process can import: those of a person's script.
 
-multiprocessing forks them: it tells the libraries that the caller has loaded, which have asked it to (register_after_fork).
+multiprocessing forks them, because other libraries may have asked it to call them after a fork (register_after_fork).
 """
 
 from __future__ import annotations
