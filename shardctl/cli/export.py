@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened, workers_option
+from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.table import EXPORTS
 from shardctl.system.files import free_bytes
 from shardctl.system.processes.forkserver_client import forked_early
@@ -126,7 +127,7 @@ def export(
 
 def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless it depends on the dataset whether there are any."""
-    return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.interop.exports.worker", 0)
+    return nullcontext() if workers in ("auto", 0) else forked_early(WORKER, 0)
 
 
 def _tell(note: str, output: Output) -> None:

@@ -19,7 +19,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.system.processes.pool import FATAL_KILLS
+from shardctl.system.processes.death import FATAL_KILLS
 
 SHARD = "train-00002.arrow"
 

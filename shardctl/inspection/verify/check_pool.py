@@ -11,12 +11,16 @@ from shardctl.errors import WorkerError
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.inspection.verify.finding import MEND, REBUILD, Finding, error
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
 LIMITS = Limits(memory=8 << 30, seconds=600.0)
 """The limits of a check: far more than any block or image that was written needs, and less than a decompression bomb."""
+
+WORKER = "shardctl.inspection.verify.worker"
+"""The module that checks in worker processes."""
 
 MOST_KILLS = 4 * FATAL_KILLS
 """Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
@@ -27,7 +31,7 @@ class CheckPool:
 
     def __init__(self, root: Path, level: str, workers: int | str) -> None:
         self._root, self._level = root, level
-        self._pool = Pool("shardctl.inspection.verify.worker", workers, LIMITS)
+        self._pool = Pool(WORKER, workers, LIMITS)
 
     def __enter__(self) -> CheckPool:
         return self

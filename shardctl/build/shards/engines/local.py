@@ -16,7 +16,8 @@ from shardctl.build.shards.scan import Look, do_survey
 from shardctl.build.shards.task import Progress, run_shard
 from shardctl.errors import WorkerError
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task, most_workers
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.sequences import LazySequence
 
