@@ -20,7 +20,7 @@ from shardctl.benchmark.network import Amount, Network, OverNetwork, over_networ
 from shardctl.benchmark.peers.measuring import rate_today
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.build.convert import ConvertResult, convert
-from shardctl.build.convert.options import check_sources
+from shardctl.build.paths import check_sources
 from shardctl.build.sampling import settled, take_inputs
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.format.manifest import Manifest

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.options import reading, workers_option
 from shardctl.cli.output import (
     Output,
-    auto_or_number,
     output_options,
     print_json,
     print_table,
     printing_to_stderr,
-    workers_option,
 )
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import THREADS
 from shardctl.system.output_files import Form
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
@@ -69,7 +69,7 @@ RECIPE = Form("recipe", lambda content: content == _marked(content.partition(b"\
 @click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
 @click.option(
     "--threads",
-    callback=auto_or_number,
+    callback=reading(THREADS),
     default="auto",
     show_default=True,
     metavar="auto|N",

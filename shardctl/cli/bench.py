@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.options import metrics_option, reading
 from shardctl.cli.output import (
     Output,
-    auto_or_number,
-    metrics_option,
     output_options,
     print_json,
     print_table,
@@ -24,6 +23,7 @@ from shardctl.cli.output import (
 )
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import THREADS
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _ALMOST_NONE = 0.01
 @click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
 @click.option(
     "--threads",
-    callback=auto_or_number,
+    callback=reading(THREADS),
     default="auto",
     show_default=True,
     metavar="auto|N",

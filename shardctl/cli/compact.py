@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
+from shardctl.cli.options import if_running_option
+from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.system.text import counted, format_bytes, printable
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened, workers_option
+from shardctl.cli.options import workers_option
+from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened
 from shardctl.interop.exports.table import EXPORTS
 from shardctl.system.files import free_bytes
 from shardctl.system.processes.forkserver_client import forked_early

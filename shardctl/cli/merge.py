@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from shardctl.cli.convert import print_result, result_record
-from shardctl.cli.output import Output, if_running_option, output_options, print_json, waiting_line
+from shardctl.cli.options import if_running_option
+from shardctl.cli.output import Output, output_options, print_json, waiting_line
 
 
 @click.command()

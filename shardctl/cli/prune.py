@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
+from shardctl.cli.options import if_running_option
+from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.errors import InputError
 from shardctl.system.files import read_named
 from shardctl.system.text import counted, printable

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line, workers_option
+from shardctl.cli.options import workers_option
+from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, printable
 

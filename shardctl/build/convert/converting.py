@@ -21,7 +21,6 @@ from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import Closing, changes_of, environment_of, leave_out_others, write_dataset
 from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.options import check_sources, source_path
 from shardctl.build.convert.rejects import copy_rejects, refuse_failing, refuse_many_rejects
 from shardctl.build.convert.request import Asked
 from shardctl.build.convert.result import (
@@ -43,6 +42,7 @@ from shardctl.build.convert.update.known_records import hide_pruned, moved_recor
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import AnewError, Changes, Update, changes_anew, matching_anew, plan_update
+from shardctl.build.paths import check_sources, source_path
 from shardctl.build.plan.fingerprint import (
     VERSIONS,
     difference,

@@ -23,11 +23,12 @@ from shardctl.build.convert.converting import Conversion, conversion_of
 from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import Closing
-from shardctl.build.convert.options import Options, Part, check_sources
 from shardctl.build.convert.request import Asked
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
 from shardctl.build.convert.targets.base import Destination, Held
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.options import Options, Part
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT

@@ -1,0 +1,293 @@
+"""Options as they are declared: a field of a dataclass says all of an option, for the command line and for Python.
+
+The command line makes its options of these fields (cli/options.py), and the dataclass checks its values by them. Nothing here
+knows which of the two is asking, and little is imported: `--help` does not wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from numbers import Real as RealNumber
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shardctl.errors import UsageError
+from shardctl.system.arguments import truth, whole_number
+
+
+class OptionType(ABC):
+    """What the value of an option may be."""
+
+    repeats: ClassVar[bool] = False
+    """Whether the command line takes the option several times. `read` gets a tuple then."""
+
+    def read(self, given: Any) -> Any:
+        """Return the value that the command line means. Raises ValueError that says what is wrong, UsageError."""
+        return given
+
+    def shown(self, default: Any) -> Any:
+        """Return a default as it is typed on the command line."""
+        return default
+
+    @abstractmethod
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for a value of another type, which only Python can give."""
+
+
+class Anything(OptionType):
+    """A text on the command line; in Python, what the option's own check lets through."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(OptionType):
+    """A string. `example` is one, for the message."""
+
+    example: str | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything but a string."""
+        if not isinstance(value, str):
+            must = "must be a string" if self.example is None else f"is a string such as {self.example!r}"
+            raise UsageError(f"{name} {must}; it is {value!r}")
+
+
+class FilePath(OptionType):
+    """The path of a file or a folder."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything but a string or a path."""
+        if not isinstance(value, str | Path):
+            raise UsageError(f"{name} must be a path; it is {value!r}")
+
+
+class Whole(OptionType):
+    """A whole number."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        whole_number(name, value)
+
+
+class Real(OptionType):
+    """A number."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if isinstance(value, bool) or not isinstance(value, RealNumber):
+            raise UsageError(f"{name} must be a number; it is {value!r}")
+
+
+class Flag(OptionType):
+    """True or False."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        truth(name, value)
+
+
+class Off(Flag):
+    """A flag that says no: the value is False where it is given, else the default."""
+
+    def read(self, given: bool) -> bool | None:
+        """Return False, or None where the flag is not given."""
+        return False if given else None
+
+
+class Word(OptionType):
+    """One of some words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if value not in self.words:
+            listed = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+            raise UsageError(f"{name.replace('_', ' ')} must be {listed}; it is {value!r}")
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+class ByteSize(Whole):
+    """A number of bytes: 128MiB, 64MB or 1000000 on the command line."""
+
+    def read(self, given: str) -> int:
+        """Return the number of bytes."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", given.strip())
+        if match is None or match[2].upper() not in _UNITS:
+            raise ValueError(f"{given!r} is not a size; write 128MiB, 64MB or a number of bytes")
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoOrNumber(OptionType):
+    """`auto`, or a whole number from `least` to `most`."""
+
+    least: int
+    most: int
+
+    def read(self, given: str) -> int | str:
+        """Return `auto` or the number."""
+        if given != "auto" and not given.isdecimal():
+            raise ValueError(f"{given!r} is neither auto nor a whole number")
+        return given if given == "auto" else int(given)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if value != "auto" and not (type(value) is int and self.least <= value <= self.most):
+            raise UsageError(f"{name} must be auto or a number from {self.least} to {self.most}; it is {value!r}")
+
+
+WORKERS = AutoOrNumber(0, 1024)
+"""A number of worker processes."""
+
+THREADS = AutoOrNumber(1, 1024)
+"""A number of threads of a loader."""
+
+
+class SecondsOrNone(Real):
+    """A number of seconds; None, which is `none` on the command line, for no limit."""
+
+    def read(self, given: str) -> float | None:
+        """Return the number, or None."""
+        if given == "none":
+            return None
+        try:
+            return float(given)
+        except ValueError:
+            raise ValueError(f"{given!r} is neither a number of seconds nor none") from None
+
+    def shown(self, default: float | None) -> str:
+        """Return the number without a point where it is whole."""
+        return "none" if default is None else f"{default:g}"
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything but a number and None."""
+        if value is not None:
+            super().check(name, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Many(OptionType):
+    """Several values of a type: an option that is given several times, a list in Python."""
+
+    repeats = True
+
+    of: OptionType
+
+    def read(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the values."""
+        return tuple(self.of.read(each) for each in given)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for a value alone, and for values of another type."""
+        if isinstance(value, str | Path):
+            raise UsageError(f"{name} takes a list; write {name}=[{str(value)!r}]")
+        if not isinstance(value, Sequence):
+            raise UsageError(f"{name} takes a list; it is {value!r}")
+        for each in value:
+            self.of.check(name, each)
+
+
+Check = Callable[[Any], None]
+"""Raises UsageError for a value that cannot be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """All that is declared of an option: see `option`."""
+
+    type: OptionType
+    default: Any
+    help: str
+    metavar: str | None
+    spelling: str | None
+    shows_default: bool
+    group: str
+    after: str | None
+    limit: Check | None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for a value that the option `name` cannot have. Where None is the default, it can be None."""
+        if value is None and self.default is None:
+            return
+        self.type.check(name, value)
+        if value is not None and self.limit is not None:
+            self.limit(value)
+
+
+def option(
+    type: OptionType,
+    default: Any,
+    help: str,
+    *,
+    metavar: str | None = None,
+    spelling: str | None = None,
+    shows_default: bool = False,
+    group: str = "",
+    after: str | None = None,
+    limit: Check | None = None,
+) -> Any:
+    """Return a field of a dataclass of options. `help` is what `--help` says of it, after `metavar`, which stands for a value.
+
+    `default` is the value, or `dict` for an empty one; `shows_default` has `--help` tell it. `spelling` is how the option is
+    written where it is not the name of the field: `--source`, `--decode/--no-decode`. A command places a `group` of options at
+    a time, in the order of their fields; `after` names the one that it follows in `--help`, where that is another order.
+    `limit` raises UsageError for a value of the right type that cannot be.
+    """
+    declared = Option(type, default, help, metavar, spelling, shows_default, group, after, limit)
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata={"option": declared})
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def option_like(other: type[Any], default: Any, *, group: str = "") -> Any:
+    """Return a field that is declared as the one of its name in `other`, another dataclass of options."""
+    return dataclasses.field(default=default, metadata={"like": other, "group": group})
+
+
+def at_least(least: float, message: str) -> Check:
+    """Return the limit of a number that is `least` or more. `message` has {} for the number."""
+
+    def check(value: float) -> None:
+        if value < least:
+            raise UsageError(message.format(value))
+
+    return check
+
+
+def declared_in(class_: type[Any], *groups: str) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by the names of its fields, in the order of `--help`: all, or of groups."""
+    found = {field.name: _declared(field) for field in dataclasses.fields(class_)}
+    found = {name: each for name, each in found.items() if not groups or each.group in groups}
+    names = [name for name, each in found.items() if each.after is None]
+    for name, each in found.items():
+        if each.after is not None:
+            names.insert(names.index(each.after) + 1, name)
+    return {name: found[name] for group in groups or ("",) for name in names if not groups or found[name].group == group}
+
+
+def _declared(field: dataclasses.Field[Any]) -> Option:
+    if "option" in field.metadata:
+        declared: Option = field.metadata["option"]
+        return declared
+    other = declared_in(field.metadata["like"])[field.name]
+    return dataclasses.replace(other, default=field.default, group=field.metadata["group"], after=None)
+
+
+def check_options(options: Any) -> None:
+    """Raise UsageError for the first option that cannot have the value that it has. `options` is an object of a dataclass."""
+    for name, declared in declared_in(type(options)).items():
+        declared.check(name, getattr(options, name))
+
+
+def check_option(class_: type[Any], name: str, value: Any) -> None:
+    """Raise UsageError for a value that the option `name` of a dataclass cannot have."""
+    declared_in(class_)[name].check(name, value)
