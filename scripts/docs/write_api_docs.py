@@ -32,8 +32,8 @@ CLASSES = {
     ],
     "Options of `convert`, `bench` and `advise`": [
         ("build.options", "Options"),
-        ("benchmark.measure.options", "BenchOptions"),
-        ("benchmark.advice", "AdviceOptions"),
+        ("benchmark.options", "BenchOptions"),
+        ("benchmark.advice_options", "AdviceOptions"),
     ],
 }
 """Classes that are not imported by name, but met."""
@@ -108,7 +108,7 @@ def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
 def _field(field: ast.AnnAssign) -> str:
     """Return a field of a class as source. Of a declared option (system/options.py) only the default, the second argument."""
     value = field.value
-    if isinstance(value, ast.Call) and _source(value.func) in ("option", "option_like"):
+    if isinstance(value, ast.Call) and _source(value.func) in ("option", "option_as"):
         value = value.args[1]
     shown = f"{_source(field.target)}: {_source(field.annotation)}"
     return shown if value is None else f"{shown} = {_source(value)}"

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, check_rate, feed_paced
-from shardctl.benchmark.measure.options import BenchOptions
+from shardctl.benchmark.advice_options import AdviceOptions
+from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
 from shardctl.benchmark.measure.presets import find_preset
 from shardctl.benchmark.measure.subjects import open_loader
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.measure.tokens import samples_per_s
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
+from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.build.convert import ConvertResult, convert
@@ -33,7 +34,6 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.samples_per_record import samples_per_record
 
-INPUTS = 300
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
 RAW_COMPRESSIONS = ("none", "lz4", "zstd")
 TEXT_COMPRESSIONS = ("none", "lz4", "zstd:1", "zstd:3", "zstd:9")
@@ -160,53 +160,6 @@ class Advice:
         return self.proven >= ENOUGH and (self.best.network is None or self.best.network.later.keeps_up)
 
 
-@dataclass(frozen=True)
-class AdviceOptions:
-    """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
-
-    `inputs` is the number of inputs to try; `workers` processes convert them. `python` is the Python that has the reader of
-    inputs that are shards of another tool. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
-    network to a store that the dataset will be read from, `cache_limit` ("500GB" or a number of bytes) a cache of that size on
-    this side of it. `shardctl advise` has the same defaults.
-    """
-
-    consumer_rate: float | None = None
-    consumer: str | None = None
-    gpus: int = 1
-    inputs: int = INPUTS
-    batch_size: int = 256
-    threads: int | str = "auto"
-    lossless: bool = False
-    workers: int | str = "auto"
-    python: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
-    cache_limit: int | str | None = None
-
-    @property
-    def network(self) -> Network | None:
-        """The network that is described, None if none is. Raises UsageError."""
-        return Network.parse(self.bandwidth, self.latency, self.cache_limit)
-
-    def check(self) -> None:
-        """Raise UsageError for impossible numbers."""
-        if (self.consumer_rate is None) == (self.consumer is None):
-            raise UsageError(
-                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or --consumer (a preset)"
-            )
-        if self.consumer_rate is not None:
-            check_rate(self.consumer_rate)
-        if self.consumer is not None and ":" in self.consumer:
-            raise UsageError("advise takes presets only; `shardctl bench --consumer module:function` measures a function")
-        if self.consumer is not None:
-            find_preset(self.consumer)
-        if self.gpus < 1 or self.inputs < 1:
-            raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
-        if self.consumer_rate is not None:
-            check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
-        _ = self.network
-
-
 def advise(
     src: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None = None,
@@ -220,6 +173,8 @@ def advise(
     """
     chosen = AdviceOptions(**options)
     chosen.check()
+    if chosen.consumer_rate is not None:
+        check_patience(chosen.consumer_rate * chosen.gpus, chosen.batch_size, PROOF_SECONDS)
     settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
     for decided in ("store", "compression"):
         if settings.get(decided):

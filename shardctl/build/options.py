@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardctl.build.shared_options import IF_RUNNING, WORKERS
 from shardctl.errors import UsageError
+from shardctl.loader.metrics_option import METRICS
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.system.options import (
-    WORKERS,
     Anything,
     ByteSize,
     FilePath,
@@ -26,9 +27,11 @@ from shardctl.system.options import (
     Whole,
     Word,
     at_least,
-    check_option,
     check_options,
+    declared_in,
+    more_than,
     option,
+    option_as,
 )
 from shardctl.system.text import format_bytes
 
@@ -38,36 +41,8 @@ if TYPE_CHECKING:
 INPUT_TIMEOUT = 120.0
 """The default time limit of one input, in seconds: a hundred times what an ordinary input takes."""
 
-MOST_PARTS = 1_000_000
-
 LEAST_MEMORY = 256 << 20
 """A worker with all its modules has 100 MB, and needs room for the largest image."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Part `number` of `parts` of a conversion, counted from 0."""
-
-    number: int
-    parts: int
-
-    @classmethod
-    def parse(cls, text: str) -> Part:
-        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises UsageError."""
-        number, slash, parts = str(text).partition("/")
-        if not (slash and number.isascii() and number.isdecimal() and parts.isascii() and parts.isdecimal()):
-            raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
-        if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
-            raise UsageError(f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 to N-1")
-        return cls((int(number) - 1) % int(parts), int(parts))
-
-    @property
-    def ordinal(self) -> int:
-        """The number of the part, counted from 1."""
-        return self.number + 1
-
-    def __str__(self) -> str:
-        return f"{self.ordinal} of {self.parts}"
 
 
 class Labels(OptionType):
@@ -119,19 +94,9 @@ def _check_memory(size: int) -> None:
         raise UsageError(f"a worker needs more than {format_bytes(size)} of memory; give at least 256 MiB")
 
 
-def _check_timeout(seconds: float) -> None:
-    if not seconds > 0:
-        raise UsageError(f"an input timeout of {seconds:g} seconds is impossible; give more, or none")
-
-
-def _check_metrics(targets: Sequence[str | Path]) -> None:
-    from shardctl.loader.metrics import check_target
-
-    for target in targets:
-        check_target(target)
-
-
 def _check_part(part: str) -> None:
+    from shardctl.build.part import Part
+
     Part.parse(part)
 
 
@@ -222,14 +187,7 @@ class Options:
         group="shards",
         limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
     )
-    workers: int | str = option(
-        WORKERS,
-        "auto",
-        "Number of worker processes; 0 does the work in this process.",
-        metavar="auto|N",
-        shows_default=True,
-        group="work",
-    )
+    workers: int | str = option_as(WORKERS, "auto", group="work")
     engine: str = option(
         Anything(),
         "local",
@@ -254,13 +212,7 @@ class Options:
         "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
         group="target",
     )
-    if_running: str = option(
-        Word("wait", "fail"),
-        "wait",
-        "What to do while another shardctl is writing DST.",
-        shows_default=True,
-        group="run",
-    )
+    if_running: str = option_as(IF_RUNNING, "wait", group="run")
     worker_memory: int | None = option(
         ByteSize(),
         None,
@@ -277,7 +229,7 @@ class Options:
         metavar="SECONDS|none",
         shows_default=True,
         group="limits",
-        limit=_check_timeout,
+        limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
     )
     copy_rejects: str | Path | None = option(
         FilePath(),
@@ -331,15 +283,7 @@ class Options:
         "Print what exactly differs from the dataset at DST: settings, steps, inputs, versions; and write nothing.",
         group="run",
     )
-    metrics: Sequence[str | Path] = option(
-        Many(Anything()),
-        (),
-        "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT (Prometheus, on this"
-        " machine) or tensorboard:FOLDER. May be given several times.",
-        metavar="FILE",
-        group="run",
-        limit=_check_metrics,
-    )
+    metrics: Sequence[str | Path] = option_as(METRICS, (), group="run")
     part: str | None = option(
         Anything(),
         None,
@@ -390,8 +334,9 @@ class Options:
 def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
     """Raise UsageError for a size of shards (bytes, samples) that cannot be, or for two."""
     _refuse_two_sizes(shard_size, samples_per_shard)
-    check_option(Options, "shard_size", shard_size)
-    check_option(Options, "samples_per_shard", samples_per_shard)
+    declared = declared_in(Options)
+    declared["shard_size"].check("shard_size", shard_size)
+    declared["samples_per_shard"].check("samples_per_shard", samples_per_shard)
 
 
 def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
@@ -401,7 +346,7 @@ def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> 
 
 def check_if_running(choice: str) -> None:
     """Raise UsageError for an unknown choice of what to do while another converter runs."""
-    check_option(Options, "if_running", choice)
+    IF_RUNNING.check("if_running", choice)
 
 
 _SHARE = re.compile(r"0?\.[0-9]+|1\.0*")

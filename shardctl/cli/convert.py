@@ -17,7 +17,6 @@ from shardctl.cli.output import Output, output_options, print_json, print_reason
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.format.step_counts import step_lines
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.stores import is_url
 from shardctl.system.text import counted, format_bytes, printable
@@ -158,6 +157,8 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
     complete = Path(dst, "manifest.json").exists() and not any(options[way] for way in ("overwrite", "update", "append"))
     if complete or options["workers"] == 0:
         return nullcontext()
+    from shardctl.system.processes.forkserver_client import forked_early
+
     return forked_early(WORKER, options["worker_memory"] or 0)
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.options import workers_option
+from shardctl.build.shared_options import WORKERS
+from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened
 from shardctl.interop.exports.table import EXPORTS
 from shardctl.system.files import free_bytes
-from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     help="megatron, nanogpt: put no end-of-text token behind documents that do not end with it.",
 )
 @click.option("--task", metavar="NAME", help="yolo: detect (boxes, the default), segment (polygons) or pose (keypoints).")
-@workers_option
+@option_of("workers", WORKERS)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
 @click.option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
 @output_options
@@ -127,7 +127,11 @@ def export(
 
 def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless it depends on the dataset whether there are any."""
-    return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.interop.exports.worker", 0)
+    if workers in ("auto", 0):
+        return nullcontext()
+    from shardctl.system.processes.forkserver_client import forked_early
+
+    return forked_early("shardctl.interop.exports.worker", 0)
 
 
 def _tell(note: str, output: Output) -> None:

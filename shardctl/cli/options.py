@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from shardctl.build.options import Options
 from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word, declared_in
 
 Command = Callable[..., Any]
@@ -31,9 +30,9 @@ def options_of(class_: type[Any], *groups: str) -> Callable[[Command], Command]:
     return add
 
 
-def option_of(class_: type[Any], name: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds one option of a dataclass, for a command that has no other of them."""
-    return _click_option(name, declared_in(class_)[name])
+def option_of(name: str, declared: Option) -> Callable[[Command], Command]:
+    """Return a decorator that adds one option, for a command that has no dataclass of options with it."""
+    return _click_option(name, declared)
 
 
 def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,13 +81,3 @@ def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
         return {"type": click.Path()}
     plain = {Whole: int, Real: float}.get(type(type_))
     return {} if plain is None else {"type": plain}
-
-
-workers_option = option_of(Options, "workers")
-"""Adds --workers to a command that has no other option of a conversion."""
-
-if_running_option = option_of(Options, "if_running")
-"""Adds --if-running to a command that writes a dataset."""
-
-metrics_option = option_of(Options, "metrics")
-"""Adds --metrics to a command that takes long."""

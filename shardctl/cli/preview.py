@@ -17,7 +17,6 @@ from shardctl.cli.step_options import recipe_of
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
-from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
@@ -89,7 +88,11 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
 
 
 def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
-    return nullcontext() if options["workers"] == 0 else forked_early(WORKER, options["worker_memory"] or 0)
+    if options["workers"] == 0:
+        return nullcontext()
+    from shardctl.system.processes.forkserver_client import forked_early
+
+    return forked_early(WORKER, options["worker_memory"] or 0)
 
 
 def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from shardctl.cli.options import reading, workers_option
+from shardctl.build.shared_options import WORKERS
+from shardctl.cli.options import option_of, reading
 from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
@@ -63,7 +64,7 @@ def tokenizer() -> None:
     help="Train on about this much text, from all over the sources.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
-@workers_option
+@option_of("workers", WORKERS)
 @output_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     """Train a tokeniser on the texts of SRC: any sources of convert, or datasets.

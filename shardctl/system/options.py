@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Real as RealNumber
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import truth, whole_number
@@ -44,11 +44,11 @@ class Anything(OptionType):
         """Raise nothing."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Text(OptionType):
     """A string. `example` is one, for the message."""
 
-    example: str | None = None
+    def __init__(self, example: str | None = None) -> None:
+        self.example = example
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but a string."""
@@ -126,12 +126,11 @@ class ByteSize(Whole):
         return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-@dataclasses.dataclass(frozen=True)
 class AutoOrNumber(OptionType):
     """`auto`, or a whole number from `least` to `most`."""
 
-    least: int
-    most: int
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
 
     def read(self, given: str) -> int | str:
         """Return `auto` or the number."""
@@ -143,13 +142,6 @@ class AutoOrNumber(OptionType):
         """Raise UsageError for anything else."""
         if value != "auto" and not (type(value) is int and self.least <= value <= self.most):
             raise UsageError(f"{name} must be auto or a number from {self.least} to {self.most}; it is {value!r}")
-
-
-WORKERS = AutoOrNumber(0, 1024)
-"""A number of worker processes."""
-
-THREADS = AutoOrNumber(1, 1024)
-"""A number of threads of a loader."""
 
 
 class SecondsOrNone(Real):
@@ -174,13 +166,13 @@ class SecondsOrNone(Real):
             super().check(name, value)
 
 
-@dataclasses.dataclass(frozen=True)
 class Many(OptionType):
     """Several values of a type: an option that is given several times, a list in Python."""
 
     repeats = True
 
-    of: OptionType
+    def __init__(self, of: OptionType) -> None:
+        self.of = of
 
     def read(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values."""
@@ -200,19 +192,25 @@ Check = Callable[[Any], None]
 """Raises UsageError for a value that cannot be."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """All that is declared of an option: see `option`."""
+class Option(NamedTuple):
+    """All that is declared of an option.
+
+    `help` is what `--help` says of it, after `metavar`, which stands for a value. `default` is the value, or `dict` for an
+    empty one; `shows_default` has `--help` tell it. `spelling` is how the option is written where it is not the name of the
+    field: `--source`, `--decode/--no-decode`. A command places a `group` of options at a time, in the order of their fields;
+    `after` names the one that it follows in `--help`, where that is another order. `limit` raises UsageError for a value of
+    the right type that cannot be.
+    """
 
     type: OptionType
     default: Any
     help: str
-    metavar: str | None
-    spelling: str | None
-    shows_default: bool
-    group: str
-    after: str | None
-    limit: Check | None
+    metavar: str | None = None
+    spelling: str | None = None
+    shows_default: bool = False
+    group: str = ""
+    after: str | None = None
+    limit: Check | None = None
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for a value that the option `name` cannot have. Where None is the default, it can be None."""
@@ -223,34 +221,20 @@ class Option:
             self.limit(value)
 
 
-def option(
-    type: OptionType,
-    default: Any,
-    help: str,
-    *,
-    metavar: str | None = None,
-    spelling: str | None = None,
-    shows_default: bool = False,
-    group: str = "",
-    after: str | None = None,
-    limit: Check | None = None,
-) -> Any:
-    """Return a field of a dataclass of options. `help` is what `--help` says of it, after `metavar`, which stands for a value.
+def option(type: OptionType, default: Any, help: str, **more: Any) -> Any:
+    """Return a field of a dataclass of options. The arguments are those of Option."""
+    return _field(Option(type, default, help, **more))
 
-    `default` is the value, or `dict` for an empty one; `shows_default` has `--help` tell it. `spelling` is how the option is
-    written where it is not the name of the field: `--source`, `--decode/--no-decode`. A command places a `group` of options at
-    a time, in the order of their fields; `after` names the one that it follows in `--help`, where that is another order.
-    `limit` raises UsageError for a value of the right type that cannot be.
-    """
-    declared = Option(type, default, help, metavar, spelling, shows_default, group, after, limit)
-    if default is dict:
+
+def option_as(declared: Option, default: Any, group: str = "") -> Any:
+    """Return a field for an option that others have too, with the default and the group that it has here."""
+    return _field(declared._replace(default=default, group=group))
+
+
+def _field(declared: Option) -> Any:
+    if declared.default is dict:
         return dataclasses.field(default_factory=dict, metadata={"option": declared})
-    return dataclasses.field(default=default, metadata={"option": declared})
-
-
-def option_like(other: type[Any], default: Any, *, group: str = "") -> Any:
-    """Return a field that is declared as the one of its name in `other`, another dataclass of options."""
-    return dataclasses.field(default=default, metadata={"like": other, "group": group})
+    return dataclasses.field(default=declared.default, metadata={"option": declared})
 
 
 def at_least(least: float, message: str) -> Check:
@@ -263,31 +247,29 @@ def at_least(least: float, message: str) -> Check:
     return check
 
 
+def more_than(least: float, message: str) -> Check:
+    """Return the limit of a number that is more than `least`. `message` has {} for the number."""
+
+    def check(value: float) -> None:
+        if not value > least:
+            raise UsageError(message.format(value))
+
+    return check
+
+
 def declared_in(class_: type[Any], *groups: str) -> dict[str, Option]:
     """Return the options that a dataclass declares, by the names of its fields, in the order of `--help`: all, or of groups."""
-    found = {field.name: _declared(field) for field in dataclasses.fields(class_)}
-    found = {name: each for name, each in found.items() if not groups or each.group in groups}
+    found: dict[str, Option] = {field.name: field.metadata["option"] for field in dataclasses.fields(class_)}
     names = [name for name, each in found.items() if each.after is None]
     for name, each in found.items():
         if each.after is not None:
             names.insert(names.index(each.after) + 1, name)
-    return {name: found[name] for group in groups or ("",) for name in names if not groups or found[name].group == group}
-
-
-def _declared(field: dataclasses.Field[Any]) -> Option:
-    if "option" in field.metadata:
-        declared: Option = field.metadata["option"]
-        return declared
-    other = declared_in(field.metadata["like"])[field.name]
-    return dataclasses.replace(other, default=field.default, group=field.metadata["group"], after=None)
+    if not groups:
+        return {name: found[name] for name in names}
+    return {name: found[name] for group in groups for name in names if found[name].group == group}
 
 
 def check_options(options: Any) -> None:
     """Raise UsageError for the first option that cannot have the value that it has. `options` is an object of a dataclass."""
     for name, declared in declared_in(type(options)).items():
         declared.check(name, getattr(options, name))
-
-
-def check_option(class_: type[Any], name: str, value: Any) -> None:
-    """Raise UsageError for a value that the option `name` of a dataclass cannot have."""
-    declared_in(class_)[name].check(name, value)

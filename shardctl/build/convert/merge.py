@@ -19,7 +19,8 @@ from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.result import ConvertResult, result_of
 from shardctl.build.convert.targets import destination
 from shardctl.build.convert.targets.base import Destination, Held
-from shardctl.build.options import Part, check_if_running, reject_limit
+from shardctl.build.options import check_if_running, reject_limit
+from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError

@@ -27,7 +27,8 @@ from shardctl.build.convert.request import Asked
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
 from shardctl.build.convert.targets.base import Destination, Held
 from shardctl.build.convert.update.previous import Before
-from shardctl.build.options import Options, Part
+from shardctl.build.options import Options
+from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.listing import Listing
