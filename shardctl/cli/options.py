@@ -58,7 +58,7 @@ def _click_option(name: str, declared: Option) -> Callable[[Command], Command]:
     type_ = declared.type
     more: dict[str, Any] = {"default": type_.shown(declared.default), "show_default": True} if declared.shows_default else {}
     default = {} if declared.default is dict else declared.default
-    spelling = declared.spelling or f"--{name.replace('_', '-')}"
+    spelling = declared.spelled(name)
     return click.option(
         spelling,
         name,

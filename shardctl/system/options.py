@@ -212,6 +212,10 @@ class Option(NamedTuple):
     after: str | None = None
     limit: Check | None = None
 
+    def spelled(self, name: str) -> str:
+        """Return how the option `name` is written on the command line."""
+        return self.spelling or f"--{name.replace('_', '-')}"
+
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for a value that the option `name` cannot have. Where None is the default, it can be None."""
         if value is None and self.default is None:
