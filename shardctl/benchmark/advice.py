@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.advice_options import AdviceOptions
+from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions
 from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
 from shardctl.benchmark.measure.presets import find_preset
 from shardctl.benchmark.measure.subjects import open_loader
@@ -42,9 +42,6 @@ LOSSY = ("jpeg", "webp")
 ROUNDS = 3
 ROUND_SECONDS = 0.7
 """Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over all choices."""
-
-PROOF_SECONDS = 3.0
-"""Seconds that the consumer is fed from the choice that is to be recommended."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,6 @@ def advise(
     """
     chosen = AdviceOptions(**options)
     chosen.check()
-    if chosen.consumer_rate is not None:
-        check_patience(chosen.consumer_rate * chosen.gpus, chosen.batch_size, PROOF_SECONDS)
     settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
     for decided in ("store", "compression"):
         if settings.get(decided):

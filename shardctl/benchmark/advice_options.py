@@ -1,4 +1,7 @@
-"""The options of `advise`: what the command line, Python and the checks know of each."""
+"""The options of `advise`: what the command line, Python and the checks know of each.
+
+The command line imports this module before Arrow: each check imports what it needs when it is called.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from shardctl.benchmark.network import Network
 
 INPUTS = 300
+
+PROOF_SECONDS = 3.0
+"""Seconds that the consumer is fed from the choice that is to be recommended."""
 
 
 def _check_rate(rate: float) -> None:
@@ -112,4 +118,8 @@ class AdviceOptions:
         check_options(self)
         if self.gpus < 1 or self.inputs < 1:
             raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
+        if self.consumer_rate is not None:
+            from shardctl.benchmark.measure.consumers import check_patience
+
+            check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
         _ = self.network

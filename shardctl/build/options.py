@@ -1,6 +1,6 @@
-"""The options of a conversion: what the command line, Python and the checks know of each. Sources and destinations: paths.py.
+"""The options of a conversion: what the command line, Python and the checks know of each. For sources and DST see paths.py.
 
-The command line reads this before Arrow is imported: a check imports what it needs when it is called.
+The command line imports this module before Arrow: each check imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Labels(OptionType):
     repeats = True
 
     def read(self, given: tuple[str, ...]) -> str | list[str]:
-        """Return what was given once as it is."""
+        """Return a text that was given once alone, else the list."""
         return list(given) if len(given) > 1 else given[0]
 
     def check(self, name: str, value: Any) -> None:

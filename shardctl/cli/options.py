@@ -16,7 +16,7 @@ Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
 def options_of(class_: type[Any], *groups: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a dataclass to a command: all, or those of some groups, one after the other.
+    """Return a decorator that adds the options of a dataclass to a command: all options, or those of the groups, in this order.
 
     The command gets their values under the names of the fields, as `values_of` takes them.
     """
@@ -72,12 +72,13 @@ def _click_option(name: str, declared: Option) -> Callable[[Command], Command]:
 
 
 def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
-    """Return what click is told of a type. It reads numbers and words itself, and of others it hands over the text."""
+    """Return what click is told of a type. It reads plain numbers and words itself; of other types it hands over the text."""
     if isinstance(type_, Flag):
         return {} if "/" in spelling else {"is_flag": True}
     if isinstance(type_, Word):
         return {"type": click.Choice(list(type_.words))}
     if isinstance(type_, FilePath):
         return {"type": click.Path()}
-    plain = {Whole: int, Real: float}.get(type(type_))
-    return {} if plain is None else {"type": plain}
+    if type(type_).read is not OptionType.read:
+        return {}
+    return {"type": int} if isinstance(type_, Whole) else {"type": float} if isinstance(type_, Real) else {}

@@ -1,7 +1,7 @@
 """Options as they are declared: a field of a dataclass says all of an option, for the command line and for Python.
 
-The command line makes its options of these fields (cli/options.py), and the dataclass checks its values by them. Nothing here
-knows which of the two is asking, and little is imported: `--help` does not wait for it.
+The command line makes its options of these fields (cli/options.py), and the dataclass checks its values by them. Little is
+imported here: `--help` does not wait for it.
 """
 
 from __future__ import annotations
@@ -195,11 +195,12 @@ Check = Callable[[Any], None]
 class Option(NamedTuple):
     """All that is declared of an option.
 
-    `help` is what `--help` says of it, after `metavar`, which stands for a value. `default` is the value, or `dict` for an
-    empty one; `shows_default` has `--help` tell it. `spelling` is how the option is written where it is not the name of the
-    field: `--source`, `--decode/--no-decode`. A command places a `group` of options at a time, in the order of their fields;
-    `after` names the one that it follows in `--help`, where that is another order. `limit` raises UsageError for a value of
-    the right type that cannot be.
+    - `default` is a value, or `dict` for an empty dict. `shows_default` has `--help` show it.
+    - `help` is the text in `--help`, and `metavar` stands for the value there.
+    - `spelling` is how the option is written, where that is not the name of its field: `--source`, `--decode/--no-decode`.
+    - `group`: a command adds one group of options at a time, in the order of their fields. `after` names the option that this
+      one follows in `--help`, where that is another order.
+    - `limit` raises UsageError for a value of the right type that is impossible.
     """
 
     type: OptionType

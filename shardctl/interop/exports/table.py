@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Form(NamedTuple):
-    """What is said of an export before its module is imported, which is called as the export, with _ for -.
+    """A form of export, as far as `--help` knows it. Its module, which has the name of the export with _ for -, has the rest.
 
-    `class_` is its class there. `writes` is what `--help` says of its files, `of` what it is made of: `samples`, `objects` of
-    images, or `tokens`. `settings` are the fields of the class, each with the words that it can be, the default first; none
-    for True and False.
+    `class_` is its class in that module. `writes` is a line about the files that it writes. `of` says what it holds: `samples`,
+    `objects` of images, or `tokens`. `settings` are the fields of the class. Each has the words that it can be, the default
+    first; a field that is True or False has none.
     """
 
     class_: str
