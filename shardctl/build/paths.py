@@ -14,7 +14,8 @@ from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import naming_the_path, refuse_links
 from shardctl.system.remote_paths import path_of
-from shardctl.system.stores import SCHEMES, is_url, parts_of
+from shardctl.system.schemes import SCHEMES
+from shardctl.system.stores import is_url, parts_of
 from shardctl.system.text import printable
 
 

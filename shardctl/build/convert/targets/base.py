@@ -14,7 +14,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 
 
-class Held(Protocol):
+class WriteLease(Protocol):
     """The right to write, for as long as its heartbeat continues."""
 
     def check(self) -> None:
@@ -22,11 +22,11 @@ class Held(Protocol):
         ...
 
 
-class Destination(Protocol):
+class Target(Protocol):
     """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if nothing can be written."""
 
     @property
-    def target(self) -> Path:
+    def folder(self) -> Path:
         """A folder of this machine: the place itself, or what stands for it here.
 
         It has what is known of the place: the manifest of the dataset that is there, and the jobs that were begun.
@@ -45,15 +45,15 @@ class Destination(Protocol):
         """Return how many bytes are free; None where that is not limited."""
         ...
 
-    def writing(self, waiting: Waiting | None) -> AbstractContextManager[Held]:
+    def writing(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
         """Be the only writer. `waiting` is told of another one, for which this process waits; None: raise BusyError."""
         ...
 
-    def planning(self, waiting: Waiting | None) -> AbstractContextManager[Held]:
+    def planning(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
         """Be the only writer but for the parts of a conversion that are being built: none can begin meanwhile."""
         ...
 
-    def building(self, job: Path, part: str) -> AbstractContextManager[Held]:
+    def building(self, job: Path, part: str) -> AbstractContextManager[WriteLease]:
         """Be the only one that builds a part of the job in a folder. The caller is planning when this begins.
 
         Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone: the caller tries again.
@@ -80,7 +80,7 @@ class Destination(Protocol):
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
         ...
 
-    def entrust(self, job: Job, held: Held) -> None:
+    def entrust(self, job: Job, held: WriteLease) -> None:
         """Have all that workers need in the folder of a job, and let them know who has the right to write."""
         ...
 

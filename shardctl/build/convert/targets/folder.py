@@ -9,7 +9,7 @@ from pathlib import Path
 from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert import missing_shards
 from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.paths import check_writable
@@ -24,26 +24,26 @@ from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderTarget:
     """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
 
-    target: Path
+    folder: Path
 
     @property
     def _staging(self) -> Path:
-        return self.target / STAGING
+        return self.folder / STAGING
 
     def check_writable(self) -> None:
         """Raise StorageError if nothing can be written there. Writes nothing."""
-        check_writable(self.target)
+        check_writable(self.folder)
 
     def is_broken_off(self) -> bool:
         """Look beside the folder, and into the staging folder."""
-        return publish.is_broken_off(self.target) or staging.is_given_up(self._staging)
+        return publish.is_broken_off(self.folder) or staging.is_given_up(self._staging)
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the file system."""
-        return free_bytes(self.target)
+        return free_bytes(self.folder)
 
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease, once no part is being built."""
@@ -78,7 +78,7 @@ class Folder:
     def begun(self, job: Job) -> None:
         """Nothing to do: the job is here."""
 
-    def entrust(self, job: Job, held: Held) -> None:
+    def entrust(self, job: Job, held: WriteLease) -> None:
         """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
@@ -105,7 +105,7 @@ class Folder:
 
     def refuse_lost_files(self, manifest: Manifest) -> None:
         """Look at the sizes of all."""
-        missing_shards.refuse_lost_files(self.target, manifest)
+        missing_shards.refuse_lost_files(self.folder, manifest)
 
     def keep(self, outcomes: Outcomes) -> None:
         """Give the shards a second name."""
@@ -126,9 +126,9 @@ class Folder:
         if updates:
             verify_update(new)
             if Manifest.load(new).keep:
-                generations.keep(self.target)
-        publish.publish(new, self.target)
-        generations.settle(self.target)
+                generations.keep(self.folder)
+        publish.publish(new, self.folder)
+        generations.settle(self.folder)
 
     def discard(self, job: Path) -> None:
         """Take away the folder of a job."""
