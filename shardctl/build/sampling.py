@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from shardctl.build.convert import convert
 from shardctl.build.convert.discover import Surveyor
-from shardctl.build.convert.options import INPUT_TIMEOUT
 from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import local_engine

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.page_cache import drop
 from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, Planned, Root, records_read
 from shardctl.build.shards.records import choice_of, origin_of, read_unit

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from shardctl.build.convert.existing import ExistingDataset
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.options import Options, check_sources
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.options import Options
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.shards.engines.base import Engine
 from shardctl.format.names import STAGING

@@ -14,12 +14,13 @@ from shardctl.build.commit import publish
 from shardctl.build.commit.staging import finished_shards
 from shardctl.build.convert.execute import telling_what_is_done
 from shardctl.build.convert.manifest_writer import changes_of, leave_out_others, write_dataset
-from shardctl.build.convert.options import Part, check_if_running, reject_limit
 from shardctl.build.convert.parts import Parted, before_of, parted_jobs, parts_of
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.result import ConvertResult, result_of
 from shardctl.build.convert.targets import open_target
 from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.options import check_if_running, reject_limit
+from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError

@@ -24,13 +24,15 @@ from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import Closing
-from shardctl.build.convert.options import Options, Part, check_sources
 from shardctl.build.convert.planning import announce
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
 from shardctl.build.convert.run import BegunJob, begin_job, closing_of, look
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.options import Options
+from shardctl.build.part import Part
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.engines import registry

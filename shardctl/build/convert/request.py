@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert.options import Options, check_destination, check_place_on_store, check_quarantine, source_path
+from shardctl.build.options import Options
+from shardctl.build.paths import check_destination, check_place_on_store, check_quarantine, source_path
 from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule

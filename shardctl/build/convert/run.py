@@ -19,7 +19,6 @@ from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import Closing, changes_of, environment_of, leave_out_others, write_dataset
 from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.options import source_path
 from shardctl.build.convert.planning import Plan, announce, check_space, differing_types, plan
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
@@ -30,6 +29,7 @@ from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import Update
+from shardctl.build.paths import source_path
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import NEW_FOLDER, Job

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed
 from shardctl.build.convert.conversion_plan import Draft, make_draft
-from shardctl.build.convert.options import Options, check_sources
 from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.options import Options
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanSettings, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule

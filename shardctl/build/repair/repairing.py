@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.options import INPUT_TIMEOUT, check_sources
 from shardctl.build.convert.table_writer import Commit, Committed, write_final_files
+from shardctl.build.options import INPUT_TIMEOUT
+from shardctl.build.paths import check_sources
 from shardctl.build.repair.evidence import (
     damaged_files,
     delete_misplaced,

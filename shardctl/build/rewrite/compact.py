@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
 from shardctl.build.convert.missing_shards import refuse_lost_files
-from shardctl.build.convert.options import Options
+from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, Old, Totals, commit, rewriting
 from shardctl.build.shards.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError

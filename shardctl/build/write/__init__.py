@@ -18,7 +18,8 @@ import pyarrow as pa
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
-from shardctl.build.convert.options import check_destination, check_if_running, check_writable
+from shardctl.build.options import check_if_running
+from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.write.call_identity import Stretches, identity_of
 from shardctl.build.write.commit import finish

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.convert.discover import Surveyor
-from shardctl.build.convert.options import INPUT_TIMEOUT
+from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.base import Engine

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from shardctl.build.convert.options import check_destination
 from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.targets.folder import FolderTarget
+from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
 from shardctl.system.stores import is_url
 

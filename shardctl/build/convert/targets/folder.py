@@ -9,10 +9,10 @@ from pathlib import Path
 from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert import missing_shards
 from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.options import check_writable
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.paths import check_writable
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest

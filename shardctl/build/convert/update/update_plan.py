@@ -24,10 +24,10 @@ from shardctl.build.convert.conversion_plan import (
     shards_of,
 )
 from shardctl.build.convert.discover import Surveyor
-from shardctl.build.convert.options import Options
 from shardctl.build.convert.update.match import Matching, match_files
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.previous_samples import write_reused
+from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     LABEL,
     Labelling,
