@@ -17,7 +17,7 @@ from shardctl.format.shard import Compression
 from shardctl.images.codecs.image import MAX_PIXELS, Store
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
-from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
@@ -133,8 +133,6 @@ class KeptShare(Kind["float | str"]):
         """Return the schema of both."""
         return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
 
-
-RECORDS = ("file", "line", "paragraph")
 
 DEEPEST = 16
 """How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""

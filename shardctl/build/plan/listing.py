@@ -37,7 +37,8 @@ from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
-from shardctl.sources.formats import TABLE_SUFFIXES, Reading
+from shardctl.sources.format_table import TABLE_SUFFIXES
+from shardctl.sources.formats import Reading
 from shardctl.sources.kinds import Form, Kind
 from shardctl.sources.kinds.image import is_unnamed
 from shardctl.sources.label_table import SideTable, some

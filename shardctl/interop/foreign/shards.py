@@ -21,8 +21,8 @@ from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
+from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
+from shardctl.sources.formats import Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
@@ -34,7 +34,7 @@ from shardctl.system.text import printable
 LIMITS = Limits(seconds=INPUT_TIMEOUT)
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])
-_OTHERS = {*CONTAINERS, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
+_OTHERS = {*CONTAINER_SUFFIXES, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
 """The endings of files that cannot be shards of shardctl."""
 
 
