@@ -297,7 +297,6 @@ class Options:
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
-
         _refuse_two_sizes(self.shard_size, self.samples_per_shard)
         check_options(self)
         registry.check(self.engine, self.workers)
