@@ -30,13 +30,13 @@ from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
-    Kind,
     Names,
     Optional,
     Parsed,
     Report,
     SettingError,
     Settings,
+    SettingType,
     Text,
     Whole,
     Word,
@@ -103,7 +103,7 @@ def _written_schema(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Delimiter(Kind[str]):
+class Delimiter(SettingType[str]):
     """One character that is between the cells of a line; `tab` for a tab."""
 
     def read(self, value: Any) -> str:
@@ -119,7 +119,7 @@ class Delimiter(Kind[str]):
 
 
 @dataclass(frozen=True)
-class KeptShare(Kind["float | str"]):
+class KeptShare(SettingType["float | str"]):
     """A share of an area from 0 to 1, or `center`."""
 
     def read(self, value: Any) -> float | str:

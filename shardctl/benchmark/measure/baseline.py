@@ -40,7 +40,7 @@ from shardctl.system.files import ordinary
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.samples import Origin, SamplePipeline
+from shardctl.transforms.pipeline.samples import RecordContext, SamplePipeline
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
 
 INPUTS = 2048
@@ -200,7 +200,7 @@ class _Inputs:
             _stack(values)
         return _Batch(samples, rejected)
 
-    def _records(self, planned: Planned, split: str) -> Iterator[tuple[Sample, Origin] | int]:
+    def _records(self, planned: Planned, split: str) -> Iterator[tuple[Sample, RecordContext] | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
@@ -211,7 +211,7 @@ class _Inputs:
             check_digest(job, planned, digest_of(data))
             yield (
                 KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
-                Origin(planned.key(), file.label, file.columns),
+                RecordContext(planned.key(), file.label, file.columns),
             )
             return
         digest = xxhash.xxh3_64()

@@ -15,7 +15,7 @@ from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
-from shardctl.format.update_state import Seen
+from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -62,7 +62,7 @@ def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
     if recipe is None:
         return False
     try:
-        seen = Seen(request.folder, manifest.update)
+        seen = UpdateState(request.folder, manifest.update)
         files = open_checked_table(request.folder / FILES)
         if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
             return False

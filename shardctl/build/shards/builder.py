@@ -36,8 +36,8 @@ from shardctl.system.files import HashingFile
 from shardctl.system.processes.progress_slot import KEYS, NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE, Together
-from shardctl.transforms.pipeline.samples import Made, SamplePipeline, Shape
+from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE, ModelBatcher
+from shardctl.transforms.pipeline.samples import EncodedRow, SamplePipeline, Shape
 from shardctl.transforms.records import HeldMemoryError, Records
 
 
@@ -141,7 +141,7 @@ class ShardBuilder:
         self._lost_ahead: list[int] = []
         self._first_unit = place.first_unit
         self._slot_records = job.recipe.records_together
-        self._together = Together[Made](self._pipeline, self._pipeline.laid_out, self) if job.recipe.models else None
+        self._together = ModelBatcher[EncodedRow](self._pipeline, self._pipeline.laid_out, self) if job.recipe.models else None
         self._held: list[_Held] = []
         self._by_number: dict[int, _Held] = {}
         self._slot = self._calls = 0
@@ -527,7 +527,7 @@ class ShardBuilder:
             return
         self._add_made(self._pipeline.make(fields, origin), outcome, read)
 
-    def _add_made(self, made: list[Made], outcome: UnitOutcome, read: list[int]) -> None:
+    def _add_made(self, made: list[EncodedRow], outcome: UnitOutcome, read: list[int]) -> None:
         """Add the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
             self._images.became_samples(read)
@@ -552,7 +552,7 @@ class ShardBuilder:
         result = self._together.finish(held[0].planned.number in self._known.careful)
         self._held, self._by_number = [], {}
         for each in held:
-            found: list[Made] | Rejection = each.rejection or result[each.number]
+            found: list[EncodedRow] | Rejection = each.rejection or result[each.number]
             if each.record is None:
                 each.outcome.first_row = self._rows.first_row
             if isinstance(found, Rejection):

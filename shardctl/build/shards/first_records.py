@@ -25,7 +25,7 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said, witho
 from shardctl.sources.label_table import some
 from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.samples import Origin
+from shardctl.transforms.pipeline.samples import RecordContext
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _Look:
         self.boxes = _Boxes()
         self.count = self.turned = 0
 
-    def add(self, fields: Sample, origin: Origin, planned: Planned) -> None:
+    def add(self, fields: Sample, origin: RecordContext, planned: Planned) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe = self._job.recipe
         data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
@@ -163,7 +163,7 @@ class _Look:
 
 def _records(
     job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
-) -> Iterator[tuple[Sample, Origin, Planned]]:
+) -> Iterator[tuple[Sample, RecordContext, Planned]]:
     for planned in units:
         crumb.drop(planned.number)
         with suppress(Rejection, MemoryError):

@@ -24,7 +24,7 @@ from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfi
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import KEYS, WHOLE, Breadcrumb
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
-from shardctl.transforms.pipeline.samples import Origin
+from shardctl.transforms.pipeline.samples import RecordContext
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
@@ -130,10 +130,10 @@ def _keys_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions)
         done = end
 
 
-def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:
+def origin_of(planned: Planned, record: int | None, fields: Sample) -> RecordContext:
     """Return where a record comes from, and its key: its own, which is taken out of its fields, or that of the plan."""
     key = fields.pop(KEY, None)
-    return Origin(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
+    return RecordContext(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
 
 
 def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejection]) -> Parsed:
@@ -151,7 +151,7 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
     return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
 
 
-def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Sample, Origin]]:
+def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Sample, RecordContext]]:
     """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
     file = planned.file
     if (planned.number, None) in known.lost:
@@ -159,7 +159,7 @@ def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instruction
     if job.fields is None:
         fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
         mask = read_mask(job, planned)
-        yield fields if mask is None else {**fields, MASK: mask}, Origin(planned.key(), file.label, file.columns)
+        yield fields if mask is None else {**fields, MASK: mask}, RecordContext(planned.key(), file.label, file.columns)
         return
     for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):

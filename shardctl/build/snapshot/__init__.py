@@ -15,7 +15,7 @@ from shardctl.build.convert.run import run
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.build.snapshot.log import Teller
-from shardctl.build.snapshot.partial_dataset import ArrivingDataset, Making
+from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, Place, place_of
 from shardctl.build.snapshot.ranks import rank_of
 from shardctl.errors import DatasetError, StorageError, UsageError
@@ -58,7 +58,7 @@ def snapshot(
     *,
     wait: Literal[False],
     **options: Any,
-) -> ArrivingDataset: ...
+) -> PartialDataset: ...
 
 
 def snapshot(
@@ -77,7 +77,7 @@ def snapshot(
     cache: str | Path | bool | None = None,
     cache_limit: int | str | None = None,
     **options: Any,
-) -> Dataset | ArrivingDataset:
+) -> Dataset | PartialDataset:
     """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
 
     All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
@@ -120,9 +120,9 @@ def snapshot(
         return open_dataset(dst if is_url(dst) else request.folder, cache=cache, cache_limit=cache_limit)
     made = made_at(AtHome(request.folder))
     if not made.is_there:
-        return ArrivingDataset(request.folder, Making(made.settle))
+        return PartialDataset(request.folder, BuildThread(made.settle))
     made.settle()  # one that may have to be brought up to date is not read before it is
-    return ArrivingDataset(request.folder, Making(lambda: None))
+    return PartialDataset(request.folder, BuildThread(lambda: None))
 
 
 class _ReplacedError(Exception):

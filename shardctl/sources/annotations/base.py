@@ -82,7 +82,7 @@ class AnnotationRule:
 
 
 @dataclass(frozen=True)
-class Place:
+class InputPlace:
     """An input: the path by which it is opened, and the folder of its source."""
 
     opened: str
