@@ -21,7 +21,7 @@ from test_untrusted import signed
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards import builder as samples
+from shardctl.build.shards import inputs
 from shardctl.build.shards.task import Progress
 from shardctl.errors import (
     DatasetError,
@@ -423,7 +423,7 @@ def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path: Path, m
             return super().read(min(size or 0, 7))
 
     source = images(tmp_path / "in", "1.png")
-    monkeypatch.setattr(samples, "open", lambda path, mode, buffering, opener: Slow(path, mode, opener=opener), raising=False)
+    monkeypatch.setattr(inputs, "open", lambda path, mode, buffering, opener: Slow(path, mode, opener=opener), raising=False)
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (1, 0)
 

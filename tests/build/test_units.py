@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.build.convert import Listener, discover, table_writer
 from shardctl.build.plan.listing import LabelRule, list_files
-from shardctl.build.shards import builder, scan, task
+from shardctl.build.shards import record_units, scan, task
 from shardctl.build.shards.engines.base import OnFound
 from shardctl.build.shards.engines.local import InProcess
 from shardctl.build.shards.records import read_unit
@@ -199,7 +199,7 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
             raise MemoryError
         return read_unit(*arguments)
 
-    monkeypatch.setattr(builder, "read_unit", read)
+    monkeypatch.setattr(record_units, "read_unit", read)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
     rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]

@@ -22,8 +22,9 @@ from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, Planned, Root, records_read
-from shardctl.build.shards.records import choice_of, origin_of, read_unit
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.record_choice import choice_of
+from shardctl.build.shards.records import origin_of, read_unit
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
@@ -215,7 +216,7 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choose = choice_of(job, planned, self._splits.index(split), Breadcrumb(), Instructions())
+        choose = choice_of(job, planned, self._splits.index(split), Breadcrumb(), RetryHints())
         for parsed in read_unit(job, planned, planned.unit, choose, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)

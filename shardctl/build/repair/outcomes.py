@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.repair.results import Lost
-from shardctl.build.shards.builder import jpegs_of
+from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.build.shards.job import Job, Planned, ShardPlace
 from shardctl.build.shards.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
@@ -103,7 +103,7 @@ class Outcomes:
         reader = ShardReader(self._root / place.name)
         column = str(reader.layout.roles.main_image)
         images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
-        return jpegs_of([jpeg_facts(data) for data in images])
+        return record_of_jpegs([jpeg_facts(data) for data in images])
 
     def _merged(self, shard: int, recorded: pa.Table, built: Done, reasons: list[list[Reject]]) -> Done:
         """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""

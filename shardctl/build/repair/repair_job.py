@@ -22,9 +22,9 @@ from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, lea
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
-from shardctl.build.shards.builder import of_several
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
+from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest

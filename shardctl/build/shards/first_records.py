@@ -12,7 +12,7 @@ import numpy as np
 from shardctl.build.shards.job import Job, Planned
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
@@ -62,7 +62,7 @@ class FirstRecords:
     warnings: tuple[str, ...] = ()
 
 
-def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> FirstRecords:
+def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: RetryHints) -> FirstRecords:
     """Look at the images and at what is marked in them in the first records of a job.
 
     One image of other colours or of another size is enough to show that a field is none of masks. Raises UsageError then where
@@ -161,9 +161,7 @@ class _Look:
         found.all_corners &= bool((given[:, 2:] > given[:, :2]).all())
 
 
-def _records(
-    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
-) -> Iterator[tuple[Sample, Origin, Planned]]:
+def _records(job: Job, units: list[Planned], crumb: Breadcrumb, known: RetryHints) -> Iterator[tuple[Sample, Origin, Planned]]:
     for planned in units:
         crumb.drop(planned.number)
         with suppress(Rejection, MemoryError):

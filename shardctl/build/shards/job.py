@@ -478,7 +478,7 @@ class Job:
     def choose(self, planned: Planned, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
 
-        Where records have keys of their own, these decide instead: engines.records.choice_of.
+        Where records have keys of their own, these decide instead: record_choice.choice_of.
         """
         if self.draw is None:
             return None

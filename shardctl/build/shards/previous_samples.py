@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +18,6 @@ from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
-from shardctl.images.codecs.image import open_image
-from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import Shape
 
@@ -66,27 +63,6 @@ class Stretch:
     def end(self) -> int:
         """The unit behind the last one."""
         return self.first_unit + len(self.samples)
-
-
-def jpegs_of_images(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
-    """Return what each image of a column is as JPEG."""
-    return [jpeg_facts(data) for data in _images(batch, column)]
-
-
-def shapes_of_images(batch: pa.RecordBatch, column: str) -> set[Shape]:
-    """Return the first two shapes of images of a column that differ: its only one, if they are all the same."""
-    shapes: set[Shape] = set()
-    for data in _images(batch, column):
-        width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
-        shapes.add((height, width, 3))
-        if len(shapes) == 2:
-            break
-    return shapes
-
-
-def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
-    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field` would give all."""
-    return (data.as_py() for data in batch.column(column).flatten()[0])
 
 
 class Reused:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.shards.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
+from shardctl.build.shards.builder import ShardBuilder, ShardContent
 from shardctl.build.shards.first_records import look_at_first
 from shardctl.build.shards.job import Job, Planned, ShardPlace
 from shardctl.build.shards.job_units import ahead
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.unmoved import refuse_unmoved
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
@@ -82,7 +83,7 @@ class Probe:
         return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})
 
 
-def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
+def probe_records(job: Job, crumb: Breadcrumb, known: RetryHints) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
     The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
@@ -101,13 +102,14 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, rejects.append, crumb, known)
+    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), crumb, known), sink, rejects.append)
     added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
     started = time.monotonic()
-    rows = sum(builder.finish())
+    content, totals = builder.finish(), builder.totals
+    rows = sum(content.block_rows)
     finishing = time.monotonic() - started
-    records = max(1, builder.inputs)
-    full = rows - _padding(builder) / _block_length(job.layout)
+    records = max(1, totals.inputs)
+    full = rows - _padding(content) / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     reasons, examples = count_reasons(rejects)
@@ -118,9 +120,9 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - builder.rejected),
+        samples_per_record=full / max(1, records - totals.rejected),
         records=records,
-        rejected=builder.rejected,
+        rejected=totals.rejected,
         notices=[*first.notices, *notices],
         warnings=list(first.warnings),
         frames=first.frames,
@@ -129,9 +131,9 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     )
 
 
-def _padding(builder: ShardBuilder) -> int:
+def _padding(content: ShardContent) -> int:
     """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
-    return sum(step.get("padding", 0) for step in builder.step_counts)
+    return sum(step.get("padding", 0) for step in content.steps)
 
 
 def _block_length(layout: Layout) -> int:
@@ -155,9 +157,9 @@ def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Return how long work on a unit took that may be rejected."""
+    """Return how long work on a unit took that may be rejected, or would have its shard built again."""
     started = time.monotonic()
-    with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
+    with suppress(Rejection):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
 
@@ -169,9 +171,7 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _own_samples(
-    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
-) -> tuple[list[Finished], dict[str, str]]:
+def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: RetryHints) -> tuple[list[Finished], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
     pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout, job.annotation_rules), list[Finished]()
     setters: dict[str, str] = {}

@@ -7,22 +7,21 @@ from dataclasses import replace
 from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_whole, reading, state_of
 from shardctl.build.shards.job import KEY, Job, Planned
 from shardctl.build.shards.mask_files import read_mask
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, Reading, Unit, find_format
+from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
-from shardctl.system.processes.progress_slot import KEYS, WHOLE, Breadcrumb
+from shardctl.system.processes.progress_slot import Breadcrumb
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.transforms.pipeline.samples import Origin
 
@@ -36,7 +35,7 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
     Raises Rejection, Misfit, SourceGoneError.
     """
     assert job.fields is not None, "a format reads into columns"
-    for parsed in _read(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
+    for parsed in read_fields(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
         if job.renames:
             parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
         if job.by_field and job.layout.classes is not None:
@@ -48,7 +47,7 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
         yield parsed
 
 
-def _read(
+def read_fields(
     job: Job, planned: Planned, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
 ) -> Iterator[Parsed]:
     """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit, SourceGoneError."""
@@ -65,69 +64,6 @@ def _read(
                 check_state(job, planned, before)
                 return
         yield parsed
-
-
-def choice_of(job: Job, planned: Planned, split: int, crumb: Breadcrumb, known: Instructions) -> Choose | None:
-    """Return what tells which records of a unit are in a split; None: all of them. Raises MemoryError, SourceGoneError.
-
-    Where the records have keys of their own, this reads them first. It draws a record without a readable key by its number, so
-    that this record is a reject of one split.
-    """
-    by_number, draw, unit = job.choose(planned, split), job.draw, planned.unit
-    if by_number is None or draw is None or not draw.by_key:
-        return by_number
-    has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
-    lost = known.lost.get((planned.number, None))
-    for numbers, keys in () if lost is not None and lost.stage == KEYS else _keys_of(job, planned, crumb, known):
-        has_key[numbers - unit.first] = True
-        own[numbers - unit.first] = draw.of_keys(keys) == split
-    crumb.drop(planned.number)
-
-    def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
-        places = np.clip(numbers - unit.first, 0, unit.records - 1)  # a format may ask of records behind the unit
-        return np.where(has_key[places], own[places], by_number(numbers))
-
-    return choose
-
-
-def _keys_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Numbers, list[str]]]:
-    """Yield the numbers and the keys of records of a unit, without those whose key cannot be read.
-
-    They are read together, and in smaller parts where one does not fit; one by one where one of them has ended a worker.
-    """
-    source, unit = str(job.recipe.key_source), planned.unit
-    assert job.fields is not None, "files of many records have columns"
-    rules, schema = replace(job.recipe.reading, only=(source,)), pa.schema([job.fields.field(source)], {CHOSEN: b""})
-    fatal = [n for n in known.lost_records(planned.number) if known.lost[planned.number, n].stage == KEYS]
-    most = 1 if planned.number in known.careful else unit.records
-    together, done = most, 0
-    while done < unit.records:
-        end = min(done + together, unit.records)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
-        crumb.drop(planned.number, part.first if most == 1 else WHOLE, KEYS)
-        try:
-            for parsed in _read(job, planned, part, rules, schema, lambda numbers: ~np.isin(numbers, fatal), xxhash.xxh3_64()):
-                keys = parsed.batch.column(0).cast(pa.string())
-                there = np.asarray(keys.is_valid())
-                if most > 1 and len(keys):  # its time runs anew with each part: a compressed file is one unit
-                    crumb.drop(planned.number, int(parsed.numbers[-1]), KEYS)
-                yield parsed.numbers[there], keys.drop_null().to_pylist()
-                if len(keys):
-                    done = int(parsed.numbers[-1]) + 1 - unit.first  # what follows it is read again if something does not fit
-        except ColumnMisfit:
-            return  # no key of the file fits
-        except Misfit:
-            if end - done > 1:
-                together = min((end - done) // 2, FITTED_RECORDS)
-                continue
-        except Rejection:
-            pass  # it is told where the records themselves are read
-        except MemoryError:
-            if part.records > 1:
-                raise
-        else:
-            together = min(2 * together, most)
-        done = end
 
 
 def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:
@@ -151,7 +87,7 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
     return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
 
 
-def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Sample, Origin]]:
+def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: RetryHints) -> Iterator[tuple[Sample, Origin]]:
     """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
     file = planned.file
     if (planned.number, None) in known.lost:

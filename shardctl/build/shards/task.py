@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.shards.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
+from shardctl.build.shards.builder import ShardBuilder
 from shardctl.build.shards.job import Job, ShardPlace
 from shardctl.build.shards.job_units import ahead
 from shardctl.build.shards.previous_samples import Stretch
-from shardctl.build.shards.retry_hints import Instructions, Place
+from shardctl.build.shards.retry_hints import BuildAgain, Place, RetryHints
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.upload import deliver
 from shardctl.errors import Rejection
 from shardctl.format.jpeg_record import JpegRecord
@@ -81,33 +82,28 @@ class Done:
 
 
 def run_shard(
-    job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, known: Instructions | None = None
+    job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, hints: RetryHints | None = None
 ) -> None:
     """Build one shard: its units in, the shard file and then its done marker out, each by rename.
 
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
     """
-    known = known or Instructions()
-    known = replace(known, lost={**_known_rejects(job, shard), **known.lost})
+    place, reporter = job.place(shard), _Reporter(report)
+    hints = hints or RetryHints()
+    hints = replace(hints, lost={**_known_rejects(job, shard), **hints.lost})
     while True:
-        told = Progress(0, 0, 0, 0)
-
-        def tell(progress: Progress) -> None:
-            nonlocal told
-            told += progress
-            report(progress)
-
-        try:
-            return _build(job, shard, tell, crumb, known)
-        except LostUnitError as error:
-            known = replace(known, lost={**known.lost, (error.unit, error.record): error.rejection})
-        except CarefulUnitError as error:
-            known = replace(known, careful=known.careful | {error.unit})
-        except UnfitUnitError as error:
-            known = replace(known, unfit=known.unfit | {error.unit})
-        except DamagedShardError:
-            known = replace(known, anew=True)
-        report(-told)  # the shard is built again from its first unit
+        built = _build(ShardBuild(job, place, crumb, hints), shard, reporter)
+        if isinstance(built, Done):
+            break
+        assert built.hints != hints, f"shard {shard} would be built in the same way again: {built.why}"
+        hints = built.hints
+        reporter.take_back()  # it is built again from its first unit
+    _write_marker(job.marker_path(shard), built)
+    if job.url:
+        crumb.drop(NOWHERE, stage="deliver")
+        deliver(job, shard)
+        crumb.leave()
+    reporter.flush()
 
 
 def _known_rejects(job: Job, shard: int) -> dict[Place, Rejection]:
@@ -117,36 +113,41 @@ def _known_rejects(job: Job, shard: int) -> dict[Place, Rejection]:
     return {(unit, record): reason for unit in units for record, reason in job.known.get(unit, {}).items()}
 
 
-def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, known: Instructions) -> None:
-    place, reporter = job.place(shard), _Reporter(report)
-    with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as reject:
-        builder = ShardBuilder(job, place, sink, reject, crumb, known)
-        _add_all(job, place, known, builder, reporter)
-        samples, rejected = builder.samples, builder.rejected
-        block_rows = builder.finish()
-        reporter.count(0, builder.samples - samples, builder.rejected - rejected, 0)
-    facts = ShardFacts(sum(block_rows), sink.tell(), builder.raw_bytes, sink.sha256, block_rows)
-    units = pa.Table.from_pylist([vars(outcome) for outcome in builder.outcomes], MARKER_SCHEMA)
-    shapes = tuple(sorted(builder.shapes))
-    labels = dict(builder.labels)
-    marked = (builder.objects, builder.cut_off)
-    done = Done(
-        facts, builder.inputs, builder.rejected, shapes, labels, *marked, units, builder.jpegs, tuple(builder.step_counts)
+def _build(build: ShardBuild, shard: int, reporter: _Reporter) -> Done | BuildAgain:
+    """Build a shard once. Its files are there only if that is done."""
+    job = build.job
+    with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as rejects:
+        builder = ShardBuilder(build, sink, rejects.write)
+        again = _add_all(build, builder, reporter)
+        if again is not None:
+            sink.abandon()
+            rejects.abandon()
+            return again
+        totals = builder.totals
+        samples, rejected = totals.samples, totals.rejected
+        content = builder.finish()
+        reporter.count(0, totals.samples - samples, totals.rejected - rejected, 0)
+    return Done(
+        facts=ShardFacts(sum(content.block_rows), sink.tell(), content.raw_bytes, sink.sha256, content.block_rows),
+        inputs=totals.inputs,
+        rejected=totals.rejected,
+        shapes=tuple(sorted(totals.shapes)),
+        labels=dict(totals.labels),
+        objects=content.objects,
+        cut_off=content.cut_off,
+        units=pa.Table.from_pylist([vars(outcome) for outcome in totals.outcomes], MARKER_SCHEMA),
+        jpegs=content.jpegs,
+        steps=content.steps,
     )
-    _write_marker(job.marker_path(shard), done)
-    if job.url:
-        crumb.drop(NOWHERE, stage="deliver")
-        deliver(job, shard)
-        crumb.leave()
-    reporter.flush()
 
 
-def _stretches(job: Job, place: ShardPlace, known: Instructions) -> list[Stretch]:
+def _stretches(build: ShardBuild) -> list[Stretch]:
     """Return what a shard takes from the dataset before."""
-    if job.reused is None or known.anew:
+    job, place = build.job, build.place
+    if job.reused is None or build.hints.anew:
         return []
     found = job.reused.stretches(place.first_unit, place.units)
-    return [each for each in found if not known.loses(each.first_unit, each.end)]
+    return [each for each in found if not build.hints.loses(each.first_unit, each.end)]
 
 
 def _others(place: ShardPlace, stretches: Sequence[Stretch]) -> npt.NDArray[np.int64]:
@@ -157,58 +158,83 @@ def _others(place: ShardPlace, stretches: Sequence[Stretch]) -> npt.NDArray[np.i
     return place.first_unit + np.flatnonzero(~made)
 
 
-def _add_all(job: Job, place: ShardPlace, known: Instructions, builder: ShardBuilder, reporter: _Reporter) -> None:
+def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> BuildAgain | None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
-    stretches = _stretches(job, place, known)
+    job, totals, stretches = build.job, builder.totals, _stretches(build)
     waiting = deque(stretches)
-    for planned in ahead(job, job.units_at(_others(place, stretches))):
+    for planned in ahead(job, job.units_at(_others(build.place, stretches))):
         while waiting and waiting[0].first_unit < planned.number:
-            _add_made(job, waiting.popleft(), builder, reporter)
-        samples, rejected = builder.samples, builder.rejected
-        builder.add(planned)
-        reporter.count(planned.unit.records, builder.samples - samples, builder.rejected - rejected, planned.unit.size)
+            if (again := _add_previous(job, waiting.popleft(), builder, reporter)) is not None:
+                return again
+        samples, rejected = totals.samples, totals.rejected
+        if (again := builder.add(planned)) is not None:
+            return again
+        reporter.count(planned.unit.records, totals.samples - samples, totals.rejected - rejected, planned.unit.size)
     for stretch in waiting:
-        _add_made(job, stretch, builder, reporter)
+        if (again := _add_previous(job, stretch, builder, reporter)) is not None:
+            return again
+    return None
 
 
-def _add_made(job: Job, stretch: Stretch, builder: ShardBuilder, reporter: _Reporter) -> None:
+def _add_previous(job: Job, stretch: Stretch, builder: ShardBuilder, reporter: _Reporter) -> BuildAgain | None:
     assert job.reused is not None, "the stretch is of it"
-    builder.add_made(job.reused, stretch)
-    reporter.count(len(stretch.samples), stretch.run.rows, 0, 0)
+    again = builder.add_previous(job.reused, stretch)
+    if again is None:
+        reporter.count(len(stretch.samples), stretch.run.rows, 0, 0)
+    return again
 
 
-def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, known: Instructions) -> None:
+def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, hints: RetryHints) -> None:
     """Make the samples of a unit, and with `on` those of all units of the shard that come after it, and write nothing.
 
     Where a model is called with several units together, it is done with all of these.
 
-    Whatever ends the process does it here, before the whole shard is built once more.
+    Whatever ends the process does it here, before the whole shard is built once more. What would have the shard built again is
+    left to that.
     """
-    place = job.place(shard)
-    builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
-    slot, end = builder.slot_of(first), place.first_unit + place.units
-    units = _others(place, _stretches(job, place, known))
+    build = ShardBuild(job, job.place(shard), crumb, hints)
+    builder = ShardBuilder(build, pa.MockOutputStream(), lambda reject: None)
+    slot, end = builder.slot_of(first), build.place.first_unit + build.place.units
+    units = _others(build.place, _stretches(build))
     for planned in ahead(job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])):
-        with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):
-            builder.add(planned)
-    builder.finish_held()
+        builder.add(planned)
+    builder.flush()
+
+
+class _RejectsFile:
+    """The file of the rejects of a shard, made for the first of them. `path` is where it comes to be, within `stack`."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._file: HashingFile | None = None
+        self._abandoned = False
+
+    def write(self, reject: Reject) -> None:
+        """Add a line."""
+        if self._file is None:
+            self._file = self._stack.enter_context(replacing(self._path))
+        self._file.write(reject.line())
+
+    def abandon(self) -> None:
+        """Leave everything as it was before."""
+        self._abandoned = True
+        if self._file is not None:
+            self._file.abandon()
+
+    def finish(self) -> None:
+        """Delete the file of an earlier attempt, where there are no rejects now."""
+        if self._file is None and not self._abandoned:
+            with naming_the_path(self._path):
+                self._path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _rejects_file(path: Path) -> Iterator[Callable[[Reject], None]]:
-    """Yield what writes a reject to a file, which is made for the first one."""
+def _rejects_file(path: Path) -> Iterator[_RejectsFile]:
+    """Yield the file of the rejects of a shard. There is none after it if there are no rejects."""
     with ExitStack() as stack:
-        files: list[HashingFile] = []
-
-        def write(reject: Reject) -> None:
-            if not files:
-                files.append(stack.enter_context(replacing(path)))
-            files[0].write(reject.line())
-
-        yield write
-        if not files:
-            with naming_the_path(path):
-                path.unlink(missing_ok=True)
+        file = _RejectsFile(path, stack)
+        yield file
+        file.finish()
 
 
 def read_finished(job: Job, shard: int) -> Done | None:
@@ -263,6 +289,7 @@ class _Reporter:
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self._report = report
+        self._told = Progress(0, 0, 0, 0)
         # Numbers, and not a Progress that is added to: there may be millions of tiny units.
         self._records = self._samples = self._rejected = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
@@ -278,6 +305,17 @@ class _Reporter:
 
     def flush(self) -> None:
         """Pass on what has not been passed on."""
-        self._report(Progress(self._records, self._samples, self._rejected, self._bytes))
+        progress = Progress(self._records, self._samples, self._rejected, self._bytes)
+        self._told += progress
+        self._report(progress)
+        self._begin()
+
+    def take_back(self) -> None:
+        """Take back all that was passed on, and begin anew."""
+        self._report(-self._told)
+        self._told = Progress(0, 0, 0, 0)
+        self._begin()
+
+    def _begin(self) -> None:
         self._records = self._samples = self._rejected = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS

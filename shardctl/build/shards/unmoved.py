@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.build.shards.job import Job, Planned
 from shardctl.build.shards.record_images import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import open_image
@@ -43,7 +43,7 @@ class _Values:
         return place_columns([self.field], {} if values is None else {self.field.name: values}, self.sizes)
 
 
-def refuse_unmoved(job: Job, units: Sequence[Planned], crumb: Breadcrumb, known: Instructions) -> None:
+def refuse_unmoved(job: Job, units: Sequence[Planned], crumb: Breadcrumb, known: RetryHints) -> None:
     """Raise UsageError if the recipe moves the pixels of the image, and other columns of the first records had to move too.
 
     One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only

@@ -17,7 +17,7 @@ from shardctl.build.shards.inputs import compare_reads
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import probe_records
 from shardctl.build.shards.record_sampling import Taking
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.scan import Look, Survey, do_survey
 from shardctl.build.shards.task import Progress, run_shard, try_units
 from shardctl.build.shards.text_hashes import Comparing
@@ -44,7 +44,7 @@ def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
         return do_survey(LOOKS[task["do"]](task["survey"]), crumb, places)
     job = Job.unpacked(task["job"]) if task["shard"] is None else _job(task["job"])
     lost = {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}
-    known = Instructions(lost, frozenset(task["careful"]), anew=task["anew"])
+    known = RetryHints(lost, frozenset(task["careful"]), anew=task["anew"])
     if task["suspect"] is not None:
         unit, attempt = task["suspect"]
         compare_reads(job, unit, attempt, crumb, given_up=(unit, None) in known.lost)

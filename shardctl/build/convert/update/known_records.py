@@ -19,8 +19,8 @@ from shardctl.build.convert.update.match import Matching
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.builder import of_several
 from shardctl.build.shards.job import KNOWN, File, Job, Planned
+from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import Rejection
 from shardctl.format.names import FILES
 from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject

@@ -11,7 +11,7 @@ from shardctl.build.shards.engines.base import Engine, OnFound, Report
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import Probe, probe_records
 from shardctl.build.shards.retry import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.scan import Look, do_survey
 from shardctl.build.shards.task import Progress, run_shard
 from shardctl.errors import WorkerError
@@ -41,7 +41,7 @@ class InProcess:
 
     def probe(self, job: Job) -> Probe:
         """Probe the records."""
-        return probe_records(job, Breadcrumb(), Instructions())
+        return probe_records(job, Breadcrumb(), RetryHints())
 
     def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at the files."""
