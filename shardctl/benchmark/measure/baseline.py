@@ -21,8 +21,9 @@ from shardctl.benchmark.measure.page_cache import drop
 from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job, Planned, Root, records_read
+from shardctl.build.shards.job import Job, Planned, Root
 from shardctl.build.shards.record_choice import choice_of
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.records import origin_of, read_unit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
@@ -127,9 +128,8 @@ class _Inputs:
             dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store and recipe.store.name != "none" else recipe,
             layout,
             (),
-            manifest.fingerprint_parts,
+            **vars(RecordReading.from_json(manifest.records)),
             recorded=True,
-            **records_read(manifest.records),
         )
         self._splits = [split.name for split in manifest.splits]
         self._units = list(_some_units(StoredDataset(root), options.split, self._job.fields is None))

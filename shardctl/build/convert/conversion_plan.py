@@ -35,9 +35,13 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
 from shardctl.build.plan.units import Units
+from shardctl.build.shards.costs import Costs
+from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.lazy_folder.files import copy_file
@@ -127,27 +131,22 @@ class Draft:
     splits: tuple[SplitPlan, ...]
     compared: Sequence[Compared] = ()
 
-    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
+    def job(
+        self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None
+    ) -> DatasetJob:
         """Return the job in its folder."""
-        return Job(
-            folder,
-            roots,
-            recipe,
-            self.probe.layout,
-            self.splits,
-            parts,
-            fields=self.fields,
-            by_field=self.labelling.by_field,
-            draw=self.planner.order.draw,
-            shuffle=shuffle,
+        probe, draw = self.probe, self.planner.order.draw
+        costs = Costs(
             sample_bytes=self.sample_bytes,
-            samples_per_record=self.probe.samples_per_record,
-            record_seconds=self.probe.record_seconds + self.probe.unit_seconds / self.planner.records_per_unit,
-            shard_bytes=self.probe.shard_bytes,
-            probed=self.probe.records,
-            probe_rejects=self.probe.rejected,
-            beside=self.listing.digest_beside,
+            samples_per_record=probe.samples_per_record,
+            record_seconds=probe.record_seconds + probe.unit_seconds / self.planner.records_per_unit,
+            shard_bytes=probe.shard_bytes,
+            probed=probe.records,
+            probe_rejects=probe.rejected,
         )
+        reading = RecordReading(self.fields, self.labelling.by_field, draw=draw)
+        lineage = Lineage(parts, beside=self.listing.digest_beside)
+        return plan_job(folder, roots, recipe, probe.layout, self.splits, reading, lineage, shuffle=shuffle, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
@@ -199,7 +198,7 @@ def make_draft(
     fields = with_rule(fields, recipe, listing, settings.labels.annotation_rule)
     if types is not None:
         listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
-    probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
+    probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     planner = Planner(units, order_units(units, splitting, settings.shuffle))

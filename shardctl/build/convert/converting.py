@@ -53,9 +53,10 @@ from shardctl.build.plan.fingerprint import (
 )
 from shardctl.build.plan.listing import KnownFiles, Listing, list_files
 from shardctl.build.plan.splits import warn_of_mixed
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER, Job, Root
+from shardctl.build.shards.job import NEW_FOLDER, Root
 from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
@@ -361,13 +362,13 @@ class Conversion:
             job, status = self._begin(folder, listing, parts, drafted, held, again), self._status_of_new()
         else:
             self.changes, status = changes_of(job), "resumed"
-            self._warn(job.warnings)
+            self._warn(job.lineage.warnings)
         return self._complete(job, status, listing, engine, held)
 
     def _status_of_new(self) -> str:
         return "updated" if (self.target / MANIFEST).exists() else "created"
 
-    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
+    def _complete(self, job: DatasetJob, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
         """Build what is left of a job, and make it the dataset."""
         new, made = job.folder / NEW_FOLDER, 0
         if (new / MANIFEST).exists():
@@ -399,7 +400,7 @@ class Conversion:
         self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
 
-    def _check_new(self, job: Job, listing: Listing, before: Before) -> Checked:
+    def _check_new(self, job: DatasetJob, listing: Listing, before: Before) -> Checked:
         """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
         changes = changes_of(job)
         if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
@@ -422,15 +423,15 @@ class Conversion:
         """Return the folder of this conversion's job."""
         return self.staging / f"{fingerprint(parts)}{UPDATING if self.before is not None else ''}"
 
-    def _unfinished(self, folder: Path) -> Job | None:
+    def _unfinished(self, folder: Path) -> DatasetJob | None:
         """Return the job that was begun in its folder; None if there is none, or one that updates another dataset."""
         job = unfinished(folder, self.bases, self.recipe)
-        same = job is not None and job.updates == (self.before.digest if self.before is not None else "")
+        same = job is not None and job.lineage.updates == (self.before.digest if self.before is not None else "")
         return job if same else None
 
     def _begin(
         self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], held: Held, anew: bool
-    ) -> Job:
+    ) -> DatasetJob:
         """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset.
 
         A dataset that is brought up to date is made `anew` where new records have other types.
@@ -444,14 +445,14 @@ class Conversion:
         if self.before is not None:
             hide_pruned(job, self.before)
             self._warn(write_known(job, self.before, plan.of_old if isinstance(plan, Update) else None))
-        job = replace(job, warnings=tuple(self.warnings))
+        job = replace(job, lineage=replace(job.lineage, warnings=tuple(self.warnings)))
         begin(job)
         self.place.begun(job)
         return job
 
     def _planned_job(
         self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], anew: bool
-    ) -> tuple[Draft | Update, Job]:
+    ) -> tuple[Draft | Update, DatasetJob]:
         """Plan the conversion: what makes the tables of its job, and the job in its folder."""
         why = "new records have other types" if anew else ""
         if self.before is not None and not anew:
@@ -478,7 +479,7 @@ class Conversion:
             self._warn(moved_records(job, self.before, listing, matching))
             self.new_inputs = NewInputs.of(matching, self.before)
             changes = changes_anew(self.before, matching, job.shards, why)
-            job = replace(job, changes=asdict(changes), updates=self.before.digest)
+            job = replace(job, lineage=replace(job.lineage, changes=asdict(changes), updates=self.before.digest))
         return plan, job
 
     def _warn(self, warnings: Iterable[str]) -> None:
@@ -492,7 +493,7 @@ class Conversion:
                 f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
             )
 
-    def _announce(self, job: Job, listing: Listing) -> Estimate:
+    def _announce(self, job: DatasetJob, listing: Listing) -> Estimate:
         self.changes = changes_of(job)
         publish.refuse_others(self.target, job)
         self.expected = estimate(job, listing, self.engine.at_once(), self.place.free_bytes(), self.changes)

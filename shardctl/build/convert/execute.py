@@ -17,6 +17,7 @@ from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.tally import Tally
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.task import Progress
@@ -54,7 +55,7 @@ def build(
 
 
 @contextmanager
-def telling_what_is_done(job: Job, chosen: Chosen | None = None) -> Iterator[None]:
+def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
     """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
     chosen = np.ones(job.shards, bool) if chosen is None else chosen
     try:
@@ -67,7 +68,7 @@ def telling_what_is_done(job: Job, chosen: Chosen | None = None) -> Iterator[Non
             advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
             raise DiskFullError(f"{advice or error}. {state}") from error
         if isinstance(error, DiskFullError):
-            need = format_bytes((1 - done) * job.inputs * job.samples_per_record * job.sample_bytes * SPARE_DISK)
+            need = format_bytes((1 - done) * job.inputs * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK)
             raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
         raise type(error)(f"{error}. {state}") from error
 

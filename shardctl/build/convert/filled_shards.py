@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.task import Done, rows_made
 from shardctl.format.step_counts import Counts, add_counts
 
@@ -26,7 +26,7 @@ class Filled:
     (shards + 1,) int64. Of these it is the one in `chosen`: (shards,) int64.
     """
 
-    job: Job
+    job: DatasetJob
     built: Outcomes
     starts: npt.NDArray[np.int64]
     chosen: npt.NDArray[np.int64]

@@ -21,6 +21,7 @@ from shardctl.build.convert.result import ConvertResult, result_of
 from shardctl.build.convert.targets import destination
 from shardctl.build.convert.targets.base import Destination, Held
 from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.format.manifest import Manifest
@@ -79,7 +80,7 @@ def _merge(
             f"{printable(str(folder))}: not a job of this version of shardctl; merge it with the one of the parts"
         )
     recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
-    job = Job.load(folder, recipe)
+    job = DatasetJob.load(folder, recipe)
     before = before_of(job, place)
     place.entrust(job, held)
     place.bring_done(job, np.ones(job.shards, bool))

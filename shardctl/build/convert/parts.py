@@ -31,9 +31,10 @@ from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.job import Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.format.lazy_folder.files import exists
 from shardctl.format.manifest import Manifest
@@ -105,14 +106,14 @@ def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertRes
 
 def _begin(
     asked: Asked, part: Part, listener: Listener, engine: Engine, place: Destination, stack: ExitStack
-) -> tuple[Job, Parted, Held] | ConvertResult:
+) -> tuple[DatasetJob, Parted, Held] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
     waiting = listener.waiting if asked.options.if_running == "wait" else None
     told = ""
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
         with place.planning(waiting and (_say_nothing if told else waiting)) as held:
-            found: tuple[Job, Parted] | ConvertResult | None = _job_of(asked, part)
+            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(asked, part)
             if found is None:
                 place.await_parts(waiting)  # of another conversion, whose job gives way to the new one
                 found = _plan(asked, listener, engine, place, held)
@@ -134,7 +135,7 @@ def _say_nothing(owner: str) -> None:
     """Wait without a word."""
 
 
-def _job_of(asked: Asked, part: Part) -> tuple[Job, Parted] | None:
+def _job_of(asked: Asked, part: Part) -> tuple[DatasetJob, Parted] | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build other shards.
@@ -149,11 +150,12 @@ def _job_of(asked: Asked, part: Part) -> tuple[Job, Parted] | None:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
         named = user_functions({"transform": asked.settings.get("transform")})
         refuse_unnamed_functions(record_of(folder)["recipe"], named, asked.target, "a part")
-        job = Job.load(folder)
-        here = {**job.parts, **parts_without_sources(job.recipe, parted.closing.settings)}
-        if here != job.parts:
+        job = DatasetJob.load(folder)
+        planned = job.lineage.parts
+        here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
+        if here != planned:
             raise DatasetError(
-                f"{shown}: the conversion was planned with other {difference(job.parts, here)} than this machine has; all parts"
+                f"{shown}: the conversion was planned with other {difference(planned, here)} than this machine has; all parts"
                 " need the same"
             )
         return job, parted
@@ -177,9 +179,9 @@ def _digest(asked: Asked) -> str:
 class _Planning(Conversion):
     """A conversion that ends where its shards would be built."""
 
-    job: tuple[Job, Parted] | None = None
+    job: tuple[DatasetJob, Parted] | None = None
 
-    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
+    def _complete(self, job: DatasetJob, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
         """Leave the job for the parts: their machines may see the sources on other devices."""
         expected = self.expected or self._announce(job, listing)
         job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
@@ -189,12 +191,12 @@ class _Planning(Conversion):
         parted.save(job.folder)
         self.place.begun(job)
         self.job = job, parted
-        return self._only_planned(expected, fingerprint(job.parts), listing)
+        return self._only_planned(expected, fingerprint(job.lineage.parts), listing)
 
 
 def _plan(
     asked: Asked, listener: Listener, engine: Engine, place: Destination, held: Held
-) -> tuple[Job, Parted] | ConvertResult:
+) -> tuple[DatasetJob, Parted] | ConvertResult:
     """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
     planning = conversion_of(_Planning, asked, listener, engine, place, held)
     result = planning.run()
@@ -206,7 +208,7 @@ class _Building:
     """A part that is being built."""
 
     part: Part
-    job: Job
+    job: DatasetJob
     parted: Parted
     asked: Asked
     started: float
@@ -256,7 +258,7 @@ class _Building:
             rejected=rejected,
             seconds=seconds,
             samples_per_s=made / seconds,
-            fingerprint=fingerprint(job.parts),
+            fingerprint=fingerprint(job.lineage.parts),
             reasons=reasons,
             examples=examples,
             part=PartDone(str(self.part), len(marked_shards(job)), to_build),
@@ -275,14 +277,14 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
     return found
 
 
-def before_of(job: Job, place: Destination) -> Before | None:
+def before_of(job: DatasetJob, place: Destination) -> Before | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
-    if not job.updates:
+    if not job.lineage.updates:
         return None
     target = place.target
     place.bring_dataset()
     manifest = Manifest.load(target)
-    if manifest.files[CHECKSUMS].sha256 != job.updates:
+    if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
             f"{printable(str(target))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
             " and run the parts again"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
 from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.task import MARKER_SCHEMA, Done
 from shardctl.errors import InputError, TooManyRejectsError
@@ -57,7 +58,7 @@ class Commit:
 
     def __init__(
         self,
-        job: Job,
+        job: DatasetJob,
         settings: dict[str, Any],
         done: Callable[[int], Done],
         lines: Callable[[int, Done], Iterable[bytes]],
@@ -232,13 +233,13 @@ def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
     return job.layout.with_shape(shape).fields()
 
 
-def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
+def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
     """Return how a dataset is made, as shards.arrow records it: nothing that differs between machines.
 
     A labels file has its name alone, and versions are left out: others may well write the same bytes.
     """
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings", VERSIONS)}
+    parts = {name: digest for name, digest in job.lineage.parts.items() if name not in ("inputs", "settings", VERSIONS)}
     return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts, job.records_read)
 
 

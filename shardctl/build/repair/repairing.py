@@ -42,6 +42,7 @@ from shardctl.build.repair.repair_job import (
     write_known,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
@@ -218,7 +219,7 @@ class Repair:
         with naming_the_path(self.root / MANIFEST):
             (self.folder / MANIFEST).replace(self.root / MANIFEST)
 
-    def _job(self, engine: Engine) -> Job:
+    def _job(self, engine: Engine) -> DatasetJob:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         manifest = self.manifest
         refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
@@ -400,7 +401,7 @@ class Repair:
                 )
                 self.unrepaired.append(Unrepaired(name, what))
 
-    def _commit(self, job: Job) -> Commit:
+    def _commit(self, job: DatasetJob) -> Commit:
         outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
@@ -409,7 +410,7 @@ class Repair:
             return Commit(job, *given)
         return Commit(job, *given, seen.files, seen.digest_beside, seen.pruned)
 
-    def _drop(self, job: Job) -> bool:
+    def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
         beyond_repair = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
         if beyond_repair:

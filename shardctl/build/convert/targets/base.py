@@ -9,6 +9,7 @@ from typing import Protocol
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import Job
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
@@ -68,7 +69,7 @@ class Destination(Protocol):
         """Wait until no part is being built. The caller is planning."""
         ...
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return a job that is about to begin, with what its workers must know of this place."""
         ...
 

@@ -13,6 +13,7 @@ from shardctl.build.convert.options import check_writable
 from shardctl.build.convert.targets.base import Held
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
@@ -67,7 +68,7 @@ class Folder:
         """Wait until no part is being built."""
         file_lease.await_parts(self._staging, waiting)
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return the job: workers write beside the plan."""
         return job
 

@@ -23,6 +23,7 @@ from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.targets.base import Held
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
@@ -268,7 +269,7 @@ class OnStore:
             found.update({each.key: each.version for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]})
         return found
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return the job with the folder on the store that its shards are put into: one of its own, whatever was there."""
         name = job.folder.name[:12]
         if self._version is not None or name in self._store.children()[0]:

@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.task import Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
@@ -24,7 +24,7 @@ from shardctl.system.text import printable
 class Outcomes:
     """What became of the shards of a job that is done. `before` is the dataset that it brings up to date."""
 
-    job: Job
+    job: DatasetJob
     before: Before | None
 
     def _kept(self, shard: int) -> tuple[Before, int] | None:

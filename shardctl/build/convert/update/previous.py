@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
-from shardctl.build.shards.job import records_read
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.task import Done
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord
@@ -58,7 +57,7 @@ class Before:
         making = self.table.making
         try:
             self.layout = Layout.loads(making.layout)
-            self.reading: dict[str, Any] = records_read(making.records)
+            self.reading = RecordReading.from_json(making.records)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(root))}: {SHARDS} does not say how it was made ({error!r})") from error
 

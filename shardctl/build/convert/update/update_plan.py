@@ -41,8 +41,12 @@ from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.build.plan.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.build.plan.splits import Splitting, split_files
 from shardctl.build.plan.units import Units
+from shardctl.build.shards.costs import Costs
+from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.lazy_folder.files import copy_file
@@ -128,28 +132,24 @@ class Update:
         """The shards of the dataset before that are kept, by their numbers there."""
         return [kept for *_, kept in self.shards if kept != NOT_KEPT]
 
-    def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> Job:
+    def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> DatasetJob:
         """Return the job in its folder."""
-        manifest = self.before.manifest
-        return Job(
-            folder,
-            roots,
-            self.recipe,
-            self.before.layout,
-            self.splits,
-            parts,
-            fields=self.before.reading.get("fields"),
-            by_field=self.before.reading.get("by_field", False),
-            draw=self.draw,
-            shuffle=self.settings.shuffle,
+        before, manifest = self.before, self.before.manifest
+        costs = Costs(
             sample_bytes=manifest.bytes / max(1, manifest.samples),
             samples_per_record=manifest.samples / max(1, manifest.inputs),
             record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
-            updates=self.before.digest,
+        )
+        lineage = Lineage(
+            parts,
+            beside=before.seen.digest_beside,
+            updates=before.digest,
             kept_records=self._kept_records,
             changes=asdict(self.changes),
-            beside=self.before.seen.digest_beside,
         )
+        reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
+        shuffle = self.settings.shuffle
+        return plan_job(folder, roots, self.recipe, before.layout, self.splits, reading, lineage, shuffle=shuffle, costs=costs)
 
     @property
     def _records(self) -> Numbers:
@@ -230,7 +230,7 @@ class _Planning:
             raise AnewError("files that say what is read of others have changed")
         splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
         draw = splitting.draw if splitting.of_file is None else None
-        if draw != before.reading.get("draw"):
+        if draw != before.reading.draw:
             raise AnewError("the splits are made in another way")
         if splitting.by == "column" and listing.side is not None:
             listing.side = listing.side.without(SPLIT_COLUMN)
@@ -261,10 +261,11 @@ class _Planning:
         if self.recipe.joins:
             return Labelling()
         names = {name: role.names for name, role in roles.by_name.items() if isinstance(role, Label) and role.names}
-        fields = self.before.reading["fields"].names
-        if self.before.reading["by_field"]:
+        fields = self.before.reading.fields
+        assert fields is not None, "files of many records have columns"
+        if self.before.reading.by_field:
             return Labelling(names.get(LABEL), by_field=True, declared={n: of for n, of in names.items() if n != LABEL})
-        if self.recipe.label_source in fields or self.settings.labels.mode == "none":
+        if self.recipe.label_source in fields.names or self.settings.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
         return label_files(self.listing, self.settings, by_folder, None, self.recipe.reading.label)
 
@@ -281,10 +282,10 @@ class _Planning:
     def _refuse_other_columns(self, labelling: Labelling) -> None:
         """Raise AnewError if the samples of the sources as they are now have other columns, or other names of classes."""
         before = self.before.layout
-        reading = {name: value for name, value in self.before.reading.items() if name in ("fields", "by_field")}
-        self._refuse_unmoved_masks(reading.get("fields"))
-        job = Job(self.folder, self.roots, self.recipe, EMPTY, (), {}, **reading)
-        left = [] if self.before.reading.get("upright") else list(replace(job, layout=before).annotation_rules)
+        reading = self.before.reading
+        self._refuse_unmoved_masks(reading.fields)
+        job = Job(self.folder, self.roots, self.recipe, EMPTY, (), fields=reading.fields, by_field=reading.by_field)
+        left = [] if reading.upright else list(replace(job, layout=before).annotation_rules)
         if left:
             raise AnewError(f"an older version read {some(left)} without a look at how EXIF turns the images")
         now = layout_before_functions(job, labelling, self.listing)
@@ -316,12 +317,13 @@ class _Planning:
 
     def _refuse_other_types(self, surveyor: Surveyor, units: Units, by_folder: bool) -> None:
         """Raise AnewError if new records need other types, or have labels that were not there."""
-        reading, fields = self.recipe.reading, self.before.reading["fields"]
+        reading, fields = self.recipe.reading, self.before.reading.fields
         if self.recipe.typed_fields is not None:
             return
         types = surveyor.find_types(units, False)
         if types is None:
             return
+        assert fields is not None, "files of many records have columns"
         found, before = types.found(), {f.name: f.type for f in fields}
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
@@ -338,7 +340,7 @@ class _Planning:
         for name, classes in types.classes.items():
             if names.get(name) not in (None, classes):
                 raise AnewError(f"new files give other names to the classes of {printable(name)}")
-        if self.before.reading["by_field"]:
+        if self.before.reading.by_field:
             labels = label_files(self.listing, self.settings, by_folder, types, reading.label).classes or ()
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
@@ -395,7 +397,7 @@ class _Planning:
         parts: list[pa.RecordBatch] = []
         of_parts: list[Numbers] = []
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
-        draw = self.before.reading.get("draw")
+        draw = self.before.reading.draw
         shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
             mine = np.flatnonzero(old.of_shard == split)
