@@ -396,7 +396,7 @@ def test_a_killed_conversion_goes_on(
     recipe = {**SMALL, "image_field": "photo"}
     converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
     convert = partial(shardctl.convert, source, tmp_path / "out", recipe=recipe, workers=0, shuffle=shuffle, **MANY_SHARDS)
-    assert stopped_at(7, "kill", local, "run_shard", convert, monkeypatch)  # in the second shard
+    assert stopped_at(7, "kill", local, "build_shard", convert, monkeypatch)  # in the second shard
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 

@@ -21,7 +21,7 @@ from shardctl.benchmark.measure.page_cache import drop
 from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job, Planned, Root
+from shardctl.build.shards.job import Job, PlannedUnit, Root
 from shardctl.build.shards.record_choice import choice_of
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.records import origin_of, read_unit
@@ -39,7 +39,7 @@ from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import ordinary
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import Origin, SamplePipeline
@@ -201,7 +201,7 @@ class _Inputs:
             _stack(values)
         return _Batch(samples, rejected)
 
-    def _records(self, planned: Planned, split: str) -> Iterator[tuple[Sample, Origin] | int]:
+    def _records(self, planned: PlannedUnit, split: str) -> Iterator[tuple[Sample, Origin] | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
@@ -216,7 +216,7 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choose = choice_of(job, planned, self._splits.index(split), Breadcrumb(), RetryHints())
+        choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
         for parsed in read_unit(job, planned, planned.unit, choose, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shardctl.build.plan.fingerprint import difference
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job, Root
-from shardctl.build.shards.task import Done, read_finished
+from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import JOB, REPLACED
@@ -102,7 +102,7 @@ def _delete_partial(job: Job, wanted: Callable[[str], bool]) -> None:
                     left.unlink(missing_ok=True)
 
 
-def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Done]]:
+def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, ShardMarker]]:
     """Yield those of the chosen shards (shards,) that are finished, each with the content of its marker."""
     for shard in marked_shards(job):
         if chosen[shard] and (done := read_finished(job, shard)):

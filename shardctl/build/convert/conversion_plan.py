@@ -28,7 +28,7 @@ from shardctl.build.convert.columns import (
 )
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
-from shardctl.build.convert.discover import DELIMITERS, Surveyor
+from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.convert.options import Options
 from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.build.plan.listing import Listing
@@ -172,15 +172,15 @@ def make_draft(
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
     InputError. `comparing` is told how many inputs have been looked at for duplicates.
     """
-    surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
-    units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
+    discovery = Discovery(listing, recipe.reading, settings.shuffle is not None, engine)
+    units = without_repeats(discovery, discovery.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:
         refuse_fields(recipe)
     elif recipe.typed_fields is not None:
-        compare_schema(recipe.typed_fields, surveyor.first_fields(units), listing)
+        compare_schema(recipe.typed_fields, discovery.first_fields(units), listing)
     else:
-        types = surveyor.find_types(units, all_types)
+        types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
     splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
     if splitting.by == "column" and listing.side is not None:
@@ -235,10 +235,10 @@ def make_draft(
         shards = shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
+        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
-    listing.notices += _notices_on_streams(surveyor, options)
+    listing.notices += _notices_on_streams(discovery, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
@@ -366,7 +366,7 @@ def _list_of_objects(field: pa.Field) -> str | None:
     return next((f"{name}.{path}" for path in within if path is not None), None)
 
 
-def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
+def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
     """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
     notices = [
         f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
@@ -378,12 +378,12 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
             f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
             " to keep"
         )
-    if row := surveyor.given_header():
+    if row := discovery.given_header():
         notices.append(
             f"the first row ({some(row)}) looks like a header, and is a record, because --columns gives the names; leave out"
             " --columns, and --fields NEW=OLD renames"
         )
-    path, name = surveyor.only_column()
+    path, name = discovery.only_column()
     if path:
         mark = next(mark for mark in DELIMITERS if mark in name)
         shown = "tab" if mark == "\t" else f"'{mark}'"
@@ -391,16 +391,16 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
     return notices
 
 
-def _notices_on_streams(surveyor: Surveyor, options: Options) -> list[str]:
+def _notices_on_streams(discovery: Discovery, options: Options) -> list[str]:
     """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
     notices = []
-    if surveyor.reading.encoding == DETECT and (found := surveyor.encodings()):
+    if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
         shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
         files = sum(count for count, _ in found.values())
-        of_all = f" in {files} of {len(surveyor.listing):,} files" if files < len(surveyor.listing) else ""
+        of_all = f" in {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
         notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
-    path, size = surveyor.largest_stream()
-    if size >= MUCH_COMPRESSED and 2 * size > surveyor.listing.total_bytes and options.worker_count() > 1:
+    path, size = discovery.largest_stream()
+    if size >= MUCH_COMPRESSED and 2 * size > discovery.listing.total_bytes and options.worker_count() > 1:
         notices.append(
             f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
             " files, or not compressed"

@@ -20,7 +20,7 @@ from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable
@@ -41,14 +41,14 @@ def build(
     tally = Tally(max_rejects, job.inputs, listener.progress)
     for shard, finished in finished_shards(job, chosen):
         left[shard] = False
-        tally.add(Progress(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
+        tally.add(WorkDone(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
     if (left != chosen).any():
         listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
     for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
         assert before is not None, "only then is a shard kept"
         left[shard] = False
         entry = before.table[int(job.kept[shard])]
-        tally.add(Progress(job.place(shard).records, entry.rows, entry.rejected, 0))
+        tally.add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
     samples = tally.samples
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), tally.add)
     return tally.samples - samples

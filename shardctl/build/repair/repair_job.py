@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.filled_shards import divided
 from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
@@ -24,7 +24,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root
+from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, PlannedUnit, Root
 from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.reject_writer import of_several
@@ -208,9 +208,9 @@ def list_again(folder: Path, made: Made) -> Fresh:
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
     """Find the duplicates among the texts of the sources as they are now. Raises InputError, SourceGoneError."""
     fresh = list_again(folder, made)
-    surveyor = Surveyor(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
+    discovery = Discovery(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
     job = made.planned_job(folder, (), recorded=False)
-    return compare_texts(job, fresh.listing, fresh.labelling, surveyor.find_units(), engine)
+    return compare_texts(job, fresh.listing, fresh.labelling, discovery.find_units(), engine)
 
 
 def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> DatasetJob:
@@ -220,8 +220,8 @@ def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> DatasetJo
     """
     fresh = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
-    surveyor = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine)
-    units = without_repeats(surveyor, surveyor.find_units(), made.recipe, made.roots)
+    discovery = Discovery(fresh.listing, made.recipe.reading, shuffle is not None, engine)
+    units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
     planner = Planner(units, order_units(units, fresh.splitting, shuffle))
     shards = made.manifest.settings.get(PLANNED) or {split.name: split.shards for split in made.manifest.splits}
     numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]
@@ -276,7 +276,7 @@ def _units_of_files(job: Job, paths: set[str]) -> list[int]:
     return rows
 
 
-def _rejects_of(job: Job, planned: Planned, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
+def _rejects_of(job: Job, planned: PlannedUnit, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
     """Yield the rejects of a unit, each with its record; None: all of them.
 
     `lost` records were rejected where nothing came of the unit, 0 elsewhere.

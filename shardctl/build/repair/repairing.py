@@ -46,7 +46,8 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.task import Progress, read_finished, read_marker
+from shardctl.build.shards.marker import read_finished, read_marker
+from shardctl.build.shards.task import WorkDone
 from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256_of
@@ -323,7 +324,7 @@ class Repair:
         total = sum(job.place(shard).records for shard in wanted)
         done = 0
 
-        def report(progress: Progress) -> None:
+        def report(progress: WorkDone) -> None:
             nonlocal done
             done += progress.records
             self.listener.building(done, total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
@@ -31,9 +31,9 @@ class BatchMaker(Maker):
         """What became of the records in each of the batch transforms."""
         return self._pipeline.counts()
 
-    def add_file(self, fields: Sample, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Make the samples of a file that is one record. Raises Rejection."""
-        self._build.crumb.enter("transform")
+        self._build.progress.enter("transform")
         found = self._add(planned, records_of_file(planned.file_number, planned.key(), fields), outcome)
         if isinstance(found, BuildAgain):
             return found
@@ -41,21 +41,21 @@ class BatchMaker(Maker):
             raise rejection
         return None
 
-    def add_records(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
         if not parsed.batch.num_rows:
             return []
         batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
         return self._add(planned, Records(planned.file_number, parsed.numbers, batch), outcome)
 
-    def _add(self, planned: Planned, records: Records, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def _add(self, planned: PlannedUnit, records: Records, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
         file, job = planned.file, self._build.job
         rejects: list[RejectedRecord] = []
         try:
             for made in self._pipeline.apply(records, lambda record, rejection: rejects.append((record, rejection))):
                 self._writer.add_batch(lay_out(made.batch, job.layout, file.label, file.columns), outcome)
         except HeldMemoryError:
-            self._build.crumb.leave()  # no record is to blame
+            self._build.progress.leave()  # no record is to blame
             raise
         except MemoryError:
             if not job.recipe.joins or len(records.numbers) > 1 or self._writer.rows.is_writing(planned.number):

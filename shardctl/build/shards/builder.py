@@ -11,10 +11,10 @@ from shardctl.build.shards.batch_maker import BatchMaker
 from shardctl.build.shards.file_units import FileUnits
 from shardctl.build.shards.function_maker import FunctionMaker
 from shardctl.build.shards.image_facts import record_of_jpegs
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.model_maker import ModelMaker
-from shardctl.build.shards.previous_samples import Reused, Stretch
+from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.record_maker import RecordMaker
@@ -56,18 +56,18 @@ class ShardBuilder:
     """Makes the samples of units, and writes them into one shard. `totals` has what became of them so far."""
 
     def __init__(self, build: ShardBuild, sink: HashingFile | pa.NativeFile, reject: Callable[[Reject], None]) -> None:
-        job, place, crumb = build.job, build.place, build.crumb
-        self._build, self._job, self._crumb = build, job, crumb
+        job, place, progress = build.job, build.place, build.progress
+        self._build, self._job, self._progress = build, job, progress
         self._shard = ShardWriter(
             sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression, place.blocks
         )
-        pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter, of_records=job.annotation_rules)
+        pipeline = SamplePipeline(job.recipe, job.layout, progress.enter, of_records=job.annotation_rules)
         self._rows = _rows_of(build, self._shard, pipeline)
         self.totals = ShardTotals()
         self._writer = SampleWriter(build, self._rows, self.totals)
         self._rejects = RejectWriter(reject, build.hints, self.totals)
         self._choice = RecordChoice(build)
-        images = TableImages(job, crumb) if job.has_images else None
+        images = TableImages(job, progress) if job.has_images else None
         self._models: ModelMaker | None = None
         self._maker: Maker
         if job.recipe.models:
@@ -81,7 +81,7 @@ class ShardBuilder:
         self._files = FileUnits(build, self._maker)
         self._records = RecordUnits(build, self._maker, images, self._writer, self._rejects, self._choice)
 
-    def add(self, planned: Planned) -> BuildAgain | None:
+    def add(self, planned: PlannedUnit) -> BuildAgain | None:
         """Add the samples of a unit, or say why the shard must be built again.
 
         Raises TypesDifferError, SourceGoneError, InputError, and MemoryError where no record is to blame.
@@ -90,7 +90,7 @@ class ShardBuilder:
             self._models.begin_unit(planned.number)
         outcome = UnitOutcome(self._rows.first_row)
         self.totals.outcomes.append(outcome)
-        self._crumb.drop(planned.number)
+        self._progress.begin(planned.number)
         again = None
         try:
             again = (self._files if self._job.fields is None else self._records).add(planned, outcome)
@@ -99,15 +99,15 @@ class ShardBuilder:
         except MemoryError:
             if self._rows.is_writing(planned.number):
                 raise
-            self._reject_unit(planned, outcome, Rejection(self._crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
-        self._crumb.leave()
+            self._reject_unit(planned, outcome, Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
+        self._progress.leave()
         return again
 
-    def add_previous(self, reused: Reused, stretch: Stretch) -> BuildAgain | None:
+    def add_previous(self, previous: PreviousSamples, units: PreviousUnits) -> BuildAgain | None:
         """Add units that the dataset before has made: of files that are one record each."""
-        return self._writer.add_previous(reused, stretch)
+        return self._writer.add_previous(previous, units)
 
-    def read_only(self, planned: Planned) -> None:
+    def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""
         self._records.read_only(planned)
 
@@ -128,7 +128,7 @@ class ShardBuilder:
         steps = tuple(self._maker.step_counts)
         return ShardContent(block_rows, self._shard.raw_bytes, rows.objects, rows.cut_off, jpegs, steps)
 
-    def _reject_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
+    def _reject_unit(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
         """Reject all records of a unit that are of this split."""
         if self._models is not None and self._job.fields is None:  # in its turn
             self._models.hold_reject(planned, outcome, rejection)
@@ -142,8 +142,8 @@ def _rows_of(build: ShardBuild, shard: ShardWriter, pipeline: SamplePipeline) ->
     """Return the rows of a shard: mixed, where records of one file are to be."""
     job = build.job
     if job.fields is None or job.shuffle is None:
-        return Rows(shard, pipeline.settle, build.crumb)
-    return ShuffledRows(shard, pipeline.settle, build.crumb, job.shuffle, build.place.name)
+        return Rows(shard, pipeline.settle, build.progress)
+    return ShuffledRows(shard, pipeline.settle, build.progress, job.shuffle, build.place.name)
 
 
 def _works_on_batches(build: ShardBuild) -> bool:

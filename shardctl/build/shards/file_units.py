@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.mask_files import digest_with, read_mask
 from shardctl.build.shards.retry_hints import BuildAgain
@@ -20,9 +20,9 @@ class FileUnits:
         self._build, self._maker = build, maker
         self._kind = KINDS[build.job.recipe.kind]
 
-    def add(self, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the samples of a unit. Raises Rejection, MemoryError, SourceGoneError, InputError."""
-        job, crumb = self._build.job, self._build.crumb
+        job, progress = self._build.job, self._build.progress
         lost = self._build.hints.lost.get((planned.number, None))
         if lost is not None and lost.stage in ("plan", "read", "prune"):
             raise lost
@@ -32,6 +32,6 @@ class FileUnits:
         check_digest(job, planned, outcome.digest)
         if lost is not None:
             raise lost
-        crumb.enter("decode")
+        progress.enter("decode")
         fields = self._kind.fields(data, planned.file.path, job.recipe.reading)
         return self._maker.add_file(fields if mask is None else {**fields, MASK: mask}, planned, outcome)

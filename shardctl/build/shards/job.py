@@ -22,7 +22,7 @@ from shardctl.build.plan.plan import NOT_KEPT, SplitPlan
 from shardctl.build.plan.splits import Draw
 from shardctl.build.shards.costs import Costs
 from shardctl.build.shards.lineage import Lineage
-from shardctl.build.shards.previous_samples import REUSED, Reused
+from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.layout import Layout
@@ -116,7 +116,7 @@ class File(NamedTuple):
     fault: Rejection | None
 
 
-class Planned(NamedTuple):
+class PlannedUnit(NamedTuple):
     """A row of the plan, and its file, which is row `file_number` of files.arrow.
 
     A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
@@ -382,10 +382,11 @@ class Job:
         return known
 
     @cached_property
-    def reused(self) -> Reused | None:
+    def previous(self) -> PreviousSamples | None:
         """What is taken from the dataset that the job brings up to date; None for nothing."""
         path = self.folder / REUSED
-        return Reused(path, self.folder.parent.parent) if path.exists() else None  # the job is in STAGING of that dataset
+        of_dataset = self.folder.parent.parent  # the job is in its staging folder
+        return PreviousSamples(path, of_dataset) if path.exists() else None
 
     @cached_property
     def plan(self) -> pa.Table:
@@ -430,11 +431,11 @@ class Job:
         """Path of the rejects of a finished shard; there is no such file if there are none."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
 
-    def units(self, first: int, count: int) -> Iterator[Planned]:
+    def units(self, first: int, count: int) -> Iterator[PlannedUnit]:
         """Yield rows of the plan with their files, some thousands in memory at a time."""
         return self.units_at(range(first, first + count))
 
-    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[Planned]:
+    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[PlannedUnit]:
         """Yield these rows of the plan, which are in order, as `units` does."""
         for start in range(0, len(numbers), PLAN_ROWS):
             part = np.asarray(numbers[start : start + PLAN_ROWS])
@@ -446,7 +447,7 @@ class Job:
             for number, row, file in zip(part.tolist(), rows.to_pylist(), files, strict=True):
                 yield self._planned(number, row, file)
 
-    def planned_at(self, number: int) -> Planned:
+    def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
         return next(self.units(number, 1))
 
@@ -472,7 +473,7 @@ class Job:
         roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
         return roots
 
-    def choose(self, planned: Planned, split: int) -> Choose | None:
+    def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
 
         Where records have keys of their own, these decide instead: record_choice.choice_of.
@@ -513,10 +514,10 @@ class Job:
             fault,
         )
 
-    def _planned(self, number: int, row: dict[str, Any], file: File) -> Planned:
+    def _planned(self, number: int, row: dict[str, Any], file: File) -> PlannedUnit:
         unit = Unit._make(_unit_of(row))
         fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
-        return Planned(number, unit, row["file"], file, fault, row.get("digest"))
+        return PlannedUnit(number, unit, row["file"], file, fault, row.get("digest"))
 
 
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:

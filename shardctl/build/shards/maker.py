@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.shard_totals import UnitOutcome
@@ -27,14 +27,14 @@ class Maker(ABC):
         return []
 
     @abstractmethod
-    def add_file(self, fields: Sample, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Make the samples of a file that is one record, given as its fields. Raises Rejection."""
 
-    def begin(self, planned: Planned) -> None:  # noqa: B027 - most makers have nothing to do
+    def begin(self, planned: PlannedUnit) -> None:  # noqa: B027 - most makers have nothing to do
         """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
 
     @abstractmethod
-    def add_records(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
 
     def flush(self) -> None:  # noqa: B027 - in most makers no record waits

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.record_maker import RecordMaker
@@ -30,7 +30,7 @@ class _WaitingRecord:
     `record` is its number in its file, None if it is the file. `read` are digests of image files (TableImages.read).
     """
 
-    planned: Planned
+    planned: PlannedUnit
     outcome: UnitOutcome
     record: int | None
     number: int = -1
@@ -68,7 +68,7 @@ class ModelMaker(RecordMaker):
         """The first record of the current unit that waits, None if none does."""
         return self._waiting[0].record if self._waiting else None
 
-    def begin(self, planned: Planned) -> None:
+    def begin(self, planned: PlannedUnit) -> None:
         """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
         self._ranks = self._choice.ranks(planned)
 
@@ -84,11 +84,11 @@ class ModelMaker(RecordMaker):
         first = unit - (unit - self._build.place.first_unit) % self._slot_records
         return range(first, first + self._slot_records)
 
-    def hold_reject(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
+    def hold_reject(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
         """Take a file that is one record and is rejected, to be told of in its turn."""
         self._waiting.append(_WaitingRecord(planned, outcome, None, rejection=rejection.bare()))
 
-    def _add(self, fields: Sample, planned: Planned, outcome: UnitOutcome, record: int | None) -> None:
+    def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
         origin = origin_of(planned, record, fields)
         if record is not None:
@@ -96,7 +96,7 @@ class ModelMaker(RecordMaker):
             if slot != self._slot:
                 self.flush()
                 self._slot = slot
-                self._build.crumb.drop(planned.number, record)
+                self._build.progress.begin(planned.number, record)
         read: list[int] = []
         if self._images is not None:
             fields, origin = self._images.take(fields, origin, planned)
@@ -104,7 +104,7 @@ class ModelMaker(RecordMaker):
         number = self._together.add(fields, origin)
         self._waiting.append(_WaitingRecord(planned, outcome, record, number, read=read))
 
-    def _slot_of_record(self, planned: Planned, record: int) -> int:
+    def _slot_of_record(self, planned: PlannedUnit, record: int) -> int:
         """Return the slot of a record in its unit: they are counted as they are planned, whatever becomes of them."""
         place = record - planned.unit.first
         return int(place if self._ranks is None else self._ranks[place]) // self._slot_records
@@ -113,7 +113,7 @@ class ModelMaker(RecordMaker):
         """Do the rest to the records that wait, and add their samples. Raises InputError."""
         if not self._waiting:
             return
-        crumb, waiting = self._build.crumb, self._waiting
+        progress, waiting = self._build.progress, self._waiting
         self._by_number = {each.number: each for each in waiting if each.rejection is None}
         result = self._together.finish(waiting[0].planned.number in self._build.hints.careful)
         self._waiting, self._by_number = [], {}
@@ -127,16 +127,16 @@ class ModelMaker(RecordMaker):
                 else:
                     self._rejects.hold(each.record, found)
                 continue
-            crumb.drop(each.planned.number, WHOLE if each.record is None else each.record, "encode")
+            progress.begin(each.planned.number, WHOLE if each.record is None else each.record, "encode")
             self._write(found, each.outcome, each.read)
-        crumb.leave()
+        progress.leave()
 
     def on(self, record: int, stage: str) -> None:
         """Note that work on a record which waits begins, or reaches a stage."""
         each = self._by_number[record]
-        self._build.crumb.drop(each.planned.number, WHOLE if each.record is None else each.record, stage)
+        self._build.progress.begin(each.planned.number, WHOLE if each.record is None else each.record, stage)
 
     def on_all(self) -> None:
         """Note that a model is called with several of the records that wait."""
         self._calls += 1
-        self._build.crumb.drop(self._waiting[0].planned.number, TOGETHER - self._calls, "transform")
+        self._build.progress.begin(self._waiting[0].planned.number, TOGETHER - self._calls, "transform")

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder, ShardContent
-from shardctl.build.shards.first_records import look_at_first
-from shardctl.build.shards.job import Job, Planned, ShardPlace
-from shardctl.build.shards.job_units import ahead
+from shardctl.build.shards.first_records import inspect_first_records
+from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
+from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of
 from shardctl.build.shards.retry_hints import RetryHints
@@ -30,7 +30,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.samples import Finished, SamplePipeline
 from shardctl.transforms.values import (
@@ -72,18 +72,18 @@ class Probe:
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {**vars(self), "layout": self.layout.to_json(), "examples": [vars(example) for example in self.examples]}
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Probe:
-        """Build the probe that `record` gave."""
+    def from_json(cls, record: dict[str, Any]) -> Probe:
+        """Build the probe that `to_json` gave."""
         examples = tuple(Reject(**example) for example in record["examples"])
         return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})
 
 
-def probe_records(job: Job, crumb: Breadcrumb, known: RetryHints) -> Probe:
+def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
     The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
@@ -92,18 +92,18 @@ def probe_records(job: Job, crumb: Breadcrumb, known: RetryHints) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
-    first = look_at_first(job, units, crumb, known)
+    first = inspect_first_records(job, units, progress, hints)
     job = first.job
-    refuse_unmoved(job, units, crumb, known)
+    refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
-        samples, setters = _own_samples(job, units, crumb, known)
+        samples, setters = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
         notices = _notices_on_roles(job.layout, layout, setters)
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), crumb, known), sink, rejects.append)
-    added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
+    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints), sink, rejects.append)
+    added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     content, totals = builder.finish(), builder.totals
     rows = sum(content.block_rows)
@@ -142,7 +142,7 @@ def _block_length(layout: Layout) -> int:
     return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
 
 
-def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:
+def _seconds(builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool) -> tuple[float, float]:
     """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
 
     The first one is left out where there are others: it also loaded the decoders.
@@ -171,16 +171,18 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: RetryHints) -> tuple[list[Finished], dict[str, str]]:
+def _own_samples(
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> tuple[list[Finished], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout, job.annotation_rules), list[Finished]()
+    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[Finished]()
     setters: dict[str, str] = {}
-    images = TableImages(job, crumb)
-    reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
-    for planned in ahead(job, units):
-        crumb.drop(planned.number)
+    images = TableImages(job, progress)
+    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
+    for planned in prefetched_units(job, units):
+        progress.begin(planned.number)
         try:
-            for fields, origin in records_of(job, planned, crumb, known):
+            for fields, origin in records_of(job, planned, progress, hints):
                 try:
                     if job.has_images:
                         fields, origin = images.take(fields, origin, planned)
@@ -193,7 +195,7 @@ def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Retry
                     setters = {**pipeline.setters(each), **setters}
         except (Rejection, MemoryError) as rejection:
             reason = rejection
-    crumb.leave()
+    progress.leave()
     if not samples:
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import origin_of
@@ -28,22 +28,22 @@ class RecordMaker(Maker):
     def __init__(self, build: ShardBuild, pipeline: SamplePipeline, images: TableImages | None, writer: SampleWriter) -> None:
         self._build, self._pipeline, self._images, self._writer = build, pipeline, images, writer
 
-    def add_file(self, fields: Sample, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def add_file(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Make the samples of a file that is one record. Raises Rejection."""
         self._add(fields, planned, outcome, None)
         return None
 
-    def add_records(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
+    def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""
-        crumb, rejects = self._build.crumb, list[RejectedRecord]()
+        progress, rejects = self._build.progress, list[RejectedRecord]()
         records: Iterable[tuple[int, Sample]] = zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True)
-        for record, fields in records if self._images is None else self._images.along(records, planned):
-            crumb.drop(planned.number, record)
+        for record, fields in records if self._images is None else self._images.prefetched(records, planned):
+            progress.begin(planned.number, record)
             try:
                 self._add(fields, planned, outcome, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
-        crumb.drop(planned.number)
+        progress.begin(planned.number)
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
@@ -56,7 +56,7 @@ class RecordMaker(Maker):
         for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
             yield rows.slice(row, 1).to_pylist()[0]
 
-    def _add(self, fields: Sample, planned: Planned, outcome: UnitOutcome, record: int | None) -> None:
+    def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
         """Add the samples of one record, None: of the file that is one. Raises Rejection."""
         origin = origin_of(planned, record, fields)
         if self._images is None:

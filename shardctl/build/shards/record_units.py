@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from shardctl.build.shards.inputs import changed, check_digest
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
@@ -41,11 +41,11 @@ class RecordUnits:
         choice: RecordChoice,
     ) -> None:
         self._build, self._maker, self._images = build, maker, images
-        self._job, self._crumb, self._hints = build.job, build.crumb, build.hints
+        self._job, self._progress, self._hints = build.job, build.progress, build.hints
         self._writer, self._rejects, self._choice = writer, rejects, choice
         self._inputs_before = 0
 
-    def add(self, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the samples of a unit. Raises Rejection, MemoryError, TypesDifferError, SourceGoneError, InputError."""
         self._inputs_before = self._writer.totals.inputs
         if (planned.number, None) in self._hints.lost:
@@ -66,19 +66,19 @@ class RecordUnits:
         self._tell_rejects(planned, outcome, [], None)
         return None if self._images is None else self._add_image_digest(planned, outcome, self._images)
 
-    def read_only(self, planned: Planned) -> None:
+    def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
         if (planned.number, None) in self._hints.lost:
             raise self._hints.lost[planned.number, None]
-        self._crumb.drop(planned.number)
+        self._progress.begin(planned.number)
         try:
             self._digest_of(planned)
         except MemoryError as error:
             raise Rejection("read", "out-of-memory", OUT_OF_MEMORY_MESSAGE) from error
         finally:
-            self._crumb.leave()
+            self._progress.leave()
 
-    def _add_as_hinted(self, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_as_hinted(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the records of a unit in the way that is known to be needed."""
         if planned.number in self._hints.careful:
             return self._add_each(planned, outcome)
@@ -91,20 +91,20 @@ class RecordUnits:
                 raise
             return self._one_by_one(planned)
 
-    def _add_each(self, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_each(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Add a unit's samples, reading its records one by one, so that what goes wrong costs one of them."""
         digest = self._digest_of(planned)
         unit = planned.unit
         for place in range(unit.records):
             record = unit.first + place
-            self._crumb.drop(planned.number, record)
+            self._progress.begin(planned.number, record)
             alone = unit._replace(skip=unit.skip + place, first=record, records=1)
             try:
                 again = self._add_part(planned, alone, self._choice.to_read(planned), outcome)
             except MemoryError:
                 if self._writer.rows.is_writing(planned.number):
                     raise
-                rejection = Rejection(self._crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+                rejection = Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
                 self._tell_rejects(planned, outcome, [(record, rejection)], record)
                 continue
             if again is not None:
@@ -112,7 +112,7 @@ class RecordUnits:
         outcome.digest = digest
         return None
 
-    def _add_part(self, planned: Planned, part: Unit, choose: Choose | None, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_part(self, planned: PlannedUnit, part: Unit, choose: Choose | None, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the samples of a unit, or of a part of it, as they are read."""
         digest = xxhash.xxh3_64()
         try:
@@ -129,7 +129,7 @@ class RecordUnits:
             return self._lose(planned, rejection)
         return None
 
-    def _add_fitting(self, planned: Planned, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_fitting(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the samples of the records of a unit that fit the types that were given, and reject the others.
 
         Fewer and fewer are read together until one alone does not fit: one by one, each of them would cost a whole unit.
@@ -159,7 +159,7 @@ class RecordUnits:
         outcome.digest = digest
         return None
 
-    def _add_parsed(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> BuildAgain | None:
+    def _add_parsed(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> BuildAgain | None:
         """Add the samples of some records of a unit."""
         found = self._maker.add_records(planned, parsed, outcome)
         if isinstance(found, BuildAgain):
@@ -170,11 +170,11 @@ class RecordUnits:
         return None
 
     def _tell_rejects(
-        self, planned: Planned, outcome: UnitOutcome, rejects: Sequence[RejectedRecord], last: int | None
+        self, planned: PlannedUnit, outcome: UnitOutcome, rejects: Sequence[RejectedRecord], last: int | None
     ) -> None:
         self._rejects.tell(planned, outcome, rejects, last, self._maker.waiting)
 
-    def _take_misfit(self, planned: Planned, part: Unit, outcome: UnitOutcome, misfit: Misfit) -> BuildAgain | None:
+    def _take_misfit(self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit) -> BuildAgain | None:
         """Do what must be done where a value does not fit the types of the fields. Raises Rejection, TypesDifferError."""
         if self._job.recipe.typed_fields is None:
             if self._job.recorded:  # its types were found in all records
@@ -195,7 +195,7 @@ class RecordUnits:
         """Return whether a record of the unit has been counted, as a sample, a reject, or one that still waits."""
         return self._writer.totals.inputs > self._inputs_before or self._maker.waiting is not None
 
-    def _lose(self, planned: Planned, rejection: Rejection) -> BuildAgain:
+    def _lose(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
         """Have a unit rejected as a whole, where a record of it has been counted: none must count twice. Raises Rejection where
         none has.
         """
@@ -203,14 +203,14 @@ class RecordUnits:
             raise rejection
         return self._without(planned, rejection)
 
-    def _without(self, planned: Planned, rejection: Rejection) -> BuildAgain:
+    def _without(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
         hints = self._hints.with_lost({(planned.number, None): rejection.bare()})
         return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
 
-    def _one_by_one(self, planned: Planned) -> BuildAgain:
+    def _one_by_one(self, planned: PlannedUnit) -> BuildAgain:
         return BuildAgain(self._hints.with_careful(planned.number), f"{planned.key()}: memory ran out for a record of the unit")
 
-    def _add_image_digest(self, planned: Planned, outcome: UnitOutcome, images: TableImages) -> BuildAgain | None:
+    def _add_image_digest(self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages) -> BuildAgain | None:
         """Have the digest of a unit cover the image files that its records name. Raises Rejection."""
         assert outcome.digest is not None, "all records were read"
         outcome.digest = images.unit_digest(outcome.digest)
@@ -220,7 +220,7 @@ class RecordUnits:
             return self._lose(planned, images.missing or rejection)
         return None
 
-    def _digest_of(self, planned: Planned) -> int:
+    def _digest_of(self, planned: PlannedUnit) -> int:
         """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
         digest = xxhash.xxh3_64()
         try:

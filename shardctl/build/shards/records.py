@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_whole, reading, state_of
-from shardctl.build.shards.job import KEY, Job, Planned
+from shardctl.build.shards.job import KEY, Job, PlannedUnit
 from shardctl.build.shards.mask_files import read_mask
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection
@@ -21,7 +21,7 @@ from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.transforms.pipeline.samples import Origin
 
@@ -29,7 +29,7 @@ FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
 
 
-def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
+def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
     """Yield the chosen records of a unit of a file of many records, labels as the numbers of their classes.
 
     Raises Rejection, Misfit, SourceGoneError.
@@ -48,7 +48,7 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
 
 
 def read_fields(
-    job: Job, planned: Planned, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    job: Job, planned: PlannedUnit, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
 ) -> Iterator[Parsed]:
     """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit, SourceGoneError."""
     path = job.path_of(planned.file)
@@ -66,7 +66,7 @@ def read_fields(
         yield parsed
 
 
-def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:
+def origin_of(planned: PlannedUnit, record: int | None, fields: Sample) -> Origin:
     """Return where a record comes from, and its key: its own, which is taken out of its fields, or that of the plan."""
     key = fields.pop(KEY, None)
     return Origin(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
@@ -87,17 +87,17 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
     return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
 
 
-def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: RetryHints) -> Iterator[tuple[Sample, Origin]]:
+def records_of(job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints) -> Iterator[tuple[Sample, Origin]]:
     """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
     file = planned.file
-    if (planned.number, None) in known.lost:
-        raise known.lost[planned.number, None]
+    if (planned.number, None) in hints.lost:
+        raise hints.lost[planned.number, None]
     if job.fields is None:
         fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
         mask = read_mask(job, planned)
         yield fields if mask is None else {**fields, MASK: mask}, Origin(planned.key(), file.label, file.columns)
         return
-    for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
+    for parsed in read_unit(job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
-            crumb.drop(planned.number, record)
+            progress.begin(planned.number, record)
             yield fields, origin_of(planned, record, fields)

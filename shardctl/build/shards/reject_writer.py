@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from shardctl.build.shards.job import Planned
+from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection
@@ -38,7 +38,7 @@ class RejectWriter:
 
     def tell(
         self,
-        planned: Planned,
+        planned: PlannedUnit,
         outcome: UnitOutcome,
         rejects: Sequence[RejectedRecord],
         last: int | None,
@@ -56,7 +56,7 @@ class RejectWriter:
         for record, rejection in told[: len(told) - len(self._late)]:
             self.reject(planned, outcome, record, rejection)
 
-    def reject(self, planned: Planned, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
+    def reject(self, planned: PlannedUnit, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
         """Reject so many records of a unit, of which `record` is the first."""
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage

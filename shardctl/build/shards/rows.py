@@ -12,7 +12,7 @@ import xxhash
 from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.samples import Made
 
 SHUFFLED_BYTES = 32 << 20
@@ -28,8 +28,8 @@ Settle = Callable[[Sequence[Made]], list[Made]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
-class Held(NamedTuple):
-    """A sample on its way into the shard, with the place and the record that the breadcrumb has for it."""
+class WaitingSample(NamedTuple):
+    """A sample on its way into the shard, with the place and the record that the progress slot has for it."""
 
     made: Made
     place: int
@@ -41,29 +41,29 @@ class Rows:
 
     `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as JPEG, in the order of the rows,
     where samples come one by one. Samples that wait are held until there are some to settle. `settles_alone` while one of them
-    is settled, and the breadcrumb names its record.
+    is settled, and the progress slot names its record.
     """
 
-    def __init__(self, writer: ShardWriter, settle: Settle, crumb: Breadcrumb) -> None:
-        self._writer, self._settle, self._crumb = writer, settle, crumb
-        self._waiting: list[Held] = []
+    def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress) -> None:
+        self._writer, self._settle, self._progress = writer, settle, progress
+        self._waiting: list[WaitingSample] = []
         self._waiting_bytes = 0
         self.first_row = self.objects = self.cut_off = 0
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
     def add(self, made: Made) -> None:
-        """Append a sample of the record that the breadcrumb names.
+        """Append a sample of the record that the progress slot names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
         that one sample fills is that sample's, and the memory for moving the objects of one alone.
         """
         self.first_row += 1
-        held = Held(made, self._crumb.place, self._crumb.record)
-        self._crumb.leave()
+        held = WaitingSample(made, self._progress.place, self._progress.record)
+        self._progress.leave()
         self._take(held)
 
-    def _take(self, held: Held) -> None:
+    def _take(self, held: WaitingSample) -> None:
         made = held.made
         if not made.waits and (not self._waiting or self._writer.fills_a_block(made.size)):
             self._write_waiting()
@@ -81,31 +81,31 @@ class Rows:
         for held in self._settled(waiting):
             self._write(held)
 
-    def _settled(self, waiting: list[Held]) -> list[Held]:
+    def _settled(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
         try:
             return self._settled_together(waiting)
         except MemoryError:
             self.settles_alone = True  # one after the other they need less, and the one that needs too much is named
-        settled = list[Held]()
+        settled = list[WaitingSample]()
         for held in waiting:
-            self._crumb.drop(held.place, held.record, "transform")
+            self._progress.begin(held.place, held.record, "transform")
             settled += self._settled_together([held])
-            self._crumb.leave()
+            self._progress.leave()
         self.settles_alone = False
         return settled
 
-    def _settled_together(self, waiting: list[Held]) -> list[Held]:
+    def _settled_together(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
         settled = self._settle([held.made for held in waiting])
         return [held._replace(made=made) for held, made in zip(waiting, settled, strict=True)]
 
-    def _write(self, held: Held) -> None:
+    def _write(self, held: WaitingSample) -> None:
         made = held.made
         fills_a_block = self._writer.fills_a_block(made.size)
         if fills_a_block:
-            self._crumb.drop(held.place, held.record, "write")
+            self._progress.begin(held.place, held.record, "write")
         self._writer.add(made.values, made.size)
         if fills_a_block:
-            self._crumb.leave()
+            self._progress.leave()
         self.objects += made.objects
         self.cut_off += made.cut_off
         self.jpegs.append(made.jpeg)
@@ -113,9 +113,9 @@ class Rows:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
         if self._writer.fills_a_block(batch.nbytes):
-            self._crumb.enter("write")
+            self._progress.enter("write")
         else:
-            self._crumb.leave()
+            self._progress.leave()
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
 
@@ -125,7 +125,7 @@ class Rows:
         `objects` are marked in them, and `jpegs` has what the image of each is as JPEG, where that is counted.
         """
         self._write_waiting()
-        self._crumb.leave()
+        self._progress.leave()
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
         self.objects += objects
@@ -134,9 +134,9 @@ class Rows:
     def is_writing(self, unit: int) -> bool:
         """Return whether rows are being written while this unit is added: they can neither be taken back nor be written again.
 
-        Where memory runs out then, the worker ends, and its breadcrumb tells whether a record is to blame.
+        Where memory runs out then, the worker ends, and its progress slot tells whether a record is to blame.
         """
-        return self.settles_alone or self._crumb.place != unit or self._crumb.stage == "write"
+        return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
 
     def flush(self) -> None:
         """All rows have come."""
@@ -146,22 +146,22 @@ class Rows:
 class ShuffledRows(Rows):
     """Mixes the rows of neighbouring units, some of them in memory at a time: `first_row` is that of all of these."""
 
-    def __init__(self, writer: ShardWriter, settle: Settle, crumb: Breadcrumb, seed: int, name: str) -> None:
-        super().__init__(writer, settle, crumb)
+    def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress, seed: int, name: str) -> None:
+        super().__init__(writer, settle, progress)
         self._seed, self._name, self._windows = seed, name, 0
-        self._made: list[Held] = []
+        self._made: list[WaitingSample] = []
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def add(self, made: Made) -> None:
         """Hold a sample."""
-        self._made.append(Held(made, self._crumb.place, self._crumb.record))
-        self._crumb.leave()
+        self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
+        self._progress.leave()
         self._hold(made.size)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Hold a batch."""
-        self._crumb.leave()
+        self._progress.leave()
         self._batches.append(batch)
         self._hold(batch.nbytes)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardctl.build.shards.job import Job, ShardPlace
 from shardctl.build.shards.retry_hints import RetryHints
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 
 @dataclass(frozen=True)
@@ -15,5 +15,5 @@ class ShardBuild:
 
     job: Job
     place: ShardPlace
-    crumb: Breadcrumb
+    progress: WorkerProgress
     hints: RetryHints

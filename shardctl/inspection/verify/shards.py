@@ -23,7 +23,7 @@ from shardctl.inspection.verify.finding import Finding, error, reading, unreadab
 from shardctl.inspection.verify.provenance import ShardContent
 from shardctl.inspection.verify.tokens import wrong_tokens
 from shardctl.sources.annotations.base import BAD
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 Place = tuple[int, int, str | None, str]
 """A block, a row in the shard, its key, and what is wrong there."""
@@ -49,13 +49,13 @@ class ShardCheck:
         manifest: Manifest,
         entry: ShardEntry,
         content: ShardContent | None,
-        crumb: Breadcrumb,
+        progress: WorkerProgress,
         fatal: dict[int, str],
         plain: npt.NDArray[np.bool_] | None,
     ) -> None:
         self._plain = plain
         self._path, self._manifest, self._entry = root / entry.path, manifest, entry
-        self._crumb, self._fatal = crumb, fatal
+        self._progress, self._fatal = progress, fatal
         self._content = content
 
     def findings(self, level: str) -> Iterator[Finding]:
@@ -109,7 +109,7 @@ class ShardCheck:
         yield from found
         if not found:
             keep = self._manifest.recipe.get("truncated") == "keep"
-            faults = list(_undecodable(ShardReader(self._path), keep, self._crumb, self._fatal))
+            faults = list(_undecodable(ShardReader(self._path), keep, self._progress, self._fatal))
             if faults:
                 sha256_of(self._path)  # raises OSError where it is the disk that has failed, since `full` read it
             for block, row, key, fault in faults:
@@ -174,13 +174,13 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
         return None
 
 
-def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
+def check_lone_shard(path: Path, level: str, progress: WorkerProgress, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
     """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
 
     There is no table to tell how many it should have, so that every block is read, at `quick` too.
     """
     try:
-        samples, findings = _lone_shard(path, level, crumb, fatal)
+        samples, findings = _lone_shard(path, level, progress, fatal)
         if findings:
             sha256_of(path)  # raises OSError where it is not the content that is wrong
     except OSError as fault:
@@ -188,7 +188,7 @@ def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int,
     return samples, findings
 
 
-def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
+def _lone_shard(path: Path, level: str, progress: WorkerProgress, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
     try:
         reader = ShardReader(path)
     except DatasetError as problem:
@@ -209,7 +209,7 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
         findings += [error(BAD, what, path.name, block, row, key) for block, row, key, what in marked]
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
-        for block, row, key, fault in _undecodable(reader, False, crumb, fatal):
+        for block, row, key, fault in _undecodable(reader, False, progress, fatal):
             findings.append(error("does-not-decode", fault, path.name, block, row, key))
         for block, row, key, fault in _not_plain(reader, None):
             findings.append(error("not-plain", fault, path.name, block, row, key))
@@ -218,7 +218,7 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
     return samples, findings
 
 
-def _undecodable(reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str]) -> Iterator[Place]:
+def _undecodable(reader: ShardReader, keep_truncated: bool, progress: WorkerProgress, fatal: dict[int, str]) -> Iterator[Place]:
     """Yield the block, the row in the shard, the key and the fault of every encoded image and every RLE that does not decode.
 
     Raw pixels and text have no form that could be wrong.
@@ -230,7 +230,7 @@ def _undecodable(reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, f
         for place, (name, role) in enumerate(images.items()):
             for inside, data in enumerate(block.column(name).field("bytes")):
                 row = first + inside
-                fault = _fault_of(data.as_py(), role, keep_truncated, crumb, fatal, row * len(images) + place)
+                fault = _fault_of(data.as_py(), role, keep_truncated, progress, fatal, row * len(images) + place)
                 if fault:
                     what = f"{_picture(name, role)} has not changed since it was written, and does not decode"
                     yield number, row, _text(block.column("key")[inside]), f"{what}: {fault}; {OTHER_BUILD}"
@@ -270,14 +270,14 @@ def _picture(name: str, role: Image) -> str:
 
 
 def _fault_of(
-    data: bytes | None, role: Image, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str], place: int
+    data: bytes | None, role: Image, keep_truncated: bool, progress: WorkerProgress, fatal: dict[int, str], place: int
 ) -> str | None:
     """Return why an image or a mask does not decode, None if it does. `place` is its number among those of the shard."""
     if place in fatal:
         return fatal[place]
-    crumb.drop(place, stage="decode")
+    progress.begin(place, stage="decode")
     fault = _decode_fault(data, role, keep_truncated)
-    crumb.leave()
+    progress.leave()
     return fault
 
 

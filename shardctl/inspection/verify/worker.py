@@ -12,7 +12,7 @@ from shardctl.format.stored import StoredDataset
 from shardctl.inspection.verify import tables
 from shardctl.inspection.verify.provenance import ShardContent
 from shardctl.inspection.verify.shards import ShardCheck, check_lone_shard
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
 CHECKS = {
@@ -25,11 +25,11 @@ CHECKS = {
 """Checks of the files beside the shards that read what is in them, each with the files that it reads."""
 
 
-def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
+def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
     """Do one check of the dataset at `root` and return its findings."""
     root, level, what = Path(task["root"]), task["level"], task["check"]
     if what == "lone shard":
-        samples, lone = check_lone_shard(root, level, crumb, dict(task["fatal"]))
+        samples, lone = check_lone_shard(root, level, progress, dict(task["fatal"]))
         return [samples, [asdict(finding) for finding in lone]]
     manifest = _stored(task["root"]).manifest
     if what == "shard":
@@ -38,7 +38,7 @@ def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
         entry = stored.shards[task["shard"]]
         jpegs = stored.shards.jpegs
         plain = jpegs.only(entry.first, entry.rows) if jpegs is not None else None
-        findings = ShardCheck(root, manifest, entry, content, crumb, dict(task["fatal"]), plain).findings(level)
+        findings = ShardCheck(root, manifest, entry, content, progress, dict(task["fatal"]), plain).findings(level)
     elif what == "file":
         findings = tables.check_file(root, manifest, task["name"], level)
     else:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
+from shardctl.build.shards.marker import ShardMarker
 from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.task import Done
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
@@ -121,7 +121,7 @@ class Before:
     def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
         return self.table.read_jpegs().plain
 
-    def done(self, shard: int) -> Done:
+    def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard, as its marker said it."""
         entry, counts = self.table[shard], self.seen.counts(shard)
         facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)

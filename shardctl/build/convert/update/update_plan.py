@@ -23,7 +23,7 @@ from shardctl.build.convert.conversion_plan import (
     layout_before_functions,
     shards_of,
 )
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.options import Options
 from shardctl.build.convert.update.match import Matching, match_files
 from shardctl.build.convert.update.previous import Before
@@ -192,7 +192,7 @@ def plan_update(
     Raises AnewError if all of it is, InputError.
     """
     planning = _Planning(listing, recipe, settings, options, before, roots, folder)
-    return planning.run(Surveyor(listing, recipe.reading, settings.shuffle is not None, engine))
+    return planning.run(Discovery(listing, recipe.reading, settings.shuffle is not None, engine))
 
 
 def matching_anew(before: Before, draft: Draft, folder: Path) -> Matching:
@@ -218,7 +218,7 @@ class _Planning:
     roots: tuple[Root, ...]
     folder: Path
 
-    def run(self, surveyor: Surveyor) -> Update:
+    def run(self, discovery: Discovery) -> Update:
         """Plan the update. Raises AnewError, InputError."""
         listing, before = self.listing, self.before
         if listing.whole != (before.manifest.records is None):
@@ -243,9 +243,9 @@ class _Planning:
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
-        units = surveyor.find_units(fresh)
+        units = discovery.find_units(fresh)
         if not listing.whole and len(units):
-            self._refuse_other_types(surveyor, units, by_folder)
+            self._refuse_other_types(discovery, units, by_folder)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
         return Update(before, self.recipe, self.settings, matching, draw, files, rows, shards, splits)
@@ -315,12 +315,12 @@ class _Planning:
             they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
             raise AnewError(f"{some(unmoved)} {they} not moved with the images")
 
-    def _refuse_other_types(self, surveyor: Surveyor, units: Units, by_folder: bool) -> None:
+    def _refuse_other_types(self, discovery: Discovery, units: Units, by_folder: bool) -> None:
         """Raise AnewError if new records need other types, or have labels that were not there."""
         reading, fields = self.recipe.reading, self.before.reading.fields
         if self.recipe.typed_fields is not None:
             return
-        types = surveyor.find_types(units, False)
+        types = discovery.find_types(units, False)
         if types is None:
             return
         assert fields is not None, "files of many records have columns"
