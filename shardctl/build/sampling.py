@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.convert import convert
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
@@ -132,22 +132,22 @@ def _take_records(
     folder.mkdir()
     engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        surveyor = Surveyor(listing, recipe.reading, False, engine)
-        units = surveyor.find_units()
+        discovery = Discovery(listing, recipe.reading, False, engine)
+        units = discovery.find_units()
         chosen = _some_units(units, most)
-        stretches = surveyor.stretches(units, chosen)
+        ranges = discovery.ranges(units, chosen)
         schema, fault = recipe.typed_fields, None
         if schema is None:
-            types = surveyor.types_of(units, chosen)
+            types = discovery.types_of(units, chosen)
             schema = None if types is None else types.found()
         taken: Taken = []
         if schema is not None:
             share = -(-most // max(1, len(chosen)))
             wanted = [units.first[unit] + np.array(evenly_spaced(int(units.records[unit]), share), np.int64) for unit in chosen]
-            taken, fault = take(engine, stretches, recipe.reading, wanted, schema, folder)
+            taken, fault = take(engine, ranges, recipe.reading, wanted, schema, folder)
     finally:
         engine.close()
-    met = [*islice(units.faults.items(), 1), *surveyor.untyped.items()]
+    met = [*islice(units.faults.items(), 1), *discovery.untyped.items()]
     met += [] if fault is None else [(int(chosen[fault[0]]), Rejection("read", "", fault[1]))]
     told = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
     faults = tuple(dict.fromkeys(map(printable, told)))

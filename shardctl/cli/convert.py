@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shardctl.build.convert.explain import Explanation
     from shardctl.build.convert.result import PartDone
     from shardctl.build.convert.update.update_plan import Changes
-    from shardctl.build.shards.task import Progress
+    from shardctl.build.shards.task import WorkDone
 
 
 def _sources_and_destination(
@@ -244,7 +244,7 @@ class _View:
         else:
             click.echo(printable(line), err=True)
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: WorkDone) -> None:
         if not sys.stderr.isatty():
             return
         if self._bar is None:

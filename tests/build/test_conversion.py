@@ -21,8 +21,8 @@ from test_untrusted import signed
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards import builder as samples
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards import inputs
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,
@@ -178,7 +178,7 @@ def test_a_source_that_cannot_be_looked_at_is_said(tmp_path: Path, name: str) ->
 def unfinished(source: Path, out: Path, **options: Any) -> None:
     """Leave a conversion of which some shards are done."""
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: WorkDone) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="1 of 3 shards are done"):
@@ -423,7 +423,7 @@ def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path: Path, m
             return super().read(min(size or 0, 7))
 
     source = images(tmp_path / "in", "1.png")
-    monkeypatch.setattr(samples, "open", lambda path, mode, buffering, opener: Slow(path, mode, opener=opener), raising=False)
+    monkeypatch.setattr(inputs, "open", lambda path, mode, buffering, opener: Slow(path, mode, opener=opener), raising=False)
     result = shardctl.convert(source, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (1, 0)
 
@@ -431,7 +431,7 @@ def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path: Path, m
 def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png")
 
-    def remove(_: Progress) -> None:
+    def remove(_: WorkDone) -> None:
         shutil.rmtree(tmp_path / "out")
         raise KeyboardInterrupt
 
@@ -738,7 +738,7 @@ def _wait_until_gone(pid: int) -> None:
 
 
 def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
-    heard: list[Progress] = []
+    heard: list[WorkDone] = []
     for workers in (0, 2):
         heard.clear()
         shardctl.convert(

@@ -26,7 +26,7 @@ from test_resume import HELD
 import shardctl
 from shardctl.build.convert import Listener, planning
 from shardctl.build.convert.targets import store
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -585,7 +585,7 @@ def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_g
 def test_who_is_taken_over_puts_no_more_shards(photos: Path, url: str) -> None:
     there, built = open_store(url), []
 
-    def take_over(progress: Progress) -> None:
+    def take_over(progress: WorkDone) -> None:
         built.append(progress)
         there.put(".shardctl/lease.json", b"{}")
 

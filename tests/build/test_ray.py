@@ -22,8 +22,8 @@ from test_worker_deaths import FATAL
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.shards.engines.agent import Agent, Order
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.engines.agent import Agent, BuildOrder
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.stores import open_store
@@ -212,7 +212,7 @@ def photos_some_of_which_a_function_refuses(photos: Path, tmp_path: Path) -> tup
 def test_the_dataset_is_that_of_a_local_run(case: Any, photos: Path, tmp_path: Path) -> None:
     source, options = case(photos, tmp_path)
     here = shardctl.convert(source, tmp_path / "here", workers=1, **options)
-    told: list[Progress] = []
+    told: list[WorkDone] = []
     there = shardctl.convert(source, tmp_path / "there", engine="ray", listener=Listener(progress=told.append), **options)
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
     assert (there.samples, there.rejected, there.reasons) == (here.samples, here.rejected, here.reasons)
@@ -280,7 +280,7 @@ def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path: Path, folder: P
     given = {"recipe": recipe("end_agent_once"), "samples_per_shard": 3}
     shardctl.convert(source, tmp_path / "here", workers=1, **given)
     (folder / "ended").unlink()
-    told: list[Progress] = []
+    told: list[WorkDone] = []
     shardctl.convert(source, tmp_path / "there", engine="ray", listener=Listener(progress=told.append), **given)
     assert (folder / "ended").exists()
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
@@ -413,7 +413,7 @@ def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path: Path, mon
 
 
 def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path: Path) -> None:
-    order = Order("run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0)
+    order = BuildOrder("run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0)
     ((message,),) = Agent().build(order)
     name, text = message["failed"]
     assert (name, text.split(": ")[0]) == ("StorageError", str(tmp_path / "out"))

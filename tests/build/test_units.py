@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.build.convert import Listener, discover, table_writer
 from shardctl.build.plan.listing import LabelRule, list_files
-from shardctl.build.shards import builder, scan, task
+from shardctl.build.shards import record_units, scan, task
 from shardctl.build.shards.engines.base import OnFound
 from shardctl.build.shards.engines.local import InProcess
 from shardctl.build.shards.records import read_unit
-from shardctl.build.shards.scan import Survey, do_survey
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.scan import ScanTask, run_task
+from shardctl.build.shards.task import WorkDone
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, REJECTS, SHARDS
@@ -36,7 +36,7 @@ from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
 
@@ -199,12 +199,12 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
             raise MemoryError
         return read_unit(*arguments)
 
-    monkeypatch.setattr(builder, "read_unit", read)
+    monkeypatch.setattr(record_units, "read_unit", read)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
     rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
-    told: list[Progress] = []
+    told: list[WorkDone] = []
     result = shardctl.convert(
         tmp_path / "in",
         tmp_path / "out",
@@ -367,9 +367,9 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path: Pa
 class LastFirst(InProcess):
     """An engine whose answers come in another order than they were asked for, as those of several processes may."""
 
-    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
-        for number in reversed(range(len(surveys))):
-            on_found(number, do_survey(surveys[number], Breadcrumb(), {}))
+    def examine(self, tasks: Sequence[ScanTask], on_found: OnFound) -> None:
+        for number in reversed(range(len(tasks))):
+            on_found(number, run_task(tasks[number], WorkerProgress(), {}))
 
 
 def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
@@ -378,7 +378,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one without records."""
     for where in (discover, scan):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
-    monkeypatch.setattr(discover, "STRETCHES", 2)
+    monkeypatch.setattr(discover, "MOST_RANGES", 2)
     (tmp_path / "in").mkdir()
     contents = [f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}" for number in range(4)]
     contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
@@ -390,13 +390,13 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
     )
     found = []
     for engine in (InProcess(), LastFirst()):
-        surveyor = discover.Surveyor(listing, reading, False, engine)
-        units = surveyor.find_units()
+        discovery = discover.Discovery(listing, reading, False, engine)
+        units = discovery.find_units()
         columns = [units.file, units.offset, units.size, units.first, units.records]
         faults = {number: str(fault) for number, fault in units.faults.items()}
-        types = surveyor.find_types(units, True)
+        types = discovery.find_types(units, True)
         assert types is not None
-        found.append((np.array(columns).tolist(), faults, types.schema(), surveyor.first_fields(units)))
+        found.append((np.array(columns).tolist(), faults, types.schema(), discovery.first_fields(units)))
     assert found[0] == found[1]
     (file, *_), faults, schema, _ = found[0]
     assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]

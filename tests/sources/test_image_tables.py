@@ -24,7 +24,7 @@ from stopping import stopped_at
 from test_repair import flip
 
 import shardctl
-from shardctl.build.shards import builder
+from shardctl.build.shards import record_units
 from shardctl.build.shards.engines import local
 from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
@@ -396,7 +396,7 @@ def test_a_killed_conversion_goes_on(
     recipe = {**SMALL, "image_field": "photo"}
     converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
     convert = partial(shardctl.convert, source, tmp_path / "out", recipe=recipe, workers=0, shuffle=shuffle, **MANY_SHARDS)
-    assert stopped_at(7, "kill", local, "run_shard", convert, monkeypatch)  # in the second shard
+    assert stopped_at(7, "kill", local, "build_shard", convert, monkeypatch)  # in the second shard
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
@@ -463,7 +463,7 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
             raise MemoryError
         return read_unit(*arguments)
 
-    monkeypatch.setattr(builder, "read_unit", out_of_memory_at_first)
+    monkeypatch.setattr(record_units, "read_unit", out_of_memory_at_first)
     assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
     assert len(reads) >= 1 + 1 + 5, "all, the digest, and each of five"
     assert sums(tmp_path / "out") == before

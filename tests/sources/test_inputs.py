@@ -483,14 +483,14 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monk
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
     (tmp_path / "in" / "b.csv").write_text('n,t\n3,5" pipe\n4,6" a\n5,7" c\n')
-    find_units = discover.Surveyor.find_units
+    find_units = discover.Discovery.find_units
 
-    def grow(surveyor: discover.Surveyor) -> object:
+    def grow(discovery: discover.Discovery) -> object:
         with open(tmp_path / "in" / "b.csv", "a") as file:
             file.write("9,x\n")
-        return find_units(surveyor)
+        return find_units(discovery)
 
-    monkeypatch.setattr(discover.Surveyor, "find_units", grow)
+    monkeypatch.setattr(discover.Discovery, "find_units", grow)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (2, 1)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")

@@ -29,7 +29,7 @@ TASKS = """
 import os, signal, sys, threading, time
 import numpy as np
 
-def handle(task, tell, crumb):
+def handle(task, tell, progress):
     return globals()[task["do"]](task)
 
 def double(task):

@@ -22,10 +22,10 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards import image_hashes
 from shardctl.build.shards.engines import local
-from shardctl.build.shards.image_hashes import Hashing, Listed
-from shardctl.build.shards.scan import do_survey
+from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
+from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 
 
@@ -167,7 +167,7 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     options: dict[str, Any] = {"recipe": {"duplicates": "similar"}, "workers": 0, "samples_per_shard": 3}
     shardctl.convert(source, tmp_path / "whole", **options)
     convert = lambda: shardctl.convert(source, tmp_path / "out", **options)  # noqa: E731 - two calls of the same
-    assert stopped_at(3, "kill", local, "run_shard", convert, monkeypatch)
+    assert stopped_at(3, "kill", local, "build_shard", convert, monkeypatch)
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
@@ -234,10 +234,10 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path) -> None:
     path = saved(scene(1), tmp_path / "a.png")
     state = path.stat()
-    listed = Listed(str(path), state.st_size, state.st_mtime_ns)
-    work = Hashing((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
-    again = Hashing.from_json(json.loads(json.dumps(work.to_json())))
-    found = do_survey(again, Breadcrumb(), {0: Rejection("decode", "crashed", "it crashed every time")})
+    listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
+    work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
+    again = ImageHashTask.from_json(json.loads(json.dumps(work.to_json())))
+    found = run_task(again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")})
     assert found[0] == {"fault": ["decode", "crashed", "it crashed every time"]}
     assert isinstance(found[1]["hash"], int)
     assert found[2]["fault"][1] == "changed"

@@ -488,11 +488,11 @@ def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path: Path, monkeypatch
 
 
 def test_records_that_could_not_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_comparing: object, number: int, _crumb: object) -> None:
+    def fail(_comparing: object, number: int, _progress: object) -> None:
         raise MemoryError
 
     write(tmp_path / "in", DOCUMENTS)
-    monkeypatch.setattr(text_hashes.Comparing, "look_at", fail)
+    monkeypatch.setattr(text_hashes.TextHashTask, "examine", fail)
     made = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
     assert made.samples == 14
     assert "14 records could not be compared with others (deduplicate): needs more memory than there is" in "".join(
@@ -597,7 +597,7 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
     convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", **options)  # noqa: E731 - two calls of the same
-    assert stopped_at(change, "kill", local, "run_shard", convert, monkeypatch)
+    assert stopped_at(change, "kill", local, "build_shard", convert, monkeypatch)
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 

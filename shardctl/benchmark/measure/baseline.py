@@ -21,9 +21,11 @@ from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job, Planned, Root, records_read
-from shardctl.build.shards.records import choice_of, origin_of, read_unit
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.job import Job, PlannedUnit, Root
+from shardctl.build.shards.record_choice import choice_of
+from shardctl.build.shards.record_reading import RecordReading
+from shardctl.build.shards.records import origin_of, read_unit
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
@@ -37,7 +39,7 @@ from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import ordinary
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import RecordContext, SamplePipeline
@@ -126,9 +128,8 @@ class _Inputs:
             dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store and recipe.store.name != "none" else recipe,
             layout,
             (),
-            manifest.fingerprint_parts,
+            **vars(RecordReading.from_json(manifest.records)),
             recorded=True,
-            **records_read(manifest.records),
         )
         self._splits = [split.name for split in manifest.splits]
         self._units = list(_some_units(StoredDataset(root), options.split, self._job.fields is None))
@@ -200,7 +201,7 @@ class _Inputs:
             _stack(values)
         return _Batch(samples, rejected)
 
-    def _records(self, planned: Planned, split: str) -> Iterator[tuple[Sample, RecordContext] | int]:
+    def _records(self, planned: PlannedUnit, split: str) -> Iterator[tuple[Sample, RecordContext] | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
@@ -215,7 +216,7 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choose = choice_of(job, planned, self._splits.index(split), Breadcrumb(), Instructions())
+        choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
         for parsed in read_unit(job, planned, planned.unit, choose, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)

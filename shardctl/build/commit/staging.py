@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job, Root
-from shardctl.build.shards.task import Done, read_finished
+from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import JOB, REPLACED
@@ -60,7 +61,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / JOB).read_bytes()))
 
 
-def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> Job | None:
+def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> DatasetJob | None:
     """Return the job that was begun in `folder` with this recipe, for the sources as they are now; None if none was.
 
     Writes nothing.
@@ -68,7 +69,7 @@ def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> Job | N
     if not (folder / JOB).exists():
         return None
     try:
-        return replace(Job.load(folder, recipe), roots=roots)
+        return replace(DatasetJob.load(folder, recipe), roots=roots)
     except (DatasetError, UsageError):
         return None  # of a version whose jobs are other ones: as if it were another conversion's
 
@@ -101,7 +102,7 @@ def _delete_partial(job: Job, wanted: Callable[[str], bool]) -> None:
                     left.unlink(missing_ok=True)
 
 
-def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Done]]:
+def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, ShardMarker]]:
     """Yield those of the chosen shards (shards,) that are finished, each with the content of its marker."""
     for shard in marked_shards(job):
         if chosen[shard] and (done := read_finished(job, shard)):

@@ -28,16 +28,20 @@ from shardctl.build.convert.columns import (
 )
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
-from shardctl.build.convert.discover import DELIMITERS, Surveyor
+from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
 from shardctl.build.plan.units import Units
+from shardctl.build.shards.costs import Costs
+from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.lazy_folder.files import copy_file
@@ -127,27 +131,22 @@ class Draft:
     splits: tuple[SplitPlan, ...]
     compared: Sequence[Compared] = ()
 
-    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
+    def job(
+        self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None
+    ) -> DatasetJob:
         """Return the job in its folder."""
-        return Job(
-            folder,
-            roots,
-            recipe,
-            self.probe.layout,
-            self.splits,
-            parts,
-            fields=self.fields,
-            by_field=self.labelling.by_field,
-            draw=self.planner.order.draw,
-            shuffle=shuffle,
+        probe, draw = self.probe, self.planner.order.draw
+        costs = Costs(
             sample_bytes=self.sample_bytes,
-            samples_per_record=self.probe.samples_per_record,
-            record_seconds=self.probe.record_seconds + self.probe.unit_seconds / self.planner.records_per_unit,
-            shard_bytes=self.probe.shard_bytes,
-            probed=self.probe.records,
-            probe_rejects=self.probe.rejected,
-            beside=self.listing.digest_beside,
+            samples_per_record=probe.samples_per_record,
+            record_seconds=probe.record_seconds + probe.unit_seconds / self.planner.records_per_unit,
+            shard_bytes=probe.shard_bytes,
+            probed=probe.records,
+            probe_rejects=probe.rejected,
         )
+        reading = RecordReading(self.fields, self.labelling.by_field, draw=draw)
+        lineage = Lineage(parts, beside=self.listing.digest_beside)
+        return plan_job(folder, roots, recipe, probe.layout, self.splits, reading, lineage, shuffle=shuffle, costs=costs)
 
     def write(self, folder: Path) -> None:
         """Write the tables of the job."""
@@ -173,15 +172,15 @@ def make_draft(
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
     InputError. `comparing` is told how many inputs have been looked at for duplicates.
     """
-    surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
-    units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
+    discovery = Discovery(listing, recipe.reading, settings.shuffle is not None, engine)
+    units = without_repeats(discovery, discovery.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:
         refuse_fields(recipe)
     elif recipe.typed_fields is not None:
-        compare_schema(recipe.typed_fields, surveyor.first_fields(units), listing)
+        compare_schema(recipe.typed_fields, discovery.first_fields(units), listing)
     else:
-        types = surveyor.find_types(units, all_types)
+        types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
     splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
     if splitting.by == "column" and listing.side is not None:
@@ -199,7 +198,7 @@ def make_draft(
     fields = with_rule(fields, recipe, listing, settings.labels.annotation_rule)
     if types is not None:
         listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
-    probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
+    probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     planner = Planner(units, order_units(units, splitting, settings.shuffle))
@@ -236,10 +235,10 @@ def make_draft(
         shards = shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
+        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
-    listing.notices += _notices_on_streams(surveyor, options)
+    listing.notices += _notices_on_streams(discovery, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
@@ -367,7 +366,7 @@ def _list_of_objects(field: pa.Field) -> str | None:
     return next((f"{name}.{path}" for path in within if path is not None), None)
 
 
-def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
+def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
     """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
     notices = [
         f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
@@ -379,12 +378,12 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
             f"the first column has no name, as pandas writes its index: it is kept as the field {UNNAMED}; --fields names those"
             " to keep"
         )
-    if row := surveyor.given_header():
+    if row := discovery.given_header():
         notices.append(
             f"the first row ({some(row)}) looks like a header, and is a record, because --columns gives the names; leave out"
             " --columns, and --fields NEW=OLD renames"
         )
-    path, name = surveyor.only_column()
+    path, name = discovery.only_column()
     if path:
         mark = next(mark for mark in DELIMITERS if mark in name)
         shown = "tab" if mark == "\t" else f"'{mark}'"
@@ -392,16 +391,16 @@ def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
     return notices
 
 
-def _notices_on_streams(surveyor: Surveyor, options: Options) -> list[str]:
+def _notices_on_streams(discovery: Discovery, options: Options) -> list[str]:
     """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
     notices = []
-    if surveyor.reading.encoding == DETECT and (found := surveyor.encodings()):
+    if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
         shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
         files = sum(count for count, _ in found.values())
-        of_all = f" in {files} of {len(surveyor.listing):,} files" if files < len(surveyor.listing) else ""
+        of_all = f" in {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
         notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
-    path, size = surveyor.largest_stream()
-    if size >= MUCH_COMPRESSED and 2 * size > surveyor.listing.total_bytes and options.worker_count() > 1:
+    path, size = discovery.largest_stream()
+    if size >= MUCH_COMPRESSED and 2 * size > discovery.listing.total_bytes and options.worker_count() > 1:
         notices.append(
             f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
             " files, or not compressed"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.convert.discover import Surveyor, group
+from shardctl.build.convert.discover import Discovery, group
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.image_hashes import SILENT, Hashing, Listed
+from shardctl.build.shards.image_hashes import SILENT, ImageHashTask, ListedFile
 from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.job import Root
 from shardctl.build.shards.scan import Found
@@ -29,7 +29,7 @@ NO_ANSWERS = frozenset((("read", SILENT), ("read", "timed-out")))
 
 
 def without_repeats(
-    surveyor: Surveyor,
+    discovery: Discovery,
     units: Units,
     recipe: Recipe,
     roots: Sequence[Root],
@@ -43,7 +43,7 @@ def without_repeats(
     """
     if recipe.duplicates.mode == "keep":
         return units
-    search = _Search(surveyor, recipe, roots, comparing)
+    search = _Search(discovery, recipe, roots, comparing)
     return replace(units, repeats=search.exact() if recipe.duplicates.mode == "exact" else search.similar())
 
 
@@ -57,14 +57,14 @@ class _Hashed:
 
 @dataclass(frozen=True)
 class _Search:
-    surveyor: Surveyor
+    discovery: Discovery
     recipe: Recipe
     roots: Sequence[Root]
     comparing: Callable[[int], None]
 
     def exact(self) -> Repeats:
         """Find the files of the same bytes. Only those are read of whose size there are several."""
-        listing = self.surveyor.listing
+        listing = self.discovery.listing
         sizes = listing.table["size"].to_numpy()
         readable = np.flatnonzero((sizes > 0) & _readable(listing))
         _, size_of, count = np.unique(sizes[readable], return_inverse=True, return_counts=True)
@@ -76,7 +76,7 @@ class _Search:
 
     def similar(self) -> Repeats:
         """Find the images that look like others."""
-        listing = self.surveyor.listing
+        listing = self.discovery.listing
         readable = np.flatnonzero(_readable(listing))
         hashed = self._hashed(readable, "picture")
         hashes = hashed.hashes[:, 1]
@@ -85,18 +85,18 @@ class _Search:
 
     def _repeats(self, files: Places, kept_for: Places, apart: npt.NDArray[np.uint8] | None) -> Repeats:
         """Return what is known of some files as what is known of all."""
-        count = len(self.surveyor.listing)
+        count = len(self.discovery.listing)
         of_all = np.arange(count)
         of_all[files] = kept_for
         apart_of_all = None
         if apart is not None:
             apart_of_all = np.zeros(count, np.uint8)
             apart_of_all[files] = apart
-        return Repeats(self.recipe.duplicates, of_all, apart_of_all, self.surveyor.paths)
+        return Repeats(self.recipe.duplicates, of_all, apart_of_all, self.discovery.paths)
 
     def _hashed(self, files: Places, what: str) -> _Hashed:
         """Have files hashed in the engine's processes."""
-        table = self.surveyor.listing.table
+        table = self.discovery.listing.table
         sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
         starts = group(sizes, FILES, FILE_BYTES)
         hashes = np.zeros((len(files), 2), np.uint64)
@@ -104,11 +104,13 @@ class _Search:
         silent: list[int] = []
         looked_at = 0
 
-        def hashing(number: int) -> Hashing:
+        def hashing(number: int) -> ImageHashTask:
             rows = slice(*starts[number : number + 2].tolist())
-            listed = zip(self.surveyor.opened(files[rows]), sizes[rows].tolist(), times[rows].tolist(), strict=True)
+            listed = zip(self.discovery.opened(files[rows]), sizes[rows].tolist(), times[rows].tolist(), strict=True)
             recipe = self.recipe
-            return Hashing(tuple(map(Listed._make, listed)), what, recipe.max_pixels, recipe.keep_truncated, recipe.filters)
+            return ImageHashTask(
+                tuple(map(ListedFile._make, listed)), what, recipe.max_pixels, recipe.keep_truncated, recipe.filters
+            )
 
         def on_found(number: int, found: Found) -> None:
             nonlocal looked_at
@@ -122,7 +124,7 @@ class _Search:
             looked_at += len(found)
             self.comparing(looked_at)
 
-        self.surveyor.engine.survey(LazySequence(len(starts) - 1, hashing), on_found)
+        self.discovery.engine.examine(LazySequence(len(starts) - 1, hashing), on_found)
         self._check_sources(files[sorted(silent)])
         return _Hashed(files[has_hash], hashes[has_hash])
 
@@ -131,7 +133,7 @@ class _Search:
         for root in self.roots:
             root.check()
         if len(silent) > OTHERS:
-            path = printable(self.surveyor.paths(silent[:1])[0])
+            path = printable(self.discovery.paths(silent[:1])[0])
             raise SourceGoneError(
                 f"the source does not respond: {counted(len(silent), 'file')} cannot be read, among them {path}; check its disk"
                 " or server"

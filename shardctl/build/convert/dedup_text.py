@@ -20,7 +20,7 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.scan import Found
-from shardctl.build.shards.text_hashes import HASHES, SIGNED, Comparing
+from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.format.names import FILES
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.sequences import LazySequence
@@ -148,7 +148,7 @@ class _Search:
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
 
-        def take(comparing: Comparing, rank: int, offset: int, count: int, _: int) -> None:
+        def take(comparing: TextHashTask, rank: int, offset: int, count: int, _: int) -> None:
             with open(comparing.path, "rb") as file:
                 file.seek(offset)
                 for rows in _rows_in(file, HASHED, count):
@@ -163,7 +163,7 @@ class _Search:
         sketches = Sketches(self._folder / "sketches", self._count)
         bands = Runs(self._folder / "runs", BANDED)
 
-        def take(comparing: Comparing, rank: int, offset: int, count: int, of_sketches: int) -> None:
+        def take(comparing: TextHashTask, rank: int, offset: int, count: int, of_sketches: int) -> None:
             with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
                 file.seek(offset)
                 values.seek(of_sketches)
@@ -180,13 +180,13 @@ class _Search:
         for rows in dropped_by(components, sketches):
             yield rows, 0
 
-    def _look_at_all(self, take: Callable[[Comparing, int, int, int, int], None]) -> None:
+    def _look_at_all(self, take: Callable[[TextHashTask, int, int, int, int], None]) -> None:
         """Have all units looked at, and give the segments of what was found to `take`, with the rank of their first record."""
         starts = group(self._job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
 
-        def task(number: int) -> Comparing:
+        def task(number: int) -> TextHashTask:
             first, end = starts[number : number + 2].tolist()
-            return Comparing(str(self._job.folder), number, self._place, first, end - first)
+            return TextHashTask(str(self._job.folder), number, self._place, first, end - first)
 
         def on_found(number: int, found: Found) -> None:
             comparing = task(number)
@@ -204,7 +204,7 @@ class _Search:
             self._looked_at += int(self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first])
             self._comparing(self._looked_at)
 
-        self._engine.survey(LazySequence(len(starts) - 1, task), on_found)
+        self._engine.examine(LazySequence(len(starts) - 1, task), on_found)
 
     def _locate(self, ranks: Numbers) -> tuple[Numbers, Numbers]:
         """Return the files of records, by their ranks, and their numbers."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from shardctl.build.plan.listing import Listing, why_nothing
 from shardctl.build.plan.units import Units, UnitsInMaking
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.scan import Found, Stretch, Survey
+from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
@@ -28,8 +28,8 @@ from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.system.sequences import LazySequence, evenly_spaced
 
-STRETCHES = 256
-"""The most stretches that one survey has: small files are looked at together."""
+MOST_RANGES = 256
+"""The most byte ranges that one task has: small files are looked at together."""
 
 TYPED_UNITS = 24
 """Units, from all over the files, whose types are taken for those of all where a format allows that. They are 24 MiB."""
@@ -56,8 +56,8 @@ MOST_SAMPLED_LABELS = 1000
 
 
 @dataclass(frozen=True)
-class _Stretches:
-    """Stretches of files as columns, (n,) int64 each, in the order of the files: a list of objects takes 2 kB for each file.
+class _Ranges:
+    """Byte ranges of files as columns, (n,) int64 each, in the order of the files: a list of objects takes 2 kB for each file.
 
     `first` and `records` are those of units whose types are wanted, without which pieces are to be scanned.
     """
@@ -72,18 +72,18 @@ class _Stretches:
         return len(self.file)
 
     def range(self, number: int) -> tuple[int, int]:
-        """Return offset and size of a stretch."""
+        """Return offset and size of a range."""
         return int(self.offset[number]), int(self.size[number])
 
     def unit(self, number: int) -> tuple[int, ...] | None:
-        """Return the unit that a stretch is, None for a piece."""
+        """Return the unit that a range is, None for a piece."""
         if self.first is None or self.records is None:
             return None
         return int(self.offset[number]), int(self.size[number]), 0, int(self.first[number]), int(self.records[number])
 
 
 def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
-    """Return where surveys begin, and the end: small files of these sizes are looked at together, a large one alone."""
+    """Return where tasks begin, and the end: small files of these sizes are looked at together, a large one alone."""
     ends = np.cumsum(sizes)
     starts = array("q", [0])
     while (start := starts[-1]) < len(sizes):
@@ -106,7 +106,7 @@ _LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Surveyor:
+class Discovery:
     """Looks at files in the engine's processes. `shuffled` asks for small units.
 
     What it holds of a file or a unit is numbers in arrays: there may be ten millions.
@@ -135,14 +135,14 @@ class Surveyor:
         if again:
             files = np.array(sorted(again), np.int64)
             sizes = listing.table["size"].to_numpy()[files]
-            for file in self._cut(_Stretches(files, np.zeros_like(files), sizes), made):
+            for file in self._cut(_Ranges(files, np.zeros_like(files), sizes), made):
                 made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
         units = made.finish()
         if not len(units) and wanted is None:
             raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))
         return units
 
-    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Stretches:
+    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Ranges:
         """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
         columns = file, offset, size = array("q"), array("q"), array("q")
         first = 0
@@ -158,17 +158,17 @@ class Surveyor:
                     offset.append(start)
                     size.append(count)
             first += batch.num_rows
-        return _Stretches(*(np.frombuffer(column, np.int64) for column in columns))
+        return _Ranges(*(np.frombuffer(column, np.int64) for column in columns))
 
-    def _cut(self, pieces: _Stretches, made: UnitsInMaking) -> list[int]:
+    def _cut(self, pieces: _Ranges, made: UnitsInMaking) -> list[int]:
         """Scan the pieces of files, and add the units. Return the files that must be scanned as one piece each."""
         again: list[int] = []
         begun: dict[int, dict[int, dict[str, Any]]] = {}  # files of which some pieces are scanned: answers by place
 
-        def take(start: int, survey: Survey, found: Found) -> None:
+        def take(start: int, task: ScanTask, found: Found) -> None:
             files = pieces.file[start : start + len(found)]
             firsts, ends = (np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right"))
-            for number, (file, stretch, answer) in enumerate(zip(files.tolist(), survey.stretches, found, strict=True)):
+            for number, (file, part, answer) in enumerate(zip(files.tolist(), task.ranges, found, strict=True)):
                 count = ends[number] - firsts[number]
                 answers = begun.setdefault(file, {})
                 answers[start + number - firsts[number]] = answer
@@ -176,14 +176,14 @@ class Surveyor:
                     del begun[file]
                     in_order = [answers[place] for place in range(count)]
                     self._note_encoding(file, in_order[0])
-                    cuts = self._joined(stretch.suffix, int(sizes[file]), in_order)
+                    cuts = self._joined(part.suffix, int(sizes[file]), in_order)
                     if cuts is None:
                         again.append(file)
                     else:
                         made.add(file, cuts)
 
         sizes = self.listing.table["size"].to_numpy()
-        self._look_at(pieces, take)
+        self._examine(pieces, take)
         return again
 
     def _note_encoding(self, file: int, answer: dict[str, Any]) -> None:
@@ -309,24 +309,24 @@ class Surveyor:
         numbers = np.concatenate([numbers[:1], numbers])
         records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
         records[:1] = np.minimum(records[:1], FIRST_RECORDS)
-        stretches = _Stretches(units.file[numbers], units.offset[numbers], units.size[numbers], units.first[numbers], records)
+        ranges = _Ranges(units.file[numbers], units.offset[numbers], units.size[numbers], units.first[numbers], records)
         types: Types | None = None
         leftmost = 0
 
-        def take(start: int, _: Survey, found: Found) -> None:
+        def take(start: int, _: ScanTask, found: Found) -> None:
             nonlocal types, leftmost
             for number, answer in enumerate(found, start):
                 if "fault" in answer and not self.untyped:
                     self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
                 elif "types" in answer:
                     these = Types.from_json(answer["types"])
-                    self._note_only_column(int(stretches.file[number]), these.only_column())
+                    self._note_only_column(int(ranges.file[number]), these.only_column())
                     if types is None or number < leftmost:  # types are joined in any order, but for the first of all
                         types, leftmost = these if types is None else these.join(types), number
                     else:
                         types = types.join(these)
 
-        self._look_at(stretches, take)
+        self._examine(ranges, take)
         return types
 
     def _ending(self, row: dict[str, Any]) -> str:
@@ -342,7 +342,7 @@ class Surveyor:
         batches = self.listing.table.select(["path", "root", "mtime_ns"]).to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
-    def stretches(self, units: Units, numbers: Numbers) -> list[Stretch]:
+    def ranges(self, units: Units, numbers: Numbers) -> list[ByteRange]:
         """Return units as work on their files, given by their numbers in increasing order."""
         files, places = np.unique(units.file[numbers], return_inverse=True)
         rows = list(self._rows(files))
@@ -351,7 +351,7 @@ class Surveyor:
         for place, *cells in zip(places.tolist(), *(column[numbers].tolist() for column in columns), strict=True):
             offset, size, first, records = cells
             opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
-            made.append(Stretch(opened, ending, offset, size, (offset, size, 0, first, records), rows[place]["mtime_ns"]))
+            made.append(ByteRange(opened, ending, offset, size, (offset, size, 0, first, records), rows[place]["mtime_ns"]))
         return made
 
     def opened(self, files: Numbers) -> list[str]:
@@ -369,17 +369,17 @@ class Surveyor:
         for number in sorted(set(of.tolist())):
             yield from batches[number].take(pa.array(files[of == number] - starts[number])).to_pylist()
 
-    def _look_at(self, stretches: _Stretches, take: Callable[[int, Survey, Found], None]) -> None:
-        """Have stretches looked at. `take` gets the number of a survey's first stretch, the survey and what was found."""
-        starts = group(stretches.size, STRETCHES, PIECE_BYTES)
-        begun: dict[int, Survey] = {}
+    def _examine(self, ranges: _Ranges, take: Callable[[int, ScanTask, Found], None]) -> None:
+        """Have byte ranges looked at. `take` gets the number of a task's first range, the task and what was found."""
+        starts = group(ranges.size, MOST_RANGES, PIECE_BYTES)
+        begun: dict[int, ScanTask] = {}
 
-        def survey(number: int) -> Survey:
+        def scan(number: int) -> ScanTask:
             rows = range(*starts[number : number + 2].tolist())
-            begun[number] = Survey(
+            begun[number] = ScanTask(
                 tuple(
-                    self._stretch(file, *stretches.range(row), stretches.unit(row))
-                    for row, file in zip(rows, self._rows(stretches.file[rows.start : rows.stop]), strict=True)
+                    self._range(file, *ranges.range(row), ranges.unit(row))
+                    for row, file in zip(rows, self._rows(ranges.file[rows.start : rows.stop]), strict=True)
                 ),
                 self.reading,
                 self.shuffled,
@@ -389,11 +389,11 @@ class Surveyor:
         def on_found(number: int, found: Found) -> None:
             take(int(starts[number]), begun.pop(number), found)
 
-        self.engine.survey(LazySequence(len(starts) - 1, survey), on_found)
+        self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
 
-    def _stretch(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> Stretch:
+    def _range(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> ByteRange:
         path = self.listing.opened(file)
-        return Stretch(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
+        return ByteRange(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
 
     def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
         """Return the units of one file; None if it must be scanned as one piece."""

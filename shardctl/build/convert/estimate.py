@@ -8,6 +8,7 @@ from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import SplitPlan
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import Job
 from shardctl.sources.annotations.counting import annotated_columns
 from shardctl.system.text import printable
@@ -61,15 +62,15 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 
-def estimate(job: Job, listing: Listing, at_once: int, free: int | None, changes: Changes | None) -> Estimate:
+def estimate(job: DatasetJob, listing: Listing, at_once: int, free: int | None, changes: Changes | None) -> Estimate:
     """Estimate what a job will write, and how long it will take where `at_once` shards are built at the same time.
 
     So many bytes are `free` there; None: no limit.
     """
-    classes = job.layout.classes
-    built = 1 - job.kept_records / max(1, job.records)
-    rows = round(job.inputs * job.samples_per_record)
-    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
+    classes, costs = job.layout.classes, job.costs
+    built = 1 - job.lineage.kept_records / max(1, job.records)
+    rows = round(job.inputs * costs.samples_per_record)
+    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
     if job.recipe.batch_transforms:
         rows = round(samples)
     return Estimate(
@@ -83,11 +84,11 @@ def estimate(job: Job, listing: Listing, at_once: int, free: int | None, changes
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
+        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * job.record_seconds / at_once,
-        probed=job.probed,
-        probe_rejects=job.probe_rejects,
+        seconds=built * job.inputs * costs.record_seconds / at_once,
+        probed=costs.probed,
+        probe_rejects=costs.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
         warnings=tuple(listing.warnings),

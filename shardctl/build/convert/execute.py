@@ -17,9 +17,10 @@ from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.tally import Tally
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable
@@ -40,21 +41,21 @@ def build(
     tally = Tally(max_rejects, job.inputs, listener.progress)
     for shard, finished in finished_shards(job, chosen):
         left[shard] = False
-        tally.add(Progress(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
+        tally.add(WorkDone(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
     if (left != chosen).any():
         listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
     for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
         assert before is not None, "only then is a shard kept"
         left[shard] = False
         entry = before.table[int(job.kept[shard])]
-        tally.add(Progress(job.place(shard).records, entry.rows, entry.rejected, 0))
+        tally.add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
     samples = tally.samples
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), tally.add)
     return tally.samples - samples
 
 
 @contextmanager
-def telling_what_is_done(job: Job, chosen: Chosen | None = None) -> Iterator[None]:
+def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Iterator[None]:
     """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
     chosen = np.ones(job.shards, bool) if chosen is None else chosen
     try:
@@ -67,7 +68,7 @@ def telling_what_is_done(job: Job, chosen: Chosen | None = None) -> Iterator[Non
             advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
             raise DiskFullError(f"{advice or error}. {state}") from error
         if isinstance(error, DiskFullError):
-            need = format_bytes((1 - done) * job.inputs * job.samples_per_record * job.sample_bytes * SPARE_DISK)
+            need = format_bytes((1 - done) * job.inputs * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK)
             raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
         raise type(error)(f"{error}. {state}") from error
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.task import Done, rows_made
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.marker import ShardMarker, rows_made
 from shardctl.format.step_counts import Counts, add_counts
 
 
@@ -26,7 +26,7 @@ class Filled:
     (shards + 1,) int64. Of these it is the one in `chosen`: (shards,) int64.
     """
 
-    job: Job
+    job: DatasetJob
     built: Outcomes
     starts: npt.NDArray[np.int64]
     chosen: npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Filled:
     def _members(self, shard: int) -> range:
         return range(int(self.starts[shard]), int(self.starts[shard + 1]))
 
-    def done(self, shard: int) -> Done:
+    def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard, and of the units that it takes over."""
         members, chosen = self._members(shard), int(self.chosen[shard])
         own = self.built.done(chosen)
@@ -56,14 +56,14 @@ class Filled:
             steps=_together(made),
         )
 
-    def lines(self, shard: int, done: Done) -> Iterator[bytes]:
+    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
         members = self._members(shard)
         for member in members:
             yield from self.built.lines(member, done if len(members) == 1 else self.built.done(member))
 
 
-def _together(made: list[Done]) -> tuple[Counts, ...]:
+def _together(made: list[ShardMarker]) -> tuple[Counts, ...]:
     """Return what became of the records of several shards in each step."""
     steps: list[Counts] = []
     for each in made:

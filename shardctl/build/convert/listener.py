@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Listener:
     waiting: Callable[[str], None] = lambda owner: None
     announce: Callable[[Estimate], None] = lambda estimate: None
     resuming: Callable[[int, int], None] = lambda done, shards: None
-    progress: Callable[[Progress], None] = lambda progress: None
+    progress: Callable[[WorkDone], None] = lambda progress: None
     on_line: Callable[[str], None] = lambda line: None
     comparing: Callable[[int], None] = lambda inputs: None
     part: Callable[[str, int, int], None] = lambda name, shards, records: None

@@ -19,7 +19,8 @@ from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED, SHARDS
 from shardctl.format.tables import ShardTable
@@ -45,7 +46,7 @@ class Closing:
     seconds: float | None = None
 
 
-def write_dataset(job: Job, closing: Closing, before: Before | None, target: Target) -> Manifest:
+def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, target: Target) -> Manifest:
     """Complete the new dataset in the folder of a job whose shards are all built.
 
     `before` is the dataset that it brings up to date, `target` where it is.
@@ -61,12 +62,12 @@ def write_dataset(job: Job, closing: Closing, before: Before | None, target: Tar
     if isinstance(shards, Filled):
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
-    given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
+    given = {"seen": job.files, "beside": job.lineage.beside, "pruned": pruned}
     commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
     return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
 
 
-def leave_out_others(job: Job, target: Target) -> None:
+def leave_out_others(job: DatasetJob, target: Target) -> None:
     """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
 
     To be done before that takes its target, and not before it is complete: until then whoever goes on needs all of them.
@@ -76,12 +77,12 @@ def leave_out_others(job: Job, target: Target) -> None:
         target.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
 
 
-def changes_of(job: Job) -> Changes | None:
+def changes_of(job: DatasetJob) -> Changes | None:
     """Return what a job changes in the dataset that is there; None if there is none."""
-    return None if job.changes is None else Changes(**job.changes)
+    return None if job.lineage.changes is None else Changes(**job.lineage.changes)
 
 
-def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committed, base: str) -> Manifest:
+def _manifest(job: DatasetJob, closing: Closing, before: Before | None, facts: Committed, base: str) -> Manifest:
     made = Manifest(
         kind=job.recipe.kind,
         samples=facts.samples,
@@ -94,8 +95,8 @@ def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committe
         fields=facts.fields,
         recipe=job.recipe.settings(),
         settings=closing.settings,
-        fingerprint=fingerprint(job.parts),
-        fingerprint_parts=job.parts,
+        fingerprint=fingerprint(job.lineage.parts),
+        fingerprint_parts=job.lineage.parts,
         sources=closing.sources,
         files=facts.files,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -22,7 +22,8 @@ from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.options import check_if_running, reject_limit
 from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, MANIFEST
@@ -80,7 +81,7 @@ def _merge(
             f"{printable(str(folder))}: not a job of this version of shardctl; merge it with the one of the parts"
         )
     recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
-    job = Job.load(folder, recipe)
+    job = DatasetJob.load(folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
     target.bring_done(job, np.ones(job.shards, bool))
@@ -101,7 +102,7 @@ def _merge(
     return replace(result, changes=changes_of(job))
 
 
-def _refuse_missing(job: Job, parted: Parted, target: Target) -> None:
+def _refuse_missing(job: DatasetJob, parted: Parted, target: Target) -> None:
     """Raise UnfinishedError if shards are missing, with the parts that they are of."""
     missing = job.kept == NOT_KEPT
     for shard, _ in finished_shards(job, missing.copy()):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.listener import Listener
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 
 
@@ -34,7 +34,7 @@ class _Meter:
 
     def __init__(self, listener: Listener, sinks: list[Sink]) -> None:
         self._listener, self._sinks = listener, sinks
-        self._done, self._all = Progress(0, 0, 0, 0), 0
+        self._done, self._all = WorkDone(0, 0, 0, 0), 0
         self._began = self._due = time.monotonic()
         self._steps = self._before = 0
         self.has_begun = False
@@ -51,7 +51,7 @@ class _Meter:
         self._listener.resuming(done, shards)
         self._before, self._began = self._done.records, time.monotonic()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: WorkDone) -> None:
         """Some more is done."""
         self._listener.progress(progress)
         self._done += progress

@@ -35,9 +35,10 @@ from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.job import Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.format.lazy_folder.files import exists
 from shardctl.format.manifest import Manifest
@@ -110,14 +111,14 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
 
 def _begin(
     request: ConvertRequest, part: Part, listener: Listener, engine: Engine, target: Target, stack: ExitStack
-) -> tuple[Job, Parted, WriteLease] | ConvertResult:
+) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
     waiting = listener.waiting if request.options.if_running == "wait" else None
     told = ""
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
         with target.planning(waiting and (_say_nothing if told else waiting)) as held:
-            found: tuple[Job, Parted] | ConvertResult | None = _job_of(request, part)
+            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
             if found is None:
                 target.await_parts(waiting)  # of another conversion, whose job gives way to the new one
                 found = _plan(request, listener, engine, target, held)
@@ -139,7 +140,7 @@ def _say_nothing(owner: str) -> None:
     """Wait without a word."""
 
 
-def _job_of(request: ConvertRequest, part: Part) -> tuple[Job, Parted] | None:
+def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build other shards.
@@ -154,11 +155,12 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[Job, Parted] | None:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
         named = user_functions({"transform": request.recipe.get("transform")})
         refuse_unnamed_functions(record_of(folder)["recipe"], named, request.folder, "a part")
-        job = Job.load(folder)
-        here = {**job.parts, **parts_without_sources(job.recipe, parted.closing.settings)}
-        if here != job.parts:
+        job = DatasetJob.load(folder)
+        planned = job.lineage.parts
+        here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
+        if here != planned:
             raise DatasetError(
-                f"{shown}: the conversion was planned with other {difference(job.parts, here)} than this machine has; all parts"
+                f"{shown}: the conversion was planned with other {difference(planned, here)} than this machine has; all parts"
                 " need the same"
             )
         return job, parted
@@ -181,7 +183,7 @@ def _digest(request: ConvertRequest) -> str:
 
 def _plan(
     request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease
-) -> tuple[Job, Parted] | ConvertResult:
+) -> tuple[DatasetJob, Parted] | ConvertResult:
     """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
     conversion = Conversion.of(request, listener, engine, target, held)
     while True:
@@ -195,7 +197,7 @@ def _plan(
             return found
 
 
-def _leave(conversion: Conversion, begun: BegunJob) -> tuple[Job, Parted]:
+def _leave(conversion: Conversion, begun: BegunJob) -> tuple[DatasetJob, Parted]:
     """Leave a job for the parts: their machines may see the sources on other devices."""
     job, listing = begun.job, begun.inputs.listing
     if begun.status == "resumed":
@@ -220,7 +222,7 @@ class _Building:
     """A part that is being built."""
 
     part: Part
-    job: Job
+    job: DatasetJob
     parted: Parted
     request: ConvertRequest
     started: float
@@ -270,7 +272,7 @@ class _Building:
             rejected=rejected,
             seconds=seconds,
             samples_per_s=made / seconds,
-            fingerprint=fingerprint(job.parts),
+            fingerprint=fingerprint(job.lineage.parts),
             reasons=reasons,
             examples=examples,
             part=PartDone(str(self.part), len(marked_shards(job)), to_build),
@@ -289,14 +291,14 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
     return found
 
 
-def before_of(job: Job, target: Target) -> Before | None:
+def before_of(job: DatasetJob, target: Target) -> Before | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
-    if not job.updates:
+    if not job.lineage.updates:
         return None
     root = target.folder
     target.bring_dataset()
     manifest = Manifest.load(root)
-    if manifest.files[CHECKSUMS].sha256 != job.updates:
+    if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
             f"{printable(str(root))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
             " and run the parts again"

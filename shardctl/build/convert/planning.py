@@ -18,7 +18,7 @@ from shardctl.build.convert.update.known_records import moved_records
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import Update, changes_anew, matching_anew, plan_update
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.system.text import format_bytes, printable
 
@@ -32,7 +32,7 @@ class Plan:
     """
 
     tables: Draft | Update
-    job: Job
+    job: DatasetJob
     listing: Listing
     warnings: tuple[str, ...] = ()
     new_inputs: NewInputs | None = None
@@ -80,7 +80,7 @@ def _plan_anew(conversion: Conversion, inputs: Inputs, before: Before, folder: P
     matching = matching_anew(before, new.tables, inputs.scratch)
     warnings = tuple(moved_records(new.job, before, new.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
-    job = replace(new.job, changes=changes, updates=before.digest)
+    job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
     return replace(new, job=job, warnings=warnings, new_inputs=NewInputs.of(matching, before))
 
 
@@ -106,7 +106,7 @@ def differing_types(error: TypesDifferError) -> InputError:
     return InputError(f"{error}; it must have changed since its type was found, run the conversion again")
 
 
-def announce(conversion: Conversion, job: Job, listing: Listing) -> Estimate:
+def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way."""
     publish.refuse_others(conversion.folder, job)
     free = conversion.target.free_bytes()

@@ -12,7 +12,7 @@ from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.explain import Explanation
 from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.listing import Listing
-from shardctl.build.shards.job import records_read
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.format.jpeg_record import jpeg_costs
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
@@ -184,7 +184,7 @@ def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Rej
 
 def left_behind(manifest: Manifest, recipe: Recipe) -> tuple[str, ...]:
     """Say which fields of a dataset an older version has not moved with the images: a conversion refuses or moves them now."""
-    fields = records_read(manifest.records).get("fields")
+    fields = RecordReading.from_json(manifest.records).fields
     if not recipe.moving or fields is None:
         return ()
     columns, kept = renamed(fields, recipe.renames), dict(manifest.schema)

@@ -31,8 +31,9 @@ from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import Update
 from shardctl.build.paths import source_path
 from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
@@ -49,7 +50,7 @@ class BegunJob:
     `before` is the dataset that it brings up to date, `new_inputs` are those that it adds, if this call has planned it.
     """
 
-    job: Job
+    job: DatasetJob
     inputs: Inputs
     status: str
     before: Before | None
@@ -157,7 +158,7 @@ def begin_job(
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = None if all_types else unfinished(folder, inputs.bases, conversion.recipe)
     if decision.action is Action.RESUME and job is not None:
-        return BegunJob(job, inputs, "resumed", before, tuple(job.warnings))
+        return BegunJob(job, inputs, "resumed", before, job.lineage.warnings)
     found = plan(conversion, inputs, before, folder, all_types)
     return _begin(conversion, replace(inputs, listing=found.listing), found, before, held)
 
@@ -175,10 +176,10 @@ def _begin(conversion: Conversion, inputs: Inputs, found: Plan, before: Before |
     if before is not None:
         hide_pruned(job, before)
         warnings += write_known(job, before, found.tables.of_old if isinstance(found.tables, Update) else None)
-    job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
+    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
-    return BegunJob(job, inputs, status, before, job.warnings, found.new_inputs)
+    return BegunJob(job, inputs, status, before, job.lineage.warnings, found.new_inputs)
 
 
 def complete(conversion: Conversion, begun: BegunJob, held: WriteLease) -> ConvertResult:
@@ -279,7 +280,7 @@ def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
     name = fingerprint(inputs.parts)
     names = (name, f"{name}{UPDATING}")
     jobs = {name: unfinished(conversion.staging / name, inputs.bases, conversion.recipe) for name in names}
-    return {name: job.updates for name, job in jobs.items() if job is not None}
+    return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
 
 
 def _before(conversion: Conversion) -> Before | None:

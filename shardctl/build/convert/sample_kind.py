@@ -7,7 +7,7 @@ from typing import Any
 
 from shardctl.build.plan.listing import detect_kind, first_file
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.scan import Stretch, Survey
+from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.format.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described, may_be_of_export
@@ -100,7 +100,7 @@ def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | 
         return None
     # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
     unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0)
-    survey = Survey((Stretch(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
+    scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
     answers: list[Any] = []
-    engine.survey([survey], lambda _, found: answers.extend(found))
+    engine.examine([scan], lambda _, found: answers.extend(found))
     return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None

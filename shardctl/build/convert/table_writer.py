@@ -15,8 +15,9 @@ import pyarrow as pa
 from shardctl.build.plan.fingerprint import VERSIONS
 from shardctl.build.plan.labels import JOB_ONLY
 from shardctl.build.plan.listing import CHUNK_ROWS
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.task import MARKER_SCHEMA, Done
+from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.jpeg_record import JpegRecord, joined
 from shardctl.format.lazy_folder.files import copy_file
@@ -57,10 +58,10 @@ class Commit:
 
     def __init__(
         self,
-        job: Job,
+        job: DatasetJob,
         settings: dict[str, Any],
-        done: Callable[[int], Done],
-        lines: Callable[[int, Done], Iterable[bytes]],
+        done: Callable[[int], ShardMarker],
+        lines: Callable[[int, ShardMarker], Iterable[bytes]],
         fields: dict[str, Any] | None = None,
         records_jpegs: bool = True,
         seen: pa.Table | None = None,
@@ -130,7 +131,7 @@ class Commit:
             writer.write_files(self._seen, self._beside)
             yield writer.add, sink
 
-    def _add_steps(self, done: Done, first: bool) -> None:
+    def _add_steps(self, done: ShardMarker, first: bool) -> None:
         """Add the counts of a shard in each step. Where those of one are not known (it was compacted), those of all are not."""
         known = self._steps is not None and (first or bool(self._steps) == bool(done.steps))
         self._steps = add_counts(self._steps or [], done.steps) if known else None
@@ -232,24 +233,24 @@ def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
     return job.layout.with_shape(shape).fields()
 
 
-def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
+def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
     """Return how a dataset is made, as shards.arrow records it: nothing that differs between machines.
 
     A labels file has its name alone, and versions are left out: others may well write the same bytes.
     """
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings", VERSIONS)}
+    parts = {name: digest for name, digest in job.lineage.parts.items() if name not in ("inputs", "settings", VERSIONS)}
     return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts, job.records_read)
 
 
-def _final_plan(planned: pa.Table, done: Done, shard: int) -> pa.Table:
+def _final_plan(planned: pa.Table, done: ShardMarker, shard: int) -> pa.Table:
     columns = {name: planned[name] for name, _ in UNIT_FIELDS}
     columns["shard"] = pa.array(np.full(len(planned), shard, np.int32))
     columns |= {name: done.units[name] for name in done.units.column_names}
     return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
 
 
-def counts_of(done: Done) -> ShardCounts:
+def counts_of(done: ShardMarker) -> ShardCounts:
     """Return what was counted in a shard."""
     jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
     return ShardCounts(done.labels, done.shapes, done.objects, done.cut_off, jpegs, done.steps)
@@ -257,14 +258,14 @@ def counts_of(done: Done) -> ShardCounts:
 
 def done_of(
     facts: ShardFacts, inputs: int, rejected: int, counts: ShardCounts, units: pa.Table, jpegs: JpegRecord | None
-) -> Done:
+) -> ShardMarker:
     """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
     outcomes = units.select(MARKER_SCHEMA.names)
     numbers = (counts.objects, counts.cut_off)
-    return Done(facts, inputs, rejected, counts.shapes, counts.labels, *numbers, outcomes, jpegs, counts.steps)
+    return ShardMarker(facts, inputs, rejected, counts.shapes, counts.labels, *numbers, outcomes, jpegs, counts.steps)
 
 
-def _counts(done: Done, classes: int) -> npt.NDArray[np.int64]:
+def _counts(done: ShardMarker, classes: int) -> npt.NDArray[np.int64]:
     """Count the samples of a shard by class, (classes,)."""
     counts = np.zeros(classes, np.int64)
     counts[list(done.labels)] = list(done.labels.values())

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from shardctl.build.convert.result import count_rejects
 from shardctl.build.options import reject_limit
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.errors import TooManyRejectsError
 
 
 class Tally:
     """Counts the work that the workers report, and stops the conversion if too much is rejected."""
 
-    def __init__(self, limit: str | int | None, inputs: int, listen: Callable[[Progress], None]) -> None:
+    def __init__(self, limit: str | int | None, inputs: int, listen: Callable[[WorkDone], None]) -> None:
         self._limit = reject_limit(limit, inputs)
         self._inputs, self._listen = inputs, listen
         self.rejected = self.samples = 0
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: WorkDone) -> None:
         """Add finished work. Raises TooManyRejectsError."""
         self.rejected += progress.rejected
         self.samples += progress.samples

@@ -27,9 +27,9 @@ from shardctl.build.plan.splits import SplitRule
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import Look
-from shardctl.build.shards.task import read_marker
+from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.unmoved import columns_to_look_at
 from shardctl.errors import InputError, TypesDifferError, UsageError
 from shardctl.format.names import FILES
@@ -279,9 +279,9 @@ class _Unprobed:
         """Return how many shards are built at the same time."""
         return self._engine.at_once()
 
-    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files."""
-        self._engine.survey(surveys, on_found)
+        self._engine.examine(tasks, on_found)
 
     def probe(self, job: Job) -> Probe:
         """Return what is known without looking, unless values show what is a mask, an object or a place."""

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
 from shardctl.build.repair.results import Lost
-from shardctl.build.shards.builder import jpegs_of
-from shardctl.build.shards.job import Job, Planned, ShardPlace
-from shardctl.build.shards.task import MARKER_SCHEMA, Done, read_marker
+from shardctl.build.shards.image_facts import record_of_jpegs
+from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
+from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.lazy_folder.files import sha256_of
@@ -52,7 +52,7 @@ class Outcomes:
         """What update.arrows says; None if it is lost."""
         return self._counts
 
-    def done(self, shard: int) -> Done:
+    def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard."""
         self._lines = None
         marker, place = self._job.marker_path(shard), self._job.place(shard)
@@ -68,7 +68,7 @@ class Outcomes:
             return built
         return self._merged(shard, recorded, built, reasons)
 
-    def lines(self, shard: int, done: Done) -> Iterator[bytes]:
+    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
         if self._lines is not None:
             yield from self._lines
@@ -83,7 +83,7 @@ class Outcomes:
             return None if counts else []
         return [list(taken(self._reasons, count)) for count in counts]
 
-    def _recorded(self, shard: int, units: pa.Table) -> Done:
+    def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
         place = self._job.place(shard)
         rejected = _sum(units, "rejected")
@@ -103,9 +103,9 @@ class Outcomes:
         reader = ShardReader(self._root / place.name)
         column = str(reader.layout.roles.main_image)
         images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
-        return jpegs_of([jpeg_facts(data) for data in images])
+        return record_of_jpegs([jpeg_facts(data) for data in images])
 
-    def _merged(self, shard: int, recorded: pa.Table, built: Done, reasons: list[list[Reject]]) -> Done:
+    def _merged(self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]) -> ShardMarker:
         """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""
         place, left = self._job.place(shard), iter(reasons)
         lost = dict(_lost_units(self._job, shard, recorded))
@@ -151,7 +151,7 @@ def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int,
         yield planned.number, [reject for reject in of_file if _is_new(reject, planned, known)]
 
 
-def _is_new(reject: Reject, planned: Planned, known: Mapping[int | None, object]) -> bool:
+def _is_new(reject: Reject, planned: PlannedUnit, known: Mapping[int | None, object]) -> bool:
     """Return whether a reject is of a unit, and not one of those that are known. One of several records is of all of them."""
     record, first = reject.number, planned.unit.first
     of_unit = first <= record < first + planned.unit.records if first else record == 0

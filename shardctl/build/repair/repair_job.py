@@ -16,15 +16,18 @@ import pyarrow.compute as pc
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.filled_shards import divided
 from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
-from shardctl.build.shards.builder import of_several
+from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
+from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, PlannedUnit, Root
+from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.record_reading import RecordReading
+from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -59,26 +62,24 @@ class Made:
         """The folders that paths of files are relative to."""
         return tuple(map(Root.anywhere, map(folder_of, self.sources)))
 
-    def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> Job:
+    def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
         with naming_the_path(folder):
             for made in (NEW_FOLDER, DONE_FOLDER):
                 (folder / made).mkdir(exist_ok=True)
-        manifest = self.manifest
-        job = Job(
-            folder,
-            self.roots,
-            self.recipe,
-            self.layout,
-            splits,
-            manifest.fingerprint_parts,
-            shuffle=manifest.settings["shuffle"],
-            recorded=recorded,
-            **records_read(manifest.records),
-        )
+        job = self.planned_job(folder, splits, recorded)
         job.write_files()
         job.save()
         return job
+
+    def planned_job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
+        """Return the job, of which nothing is written yet."""
+        manifest = self.manifest
+        reading, lineage = RecordReading.from_json(manifest.records), Lineage(manifest.fingerprint_parts)
+        shuffle = manifest.settings["shuffle"]
+        return plan_job(
+            folder, self.roots, self.recipe, self.layout, splits, reading, lineage, shuffle=shuffle, recorded=recorded
+        )
 
 
 def find_layout(root: Path, manifest: Manifest, intact: set[str]) -> Layout:
@@ -103,7 +104,7 @@ def _link(root: Path, folder: Path, names: Iterable[str]) -> None:
             link_or_copy((root / name).resolve(), folder / name)
 
 
-def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> Job:
+def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
     """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
 
     plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
@@ -197,7 +198,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
     if made.recipe.joins:
         who = made.recipe.batch_transforms[-1].name
         return Fresh(listing, leave_out_labels(listing, rules, False, None, reading.label, who), splitting)
-    fields = records_read(manifest.records).get("fields")
+    fields = RecordReading.from_json(manifest.records).fields
     found = made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
         return Fresh(listing, Labelling(), splitting)  # the records have labels of their own
@@ -207,21 +208,20 @@ def list_again(folder: Path, made: Made) -> Fresh:
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
     """Find the duplicates among the texts of the sources as they are now. Raises InputError, SourceGoneError."""
     fresh = list_again(folder, made)
-    surveyor = Surveyor(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
-    records = records_read(made.manifest.records)
-    job = Job(folder, made.roots, made.recipe, made.layout, (), made.manifest.fingerprint_parts, **records)
-    return compare_texts(job, fresh.listing, fresh.labelling, surveyor.find_units(), engine)
+    discovery = Discovery(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
+    job = made.planned_job(folder, (), recorded=False)
+    return compare_texts(job, fresh.listing, fresh.labelling, discovery.find_units(), engine)
 
 
-def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> Job:
+def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> DatasetJob:
     """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError.
 
     What it says of duplicates is right: those of the sources are the same.
     """
     fresh = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
-    surveyor = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine)
-    units = without_repeats(surveyor, surveyor.find_units(), made.recipe, made.roots)
+    discovery = Discovery(fresh.listing, made.recipe.reading, shuffle is not None, engine)
+    units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
     planner = Planner(units, order_units(units, fresh.splitting, shuffle))
     shards = made.manifest.settings.get(PLANNED) or {split.name: split.shards for split in made.manifest.splits}
     numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]
@@ -276,7 +276,7 @@ def _units_of_files(job: Job, paths: set[str]) -> list[int]:
     return rows
 
 
-def _rejects_of(job: Job, planned: Planned, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
+def _rejects_of(job: Job, planned: PlannedUnit, of_file: dict[int, Reject], lost: int) -> Iterator[tuple[int | None, Reject]]:
     """Yield the rejects of a unit, each with its record; None: all of them.
 
     `lost` records were rejected where nothing came of the unit, 0 elsewhere.

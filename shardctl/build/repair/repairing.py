@@ -43,10 +43,12 @@ from shardctl.build.repair.repair_job import (
     write_known,
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.build.shards.task import Progress, read_finished, read_marker
+from shardctl.build.shards.marker import read_finished, read_marker
+from shardctl.build.shards.task import WorkDone
 from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256_of
@@ -219,7 +221,7 @@ class Repair:
         with naming_the_path(self.root / MANIFEST):
             (self.folder / MANIFEST).replace(self.root / MANIFEST)
 
-    def _job(self, engine: Engine) -> Job:
+    def _job(self, engine: Engine) -> DatasetJob:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         manifest = self.manifest
         refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
@@ -323,7 +325,7 @@ class Repair:
         total = sum(job.place(shard).records for shard in wanted)
         done = 0
 
-        def report(progress: Progress) -> None:
+        def report(progress: WorkDone) -> None:
             nonlocal done
             done += progress.records
             self.listener.building(done, total)
@@ -401,7 +403,7 @@ class Repair:
                 )
                 self.unrepaired.append(Unrepaired(name, what))
 
-    def _commit(self, job: Job) -> Commit:
+    def _commit(self, job: DatasetJob) -> Commit:
         outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
@@ -410,7 +412,7 @@ class Repair:
             return Commit(job, *given)
         return Commit(job, *given, seen.files, seen.digest_beside, seen.pruned)
 
-    def _drop(self, job: Job) -> bool:
+    def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
         beyond_repair = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
         if beyond_repair:

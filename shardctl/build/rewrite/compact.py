@@ -17,7 +17,7 @@ from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_o
 from shardctl.build.convert.missing_shards import refuse_lost_files
 from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
-from shardctl.build.shards.builder import jpegs_of
+from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import StorageError, UsageError
 from shardctl.format.jpeg_record import COUNTS
 from shardctl.format.lazy_folder.opening import refuse_url
@@ -288,7 +288,7 @@ def _jpegs(old: SourceDataset, new: Path, entry: ShardEntry) -> tuple[int, ...] 
     if all(counts[name] in (0, old.manifest.samples) for name in COUNTS):
         return tuple(entry.rows if counts[name] else 0 for name in COUNTS)
     data = (each.as_py() for block in ShardReader(new / entry.path).blocks() for each in block.column(image).field("bytes"))
-    return tuple(jpegs_of([jpeg_facts(each) for each in data]).counts().values())
+    return tuple(record_of_jpegs([jpeg_facts(each) for each in data]).counts().values())
 
 
 def _inputs_of_units(old: SourceDataset) -> Numbers:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, forget, rewriting
-from shardctl.build.shards.builder import jpegs_of
+from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import InputError, UsageError
 from shardctl.format.generations import folder_of, kept_generations
 from shardctl.format.jpeg_record import COUNTS
@@ -236,7 +236,7 @@ def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
             labels.update(value for value in batch.column(label).take(pa.array(here)).to_pylist() if value is not None)
         if old.table.records_jpegs and image is not None:
             data = batch.column(image).field("bytes").take(pa.array(here)).to_pylist()
-            jpegs.update(jpegs_of([jpeg_facts(each) for each in data]).counts())
+            jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
     return _Gone(labels, jpegs)
 
 

@@ -1,4 +1,4 @@
-"""Running shard tasks: the task itself (task.py), what a worker does (worker.py), the pool on this machine (local.py)."""
+"""Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts (builder.py)."""
 
 WORKER = "shardctl.build.shards.worker"
 """The module that builds shards in worker processes."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
@@ -23,7 +23,7 @@ from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares,
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.samples import RecordContext
 
@@ -62,7 +62,7 @@ class FirstRecords:
     warnings: tuple[str, ...] = ()
 
 
-def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> FirstRecords:
+def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints) -> FirstRecords:
     """Look at the images and at what is marked in them in the first records of a job.
 
     One image of other colours or of another size is enough to show that a field is none of masks. Raises UsageError then where
@@ -75,12 +75,12 @@ def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: Inst
     wanted = [planned for planned in units if masks or places or _may_have_boxes(job, planned)]
     if job.recipe.store is None or not wanted:
         return FirstRecords(job)
-    look = _Look(job, masks, crumb)
-    for fields, origin, planned in _records(job, wanted, crumb, known):
-        crumb.enter("decode")
+    look = _Look(job, masks, progress)
+    for fields, origin, planned in _records(job, wanted, progress, hints):
+        progress.enter("decode")
         with suppress(Rejection):  # the record is a reject, whatever its masks are
             look.add(fields, origin, planned)
-    crumb.leave()
+    progress.leave()
     job = _with_masks(job, masks)
     are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
     frames, notices = dict[str, str](), list[str]()
@@ -100,14 +100,14 @@ def look_at_first(job: Job, units: list[Planned], crumb: Breadcrumb, known: Inst
 class _Look:
     """What the records that were looked at have shown. `turned` is how many of their `count` images EXIF turns."""
 
-    def __init__(self, job: Job, masks: dict[str, _Masks], crumb: Breadcrumb) -> None:
+    def __init__(self, job: Job, masks: dict[str, _Masks], progress: WorkerProgress) -> None:
         self._job, self._masks, self._rules = job, masks, job.annotation_rules
-        self._images = TableImages(job, crumb)
+        self._images = TableImages(job, progress)
         self.evidence = {name: Evidence() for name, rule in self._rules.items() if rule.frame == "auto"}
         self.boxes = _Boxes()
         self.count = self.turned = 0
 
-    def add(self, fields: Sample, origin: RecordContext, planned: Planned) -> None:
+    def add(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe = self._job.recipe
         data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
@@ -126,7 +126,7 @@ class _Look:
         if (given := _unsized(origin.columns)) is not None:
             self._add_boxes(given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"]))
 
-    def _add_mask(self, value: object, name: str, found: _Masks, planned: Planned, opened: Opened, key: str) -> None:
+    def _add_mask(self, value: object, name: str, found: _Masks, planned: PlannedUnit, opened: Opened, key: str) -> None:
         """Look at a value of a field that may be one of masks. What cannot be read shows nothing."""
         recipe = self._job.recipe
         try:
@@ -162,12 +162,12 @@ class _Look:
 
 
 def _records(
-    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
-) -> Iterator[tuple[Sample, RecordContext, Planned]]:
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> Iterator[tuple[Sample, RecordContext, PlannedUnit]]:
     for planned in units:
-        crumb.drop(planned.number)
+        progress.begin(planned.number)
         with suppress(Rejection, MemoryError):
-            for fields, origin in records_of(job, planned, crumb, known):
+            for fields, origin in records_of(job, planned, progress, hints):
                 yield fields, origin, planned
 
 
@@ -193,7 +193,7 @@ def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
     return columns
 
 
-def _may_have_boxes(job: Job, planned: Planned) -> bool:
+def _may_have_boxes(job: Job, planned: PlannedUnit) -> bool:
     """Return whether a unit may have boxes in pixels of images whose size nothing says."""
     return OBJECTS in job.annotation_rules if job.fields is not None else _unsized(planned.file.columns) is not None
 

@@ -8,28 +8,28 @@ from typing import Any, ClassVar
 
 import xxhash
 
-from shardctl.build.shards.prefetch import Wanted
-from shardctl.build.shards.scan import Found, Stretch, stretches_from
+from shardctl.build.shards.prefetch import ReadRequest
+from shardctl.build.shards.scan import ByteRange, Found, ranges_from
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
 from shardctl.sources.remote.remote_files import local
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""
 
 
 @dataclass(frozen=True)
-class ReadingThrough:
+class FullScanTask:
     """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
 
     A reject is [number, error, message], `more` counts those that are not named, `note` is [kind, message] or None.
     """
 
-    task: ClassVar[str] = "read through"
-    stretches: tuple[Stretch, ...]
+    name: ClassVar[str] = "read through"
+    ranges: tuple[ByteRange, ...]
 
     def __len__(self) -> int:
-        return len(self.stretches)
+        return len(self.ranges)
 
     def finish(self, found: Found) -> None:
         """Nothing is left to do."""
@@ -39,29 +39,29 @@ class ReadingThrough:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> ReadingThrough:
+    def from_json(cls, record: dict[str, Any]) -> FullScanTask:
         """Build what `to_json` gave."""
-        return cls(stretches_from(record))
+        return cls(ranges_from(record))
 
-    def reads(self, number: int) -> Sequence[Wanted]:
+    def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a unit is of."""
-        return self.stretches[number].wanted
+        return self.ranges[number].requests
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""
-        stretch = self.stretches[number]
-        assert stretch.unit is not None, "units are read, and not pieces"
-        local(stretch.path, stretch.version)
-        reading, unit = Reading(), Unit(*stretch.unit)
+        part = self.ranges[number]
+        assert part.unit is not None, "units are read, and not pieces"
+        local(part.path, part.version)
+        reading, unit = Reading(), Unit(*part.unit)
         note = None
         if unit.first == 1:
-            check_file(stretch.suffix, stretch.path)
-            note = note_on(stretch.suffix, stretch.path)
-        form = find_format(stretch.suffix, reading)
-        schema = form.types(stretch.path, unit, reading).found()
+            check_file(part.suffix, part.path)
+            note = note_on(part.suffix, part.path)
+        form = find_format(part.suffix, reading)
+        schema = form.types(part.path, unit, reading).found()
         records, rejects = 0, list[list[Any]]()
         try:
-            for parsed in form.read(stretch.path, unit, reading, schema, None, xxhash.xxh3_64()):
+            for parsed in form.read(part.path, unit, reading, schema, None, xxhash.xxh3_64()):
                 records += len(parsed.numbers) + len(parsed.rejects)
                 rejects += [[number, rejection.error, rejection.message] for number, rejection in parsed.rejects]
         except Misfit as misfit:

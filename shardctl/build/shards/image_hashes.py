@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.build.shards.inputs import NO_ANSWER, read_file
-from shardctl.build.shards.prefetch import Wanted, take
+from shardctl.build.shards.prefetch import ReadRequest, take
 from shardctl.build.shards.scan import Found
 from shardctl.errors import Rejection
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ranges
 from shardctl.sources.remote.remote_files import is_brought
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge
 from shardctl.transforms.table import parse_step
@@ -27,7 +27,7 @@ SILENT = "no-answer"
 """The error of a file whose disk or server does not answer."""
 
 
-class Listed(NamedTuple):
+class ListedFile(NamedTuple):
     """A file as it was listed: the path by which it is opened, its size in bytes, when it was changed last in ns."""
 
     path: str
@@ -35,22 +35,22 @@ class Listed(NamedTuple):
     mtime_ns: int
 
     @property
-    def wanted(self) -> Sequence[Wanted]:
+    def requests(self) -> Sequence[ReadRequest]:
         """The object that it is, if it is on a store."""
-        return (Wanted(self.path, self.size, self.mtime_ns, True),) if is_brought(self.path) else ()
+        return (ReadRequest(self.path, self.size, self.mtime_ns, True),) if is_brought(self.path) else ()
 
 
 @dataclass(frozen=True)
-class Hashing:
+class ImageHashTask:
     """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of it).
 
     Images that a filter of the recipe rejects are not compared: what is kept for them would be rejected in the end.
 
-    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in survey.py.
+    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in scan.py.
     """
 
-    task: ClassVar[str] = "hash"
-    files: tuple[Listed, ...]
+    name: ClassVar[str] = "hash"
+    files: tuple[ListedFile, ...]
     what: str
     max_pixels: int
     keep_truncated: bool
@@ -67,21 +67,21 @@ class Hashing:
         return {**asdict(self), "filters": list(map(settings_of, self.filters))}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Hashing:
+    def from_json(cls, record: dict[str, Any]) -> ImageHashTask:
         """Build what `to_json` gave."""
-        files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
+        files, filters = tuple(ListedFile(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
         return cls(**{**record, "files": files, "filters": filters})
 
-    def reads(self, number: int) -> Sequence[Wanted]:
+    def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a file is."""
-        return self.files[number].wanted
+        return self.files[number].requests
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Read a file and hash it. Raises Rejection, OSError."""
         data = _bytes_of(self.files[number])
         if self.what == "bytes":
             return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
-        crumb.enter("decode")
+        progress.enter("decode")
         opened = open_image(data, self.max_pixels, self.keep_truncated)
         judge(self.filters, opened)
         return {"hash": _HASHES[self.what](opened)}
@@ -99,7 +99,7 @@ def _of_picture(opened: Opened) -> int | None:
 _HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
 
 
-def _bytes_of(file: Listed) -> bytes:
+def _bytes_of(file: ListedFile) -> bytes:
     """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
     try:
         if is_brought(file.path):

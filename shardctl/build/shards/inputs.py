@@ -14,12 +14,12 @@ import numpy.typing as npt
 import xxhash
 
 from shardctl.build.shards import prefetch
-from shardctl.build.shards.job import Job, Planned
-from shardctl.build.shards.prefetch import Wanted
+from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources.formats import RECORD_BYTES, ranges
 from shardctl.sources.remote import remote_files
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import format_bytes, printable
 
 NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
@@ -32,7 +32,7 @@ OTHER_BYTES = 1 << 16
 """How much of another input is read."""
 
 
-def read_whole(job: Job, planned: Planned) -> bytes:
+def read_whole(job: Job, planned: PlannedUnit) -> bytes:
     """Return the bytes of a file that is one record.
 
     Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
@@ -48,7 +48,7 @@ def read_whole(job: Job, planned: Planned) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(job: Job, planned: Planned) -> Iterator[None]:
+def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
     """Turn what goes wrong while a unit is read within the block into a Rejection, or SourceGoneError if its source is gone."""
     if planned.fault is not None:
         raise planned.fault
@@ -69,12 +69,12 @@ def reading(job: Job, planned: Planned) -> Iterator[None]:
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
 
 
-def beside(path: str) -> Wanted:
+def request_beside(path: str) -> ReadRequest:
     """Return the object that `read_beside` reads, if the path stands for one."""
-    return Wanted(path, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
+    return ReadRequest(path, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
 
 
-def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "image") -> bytes:
+def read_beside(job: Job, planned: PlannedUnit, path: str, shown: str, what: str = "image") -> bytes:
     """Return the bytes of a file that a record of a unit names. `shown` is its name in messages, `what` it is.
 
     Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if the whole source has gone
@@ -107,7 +107,7 @@ State = tuple[int, int, int]
 """The size of a file, when it was changed last, in ns, and its number in the file system."""
 
 
-def state_of(job: Job, planned: Planned) -> State:
+def state_of(job: Job, planned: PlannedUnit) -> State:
     """Return the state of a file of many records, which can be opened then.
 
     Raises Rejection if it is not as it was when it was listed, OSError.
@@ -121,7 +121,7 @@ def state_of(job: Job, planned: Planned) -> State:
     return found
 
 
-def check_state(job: Job, planned: Planned, before: State) -> None:
+def check_state(job: Job, planned: PlannedUnit, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
     path = job.path_of(planned.file)
     if not remote_files.is_brought(path) and _state(path) != before:  # what was brought is never written to
@@ -135,20 +135,20 @@ def _state(path: str) -> State:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def changed(job: Job, planned: Planned) -> Rejection:
+def changed(job: Job, planned: PlannedUnit) -> Rejection:
     """Return the rejection of a unit that is not what it was when it was listed, or when the dataset was made."""
     if job.recorded:
         return Rejection("read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})")
     return ranges.changed()
 
 
-def check_digest(job: Job, planned: Planned, digest: int) -> None:
+def check_digest(job: Job, planned: PlannedUnit, digest: int) -> None:
     """Raise Rejection if a unit is not what a finished dataset was made from."""
     if job.recorded and planned.digest is not None and digest != planned.digest:
         raise changed(job, planned)
 
 
-def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_up: bool) -> None:
+def compare_reads(job: Job, number: int, attempt: int, progress: WorkerProgress, given_up: bool) -> None:
     """See whether a source answers, after an input of it could not be read in time: read another one, then this again.
 
     `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place. An input that is `given_up`
@@ -156,22 +156,22 @@ def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_
     """
     others = _other_units(job, job.planned_at(number))
     other = int(others[attempt % len(others)]) if len(others) else number
-    crumb.drop(other, stage="compare")
+    progress.begin(other, stage="compare")
     _read_again(job, job.planned_at(other))
     if not given_up:
-        crumb.drop(number)
+        progress.begin(number)
         _read_again(job, job.planned_at(number))
-    crumb.leave()
+    progress.leave()
 
 
-def _read_again(job: Job, planned: Planned) -> None:
+def _read_again(job: Job, planned: PlannedUnit) -> None:
     """Read a unit's bytes from the disk, whatever they are."""
     with contextlib.suppress(Rejection), reading(job, planned):
         _forget(job.path_of(planned.file))
         _read_range(job.path_of(planned.file), planned.unit.offset, planned.unit.size)
 
 
-def _other_units(job: Job, planned: Planned) -> npt.NDArray[np.int64]:
+def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
     """Return units of the same root in other files, those that come later first: they are not in memory yet.
 
     Where one file holds all units, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
@@ -185,7 +185,7 @@ def _other_units(job: Job, planned: Planned) -> npt.NDArray[np.int64]:
     return np.roll(others, -int(np.searchsorted(others, planned.number)))
 
 
-def _look_at_others(job: Job, planned: Planned, error: OSError) -> None:
+def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
     """Raise SourceGoneError if no other unit of the same root can be read either, with the same kind of error."""
     others = _other_units(job, planned)
     if not len(others) and planned.unit.records > 1:
@@ -208,7 +208,7 @@ def _look_at_others(job: Job, planned: Planned, error: OSError) -> None:
         )
 
 
-def _look_at_other_parts(job: Job, planned: Planned, error: OSError) -> None:
+def _look_at_other_parts(job: Job, planned: PlannedUnit, error: OSError) -> None:
     """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it with."""
     path, unit = job.path_of(planned.file), planned.unit
     _forget(path)

@@ -7,11 +7,11 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ import xxhash
 
 from shardctl.build.plan.plan import NOT_KEPT, SplitPlan
 from shardctl.build.plan.splits import Draw
-from shardctl.build.shards.previous_samples import REUSED, Reused
+from shardctl.build.shards.costs import Costs
+from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
+from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
@@ -55,6 +58,8 @@ PLAN_ROWS = 2048
 
 
 UNKNOWN_DEVICE = -1
+
+J = TypeVar("J", bound="Job")
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class File(NamedTuple):
     fault: Rejection | None
 
 
-class Planned(NamedTuple):
+class PlannedUnit(NamedTuple):
     """A row of the plan, and its file, which is row `file_number` of files.arrow.
 
     A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
@@ -155,16 +160,10 @@ class ShardPlace:
 
 @dataclass(frozen=True)
 class Job:
-    """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
+    """What a worker needs to build any shard. `folder` holds everything of it until the commit.
 
-    `fields` are the columns that files of many records are read into; None where a file is one record. `by_field` says that
-    their `label` names the classes. `upright` says that masks and objects of records follow the turned image, as those of
-    datasets that older versions made do not. `draw` decides the split of every record where a unit is in several. `recorded`
-    says that the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds`
-    are what a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of
-    the `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date
-    (its SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and `changes` say what
-    differs. `beside` stands for the files that decide what is read of others. `warnings` are told in the end. `url` is the
+    `fields`, `by_field`, `upright` and `draw` say how files of many records are read (RecordReading). `shuffle` is the seed of
+    the order, None where it is that of the inputs. `recorded` says that the plan is that of a finished dataset. `url` is the
     dataset's where that is on an object store, with its files in the folder `base` there; then `folder` holds a copy of the
     job.
     """
@@ -174,24 +173,12 @@ class Job:
     recipe: Recipe
     layout: Layout
     splits: tuple[SplitPlan, ...]
-    parts: dict[str, str]
     fields: pa.Schema | None = None
     by_field: bool = False
     upright: bool = True
     draw: Draw | None = None
     shuffle: int | None = None
     recorded: bool = False
-    sample_bytes: float = 0.0
-    samples_per_record: float = 1.0
-    record_seconds: float = 0.0
-    shard_bytes: int = 0
-    probed: int = 0
-    probe_rejects: int = 0
-    updates: str = ""
-    kept_records: int = 0
-    changes: dict[str, Any] | None = None
-    beside: str = ""
-    warnings: tuple[str, ...] = ()
     url: str = ""
     base: str = ""
 
@@ -205,24 +192,25 @@ class Job:
         write_atomically(self.folder / JOB, json.dumps(self._record()).encode())
 
     def _record(self) -> dict[str, Any]:
-        changed = {
+        """Return the job as the keys of job.json."""
+        own = {f.name: getattr(self, f.name) for f in fields(Job) if f.name != "folder"}
+        return {
+            **own,
             "roots": [asdict(root) for root in self.roots],
             "recipe": self.recipe.settings(),
             "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
-            "fields": _encoded(self.fields),
+            "fields": encode_schema(self.fields),
             "draw": self.draw.to_json() if self.draw else None,
         }
-        record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
-        return {**record, **changed}
 
-    def with_layout(self, layout: Layout, fields: pa.Schema | None = None) -> Job:
+    def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
         """Return the same job with another layout, and where they are given with other marks of its fields."""
         job = replace(self, layout=layout, fields=self.fields if fields is None else fields)
         vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
         return job
 
-    def with_shards(self, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> Job:
+    def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of shard `starts` on, up to
         those of the next."""
         table = self._shards.take(pa.array(chosen))
@@ -249,7 +237,7 @@ class Job:
         return {**self._record(), "tables": tables, "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()}}
 
     @classmethod
-    def unpacked(cls, packed: dict[str, Any]) -> Job:
+    def unpacked(cls: type[J], packed: dict[str, Any]) -> J:
         """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
         record = dict(packed)
         tables = {name: pa.ipc.open_file(base64.b64decode(data)).read_all() for name, data in record.pop("tables").items()}
@@ -262,7 +250,7 @@ class Job:
         return job
 
     @classmethod
-    def load(cls, folder: Path, recipe: Recipe | None = None) -> Job:
+    def load(cls: type[J], folder: Path, recipe: Recipe | None = None) -> J:
         """Read job.json. A process that has the `recipe` passes it: then no function is imported because the file names it.
 
         Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
@@ -273,17 +261,16 @@ class Job:
             raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
 
     @classmethod
-    def _of_record(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> Job:
+    def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
+        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError of."""
+        if unknown := record.keys() - _KEYS:
+            raise ValueError(f"it has {', '.join(sorted(unknown))}")
+        return cls(**cls._arguments(record, folder, recipe))
+
+    @classmethod
+    def _arguments(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> dict[str, Any]:
+        """Return what the constructor is given for a record."""
         draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
-        changed = {
-            "folder": folder,
-            "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
-            "layout": Layout.loads(record["layout"]),
-            "splits": splits,
-            "fields": _decoded(record["fields"]),
-            "draw": Draw.from_json(draw) if draw else None,
-        }
         if not all(is_file_name(split.name) for split in splits):
             raise ValueError("a split has a name that leads out of the dataset's folder")
         url, base = record.get("url", ""), record.get("base", "")
@@ -291,7 +278,17 @@ class Job:
             raise ValueError("its shards would be put outside of the dataset's folder")
         if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
             raise ValueError("it has another recipe")
-        return cls(**{"upright": False, **record, **changed})
+        return {
+            "upright": False,  # of an older version that does not say it
+            **{f.name: record[f.name] for f in fields(Job) if f.name in record},
+            "folder": folder,
+            "roots": tuple(Root(**root) for root in record["roots"]),
+            "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
+            "layout": Layout.loads(record["layout"]),
+            "splits": splits,
+            "fields": decode_schema(record["fields"]),
+            "draw": Draw.from_json(draw) if draw else None,
+        }
 
     @property
     def records_read(self) -> dict[str, Any] | None:
@@ -301,7 +298,7 @@ class Job:
         draw = self.draw.to_json() if self.draw else None
         joined = {"joined": True} if self.recipe.joins else {}
         upright = {"upright": True} if self.annotation_rules else {}
-        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **upright, **joined}
+        return {"schema": encode_schema(self.fields), "by_field": self.by_field, "draw": draw, **upright, **joined}
 
     @cached_property
     def main_image(self) -> str | None:
@@ -385,10 +382,11 @@ class Job:
         return known
 
     @cached_property
-    def reused(self) -> Reused | None:
+    def previous(self) -> PreviousSamples | None:
         """What is taken from the dataset that the job brings up to date; None for nothing."""
         path = self.folder / REUSED
-        return Reused(path, self.folder.parent.parent) if path.exists() else None  # the job is in STAGING of that dataset
+        of_dataset = self.folder.parent.parent  # the job is in its staging folder
+        return PreviousSamples(path, of_dataset) if path.exists() else None
 
     @cached_property
     def plan(self) -> pa.Table:
@@ -433,11 +431,11 @@ class Job:
         """Path of the rejects of a finished shard; there is no such file if there are none."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
 
-    def units(self, first: int, count: int) -> Iterator[Planned]:
+    def units(self, first: int, count: int) -> Iterator[PlannedUnit]:
         """Yield rows of the plan with their files, some thousands in memory at a time."""
         return self.units_at(range(first, first + count))
 
-    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[Planned]:
+    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[PlannedUnit]:
         """Yield these rows of the plan, which are in order, as `units` does."""
         for start in range(0, len(numbers), PLAN_ROWS):
             part = np.asarray(numbers[start : start + PLAN_ROWS])
@@ -449,7 +447,7 @@ class Job:
             for number, row, file in zip(part.tolist(), rows.to_pylist(), files, strict=True):
                 yield self._planned(number, row, file)
 
-    def planned_at(self, number: int) -> Planned:
+    def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
         return next(self.units(number, 1))
 
@@ -475,10 +473,10 @@ class Job:
         roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
         return roots
 
-    def choose(self, planned: Planned, split: int) -> Choose | None:
+    def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of them.
 
-        Where records have keys of their own, these decide instead: engines.records.choice_of.
+        Where records have keys of their own, these decide instead: record_choice.choice_of.
         """
         if self.draw is None:
             return None
@@ -516,10 +514,10 @@ class Job:
             fault,
         )
 
-    def _planned(self, number: int, row: dict[str, Any], file: File) -> Planned:
+    def _planned(self, number: int, row: dict[str, Any], file: File) -> PlannedUnit:
         unit = Unit._make(_unit_of(row))
         fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
-        return Planned(number, unit, row["file"], file, fault, row.get("digest"))
+        return PlannedUnit(number, unit, row["file"], file, fault, row.get("digest"))
 
 
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
@@ -530,29 +528,11 @@ def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
     return name
 
 
+_KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
+"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave alone."""
+
 _unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))
 
 
 def _as_text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _encoded(schema: pa.Schema | None) -> str | None:
-    return None if schema is None else base64.b64encode(schema.serialize()).decode("ascii")
-
-
-def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
-    """Return arguments of a Job for what its `records_read` gave. Raises KeyError, TypeError, ValueError, ArrowException."""
-    if record is None:
-        return {}
-    draw = record["draw"]
-    return {
-        "fields": _decoded(record["schema"]),
-        "by_field": bool(record["by_field"]),
-        "upright": record.get("upright") is True,
-        "draw": Draw.from_json(draw) if draw else None,
-    }
-
-
-def _decoded(text: str | None) -> pa.Schema | None:
-    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -6,17 +6,17 @@ import os
 from typing import Any
 
 from shardctl.build.shards.inputs import digest_of, read_beside
-from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.sources.annotations.masks import MASK_FILE
 
 
-def mask_path(job: Job, planned: Planned) -> str | None:
+def mask_path(job: Job, planned: PlannedUnit) -> str | None:
     """Return where the mask file of an image is, None if it has none."""
     where = (planned.file.columns or {}).get(MASK_FILE)
     return where and os.path.normpath(f"{job.roots[planned.file.root].folder}/{where['path']}")
 
 
-def read_mask(job: Job, planned: Planned) -> dict[str, Any] | None:
+def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
     """Return the mask file of an image as the column `mask` has it, None if it has none. Raises Rejection, SourceGoneError."""
     path = mask_path(job, planned)
     if path is None:

@@ -28,7 +28,7 @@ EXPECTED_BYTES = 1 << 20
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
+class ReadRequest(NamedTuple):
     """An object by the path that stands for it, its size in bytes, and the number of its version (0: whichever there is).
 
     `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most` bytes are fetched.
@@ -54,11 +54,11 @@ def take(path: str, size: int, version: int = 0) -> bytes:
     return remote_files.read(path, size, version) if future is None else future.result()
 
 
-def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Iterator[T]:
+def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]) -> Iterator[T]:
     """Yield items when what they want is there; that of the following ones is on its way."""
-    coming, waiting, taken = iter(items), deque[tuple[T, list[tuple[Wanted, Future[bytes]]]]](), 0
+    coming, waiting, taken = iter(items), deque[tuple[T, list[tuple[ReadRequest, Future[bytes]]]]](), 0
     brought_last = ""
-    held: tuple[T, list[Wanted]] | None = None
+    held: tuple[T, list[ReadRequest]] | None = None
     try:
         while True:
             while len(waiting) < AHEAD_ITEMS:
@@ -67,7 +67,7 @@ def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Ite
                     if item is None:
                         break
                     # Units of one file follow each other: it is brought once.
-                    held = item, [each for each in wanted_of(item) if each.whole or each.path != brought_last]
+                    held = item, [each for each in requests_of(item) if each.whole or each.path != brought_last]
                 item, wants = held
                 size = sum(each.size for each in wants)
                 if taken and taken + size > AHEAD_BYTES:
@@ -91,10 +91,10 @@ def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Ite
                 future.cancel()
 
 
-def _fetch(wanted: Wanted) -> bytes:
-    if wanted.whole:
-        return remote_files.read(wanted.path, wanted.most or wanted.size, wanted.version)
-    remote_files.local(wanted.path, wanted.version)
+def _fetch(request: ReadRequest) -> bytes:
+    if request.whole:
+        return remote_files.read(request.path, request.most or request.size, request.version)
+    remote_files.local(request.path, request.version)
     return b""
 
 

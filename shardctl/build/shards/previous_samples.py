@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +18,6 @@ from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
-from shardctl.images.codecs.image import open_image
-from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import Shape
 
@@ -49,7 +46,7 @@ none has units of two shards.
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PreviousUnits:
     """Units of a job that are made already, from `first_unit` on.
 
     `samples` has the number of samples of each, and `digests` stand for what was read: (units,). `run` are the rows that the
@@ -68,28 +65,7 @@ class Stretch:
         return self.first_unit + len(self.samples)
 
 
-def jpegs_of_images(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
-    """Return what each image of a column is as JPEG."""
-    return [jpeg_facts(data) for data in _images(batch, column)]
-
-
-def shapes_of_images(batch: pa.RecordBatch, column: str) -> set[Shape]:
-    """Return the first two shapes of images of a column that differ: its only one, if they are all the same."""
-    shapes: set[Shape] = set()
-    for data in _images(batch, column):
-        width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
-        shapes.add((height, width, 3))
-        if len(shapes) == 2:
-            break
-    return shapes
-
-
-def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
-    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field` would give all."""
-    return (data.as_py() for data in batch.column(column).flatten()[0])
-
-
-class Reused:
+class PreviousSamples:
     """What a job takes from the dataset before, which is at `root`. `path` is that of the table."""
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -106,8 +82,8 @@ class Reused:
     def _first_units(self) -> Numbers:
         return self._table["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
-    def stretches(self, first: int, units: int) -> Iterator[Stretch]:
-        """Yield the stretches of a shard, which has so many units of the job from `first` on."""
+    def units(self, first: int, units: int) -> Iterator[PreviousUnits]:
+        """Yield the units of a shard that are made already, which has so many units of the job from `first` on."""
         start, end = np.searchsorted(self._first_units, [first, first + units]).tolist()
         rows = self._table.slice(start, end - start).to_pylist()
         for shard, of_shard in groupby(rows, itemgetter("shard")):
@@ -120,15 +96,15 @@ class Reused:
                 places = slice(begin, begin + row["units"])
                 run = Run(self._before.root / entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
                 shape = (row["height"], row["width"], 3) if row["height"] else None
-                yield Stretch(row["first_unit"], samples[places], digests[places], run, shape)
+                yield PreviousUnits(row["first_unit"], samples[places], digests[places], run, shape)
 
-    def samples(self, stretch: Stretch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a stretch, block by block.
+    def samples(self, units: PreviousUnits, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of such units, block by block.
 
         Raises DatasetError if they are damaged, or have other columns than these.
         """
-        if not self._reader.shard(stretch.run).layout.columns.equals(columns):
-            raise DatasetError(f"{printable(str(stretch.run.path))}: its columns are others")
-        for piece in self._reader.pieces(stretch.run):
-            # A few rows would keep all of a decompressed block in memory, with as many blocks as there are stretches.
+        if not self._reader.shard(units.run).layout.columns.equals(columns):
+            raise DatasetError(f"{printable(str(units.run.path))}: its columns are others")
+        for piece in self._reader.pieces(units.run):
+            # A few rows would keep all of a decompressed block in memory, with as many blocks as there are runs of units.
             yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.shards.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
-from shardctl.build.shards.first_records import look_at_first
-from shardctl.build.shards.job import Job, Planned, ShardPlace
-from shardctl.build.shards.job_units import ahead
+from shardctl.build.shards.builder import ShardBuilder, ShardContent
+from shardctl.build.shards.first_records import inspect_first_records
+from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
+from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.unmoved import refuse_unmoved
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
@@ -29,7 +30,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.samples import SamplePipeline, StepOutput
 from shardctl.transforms.values import (
@@ -71,18 +72,18 @@ class Probe:
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {**vars(self), "layout": self.layout.to_json(), "examples": [vars(example) for example in self.examples]}
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Probe:
-        """Build the probe that `record` gave."""
+    def from_json(cls, record: dict[str, Any]) -> Probe:
+        """Build the probe that `to_json` gave."""
         examples = tuple(Reject(**example) for example in record["examples"])
         return cls(**{**record, "layout": Layout.loads(record["layout"]), "examples": examples})
 
 
-def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
+def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
     """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
     The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
@@ -91,23 +92,24 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     notices: list[str] = []
-    first = look_at_first(job, units, crumb, known)
+    first = inspect_first_records(job, units, progress, hints)
     job = first.job
-    refuse_unmoved(job, units, crumb, known)
+    refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
-        samples, setters = _own_samples(job, units, crumb, known)
+        samples, setters = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
         notices = _notices_on_roles(job.layout, layout, setters)
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, rejects.append, crumb, known)
-    added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
+    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints), sink, rejects.append)
+    added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
-    rows = sum(builder.finish())
+    content, totals = builder.finish(), builder.totals
+    rows = sum(content.block_rows)
     finishing = time.monotonic() - started
-    records = max(1, builder.inputs)
-    full = rows - _padding(builder) / _block_length(job.layout)
+    records = max(1, totals.inputs)
+    full = rows - _padding(content) / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     reasons, examples = count_reasons(rejects)
@@ -118,9 +120,9 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - builder.rejected),
+        samples_per_record=full / max(1, records - totals.rejected),
         records=records,
-        rejected=builder.rejected,
+        rejected=totals.rejected,
         notices=[*first.notices, *notices],
         warnings=list(first.warnings),
         frames=first.frames,
@@ -129,9 +131,9 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     )
 
 
-def _padding(builder: ShardBuilder) -> int:
+def _padding(content: ShardContent) -> int:
     """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
-    return sum(step.get("padding", 0) for step in builder.step_counts)
+    return sum(step.get("padding", 0) for step in content.steps)
 
 
 def _block_length(layout: Layout) -> int:
@@ -140,7 +142,7 @@ def _block_length(layout: Layout) -> int:
     return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
 
 
-def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:
+def _seconds(builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool) -> tuple[float, float]:
     """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
 
     The first one is left out where there are others: it also loaded the decoders.
@@ -155,9 +157,9 @@ def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Return how long work on a unit took that may be rejected."""
+    """Return how long work on a unit took that may be rejected, or would have its shard built again."""
     started = time.monotonic()
-    with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
+    with suppress(Rejection):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
 
@@ -170,17 +172,17 @@ def _empty_shard_bytes(layout: Layout) -> int:
 
 
 def _own_samples(
-    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> tuple[list[StepOutput], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout, job.annotation_rules), list[StepOutput]()
+    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[StepOutput]()
     setters: dict[str, str] = {}
-    images = TableImages(job, crumb)
-    reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
-    for planned in ahead(job, units):
-        crumb.drop(planned.number)
+    images = TableImages(job, progress)
+    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
+    for planned in prefetched_units(job, units):
+        progress.begin(planned.number)
         try:
-            for fields, origin in records_of(job, planned, crumb, known):
+            for fields, origin in records_of(job, planned, progress, hints):
                 try:
                     if job.has_images:
                         fields, origin = images.take(fields, origin, planned)
@@ -193,7 +195,7 @@ def _own_samples(
                     setters = {**pipeline.setters(each), **setters}
         except (Rejection, MemoryError) as rejection:
             reason = rejection
-    crumb.leave()
+    progress.leave()
     if not samples:
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""

@@ -12,15 +12,15 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards import prefetch
-from shardctl.build.shards.inputs import beside, digest_of, read_beside
-from shardctl.build.shards.job import Job, Planned
-from shardctl.build.shards.prefetch import Wanted
+from shardctl.build.shards.inputs import digest_of, read_beside, request_beside
+from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
 from shardctl.sources.remote.remote_files import is_brought
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import RecordContext
 
@@ -32,8 +32,8 @@ class TableImages:
     of those of the record that was taken last.
     """
 
-    def __init__(self, job: Job, crumb: Breadcrumb) -> None:
-        self._job, self._crumb = job, crumb
+    def __init__(self, job: Job, progress: WorkerProgress) -> None:
+        self._job, self._progress = job, progress
         self._digest: xxhash.xxh3_64 | None = None
         self._unmoved = () if job.recorded else columns_of_bytes(job)  # what a dataset has was looked at, or made before
         self.read: list[int] = []
@@ -43,14 +43,14 @@ class TableImages:
         """Begin with a unit."""
         self._digest, self.missing = None, None
 
-    def take(self, fields: Sample, origin: RecordContext, planned: Planned) -> tuple[Sample, RecordContext]:
+    def take(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> tuple[Sample, RecordContext]:
         """Return the fields of a record with the bytes of its images, and where they come from. Raises Rejection.
 
         The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were
         decoded once to see that they can be.
         """
         self.read = []
-        self._crumb.enter("read")
+        self._progress.enter("read")
         filled = dict(fields)
         for name in self._job.kept_images:
             role = self._job.layout.roles.get(name)
@@ -58,7 +58,7 @@ class TableImages:
                 filled[name] = None
                 continue
             data, path = self.find(fields.get(name), name, planned)
-            self._crumb.enter("decode")
+            self._progress.enter("decode")
             recipe = self._job.recipe
             if isinstance(role, Mask):
                 try:
@@ -82,21 +82,21 @@ class TableImages:
                 raise Rejection("decode", "unmoved-image", message)
         return filled, origin
 
-    def along(self, records: Iterable[tuple[int, Sample]], planned: Planned) -> Iterable[tuple[int, Sample]]:
+    def prefetched(self, records: Iterable[tuple[int, Sample]], planned: PlannedUnit) -> Iterable[tuple[int, Sample]]:
         """Return the same records of a unit; files on a store that the following ones name are fetched meanwhile."""
         if not is_brought(self._job.roots[planned.file.root].folder):
             return records
-        return prefetch.along(records, lambda record: self._wanted(record[1], planned))
+        return prefetch.prefetched(records, lambda record: self._requests(record[1], planned))
 
-    def _wanted(self, fields: Sample, planned: Planned) -> list[Wanted]:
-        wanted = []
+    def _requests(self, fields: Sample, planned: PlannedUnit) -> list[ReadRequest]:
+        requests = []
         for name in (*self._job.kept_images, "image" if self._job.main_image is not None else ""):
             value = fields.get(name)
             path = value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
             if isinstance(path, str) and path:
                 with contextlib.suppress(Rejection):
-                    wanted.append(beside(self._file(path, planned)))
-        return wanted
+                    requests.append(request_beside(self._file(path, planned)))
+        return requests
 
     def became_samples(self, read: list[int]) -> None:
         """A record became samples: its files, which were `read`, count for the digest of the unit."""
@@ -110,7 +110,7 @@ class TableImages:
             return of_records
         return digest_of(of_records.to_bytes(8, "little") + self._digest.digest())
 
-    def find(self, value: object, name: str, planned: Planned) -> tuple[bytes, str | None]:
+    def find(self, value: object, name: str, planned: PlannedUnit) -> tuple[bytes, str | None]:
         """Return the bytes of an image that a field has or names, and its path if one is given. Raises Rejection."""
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if isinstance(data, str):
@@ -132,7 +132,7 @@ class TableImages:
         self.read.append(digest_of(found))
         return found, path
 
-    def _file(self, path: str, planned: Planned) -> str:
+    def _file(self, path: str, planned: PlannedUnit) -> str:
         """Return where the file lies that a record names. Raises Rejection if that is not below the source.
 
         A table may come from anywhere, and must not be able to put any file of this machine into a dataset.

@@ -13,28 +13,28 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.prefetch import Wanted
-from shardctl.build.shards.scan import Found, Stretch, reading_from, stretches_from
+from shardctl.build.shards.prefetch import ReadRequest
+from shardctl.build.shards.scan import ByteRange, Found, ranges_from, reading_from
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.remote.remote_files import local
 from shardctl.system.files import naming_the_path
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 """Batches of records: the place of their unit among those given, their numbers (n,) int64, and their columns."""
 
 
 @dataclass(frozen=True)
-class Taking:
+class RecordSampleTask:
     """Work on a unit: its wanted records, as the new Arrow file `out`.
 
     `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The file has one column more,
     with the numbers of the records (int64). Found is {"rows": …, "reject": …}, the first reject being a sentence or None.
     """
 
-    task: ClassVar[str] = "take"
-    stretch: Stretch
+    name: ClassVar[str] = "take"
+    byte_range: ByteRange
     reading: Reading
     wanted: tuple[int, ...]
     out: str
@@ -49,27 +49,29 @@ class Taking:
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
         schema = base64.b64encode(self.schema.serialize()).decode()
-        record = {"stretches": [asdict(self.stretch)], "reading": asdict(self.reading), "schema": schema}
+        record = {"ranges": [asdict(self.byte_range)], "reading": asdict(self.reading), "schema": schema}
         return {**record, "wanted": self.wanted, "out": self.out}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Taking:
+    def from_json(cls, record: dict[str, Any]) -> RecordSampleTask:
         """Build what `to_json` gave."""
         schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(record["schema"])))
-        [stretch] = stretches_from(record)
-        return cls(stretch, reading_from(record), tuple(record["wanted"]), record["out"], schema)
+        [byte_range] = ranges_from(record)
+        return cls(byte_range, reading_from(record), tuple(record["wanted"]), record["out"], schema)
 
-    def reads(self, number: int) -> Sequence[Wanted]:
+    def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that the unit is of."""
-        return self.stretch.wanted
+        return self.byte_range.requests
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Take the records. Raises Rejection, OSError, StorageError."""
-        assert self.stretch.unit is not None, "units are read, and not pieces"
-        local(self.stretch.path, self.stretch.version)
-        form, wanted = find_format(self.stretch.suffix, self.reading), np.array(self.wanted, np.int64)
-        unit, digest = Unit(*self.stretch.unit), xxhash.xxh3_64()
-        parts = form.read(self.stretch.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
+        assert self.byte_range.unit is not None, "units are read, and not pieces"
+        local(self.byte_range.path, self.byte_range.version)
+        form, wanted = find_format(self.byte_range.suffix, self.reading), np.array(self.wanted, np.int64)
+        unit, digest = Unit(*self.byte_range.unit), xxhash.xxh3_64()
+        parts = form.read(
+            self.byte_range.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
+        )
         rows, reject = 0, None
         with _Writer(Path(self.out)) as writer:
             try:
@@ -118,20 +120,20 @@ Fault = tuple[int, str]
 
 
 def take(
-    engine: Engine, stretches: Sequence[Stretch], reading: Reading, wanted: Sequence[Numbers], schema: pa.Schema, folder: Path
+    engine: Engine, ranges: Sequence[ByteRange], reading: Reading, wanted: Sequence[Numbers], schema: pa.Schema, folder: Path
 ) -> tuple[Taken, Fault | None]:
     """Return the wanted records of units, and the first fault. `folder` is one for scratch, which keeps the records."""
-    outs = [str(folder / f"{place}.arrow") for place in range(len(stretches))]
+    outs = [str(folder / f"{place}.arrow") for place in range(len(ranges))]
     looks = [
-        Taking(stretch, reading, tuple(numbers.tolist()), out, schema)
-        for stretch, numbers, out in zip(stretches, wanted, outs, strict=True)
+        RecordSampleTask(byte_range, reading, tuple(numbers.tolist()), out, schema)
+        for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
     ]
     found: dict[int, dict[str, Any]] = {}
 
     def on_found(place: int, answers: Found) -> None:
         [found[place]] = answers
 
-    engine.survey(looks, on_found)
+    engine.examine(looks, on_found)
     taken: Taken = []
     for place, out in enumerate(outs):
         if found[place].get("rows"):

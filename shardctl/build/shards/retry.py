@@ -26,7 +26,7 @@ FATAL_ACCIDENTS = 4
 
 
 @dataclass(frozen=True)
-class _Place:
+class _DeathPlace:
     """Where a worker died: `unit` is None if it was at none, `record` None if at all records of the unit.
 
     `record` is TOGETHER if a model was called with several records, from `unit` on.
@@ -42,12 +42,12 @@ HANGING = 3
 """Inputs, the first ones that are tried beforehand, after which a function that takes too long for each of them is refused."""
 
 
-class Casualties:
+class CrashPolicy:
     """Finds the records that workers die of, and has them rejected where they stand."""
 
     def __init__(self, job: Job, limits: Limits) -> None:
         self._job, self._limits = job, limits
-        self._deaths: Counter[_Place] = Counter()
+        self._deaths: Counter[_DeathPlace] = Counter()
 
     def task(self, shard: int | None) -> Task:
         """Return the task of a shard (None: the probe) that nothing has gone wrong with yet.
@@ -89,7 +89,7 @@ class Casualties:
         of_many = unit is not None and death.record is None and not unread and self._has_many(unit)
         if (of_many or together) and unit not in task["careful"]:
             return {**task, "careful": [*task["careful"], unit], "trial": unit}
-        place = _Place(task["shard"], unit, TOGETHER if together else death.record, death.from_outside)
+        place = _DeathPlace(task["shard"], unit, TOGETHER if together else death.record, death.from_outside)
         self._deaths[place] += 1
         deaths = self._deaths[place]
         if together and deaths >= (FATAL_KILLS if death.from_outside else FATAL_CRASHES):

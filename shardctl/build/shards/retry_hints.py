@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,12 +12,12 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Choose
 
-Place = tuple[int, int | None]
+RecordPlace = tuple[int, int | None]
 """A row of the plan, and the number of a record of it; None for all of them."""
 
 
 @dataclass(frozen=True)
-class Instructions:
+class RetryHints:
     """What is known of a shard beforehand. `lost` are records, and whole units, that no worker survives, with the reason.
 
     `careful` are units whose records are read one by one, since one of them has ended a worker; or, where models are called
@@ -26,10 +26,26 @@ class Instructions:
     before: its shard is damaged, or cannot be read.
     """
 
-    lost: Mapping[Place, Rejection] = field(default_factory=dict)
+    lost: Mapping[RecordPlace, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
     unfit: frozenset[int] = frozenset()
     anew: bool = False
+
+    def with_lost(self, lost: Mapping[RecordPlace, Rejection]) -> RetryHints:
+        """Return the same hints, and that these are lost too."""
+        return replace(self, lost={**self.lost, **lost})
+
+    def with_careful(self, unit: int) -> RetryHints:
+        """Return the same hints, and that the records of this unit are to be read one by one."""
+        return replace(self, careful=self.careful | {unit})
+
+    def with_unfit(self, unit: int) -> RetryHints:
+        """Return the same hints, and that this unit has records that do not fit the types that were given."""
+        return replace(self, unfit=self.unfit | {unit})
+
+    def with_anew(self) -> RetryHints:
+        """Return the same hints, and that nothing is to be taken from the dataset before."""
+        return replace(self, anew=True)
 
     @cached_property
     def _records(self) -> dict[int, list[int]]:
@@ -58,3 +74,14 @@ class Instructions:
         if not lost:
             return choose
         return lambda numbers: ~np.isin(numbers, lost) & (choose(numbers) if choose else True)
+
+
+@dataclass(frozen=True)
+class BuildAgain:
+    """A shard that must be built again from its first unit: what was written cannot be taken back.
+
+    It is to be built with these `hints`. `why` says what was found that needs them.
+    """
+
+    hints: RetryHints
+    why: str

@@ -12,7 +12,7 @@ import xxhash
 from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.samples import EncodedRow
 
 SHUFFLED_BYTES = 32 << 20
@@ -28,8 +28,8 @@ Settle = Callable[[Sequence[EncodedRow]], list[EncodedRow]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
-class Held(NamedTuple):
-    """A sample on its way into the shard, with the place and the record that the breadcrumb has for it."""
+class WaitingSample(NamedTuple):
+    """A sample on its way into the shard, with the place and the record that the progress slot has for it."""
 
     made: EncodedRow
     place: int
@@ -41,129 +41,136 @@ class Rows:
 
     `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as JPEG, in the order of the rows,
     where samples come one by one. Samples that wait are held until there are some to settle. `settles_alone` while one of them
-    is settled, and the breadcrumb names its record.
+    is settled, and the progress slot names its record.
     """
 
-    def __init__(self, writer: ShardWriter, settle: Settle) -> None:
-        self._writer, self._settle = writer, settle
-        self._waiting: list[Held] = []
+    def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress) -> None:
+        self._writer, self._settle, self._progress = writer, settle, progress
+        self._waiting: list[WaitingSample] = []
         self._waiting_bytes = 0
         self.first_row = self.objects = self.cut_off = 0
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: EncodedRow, crumb: Breadcrumb) -> None:
-        """Append a sample of the record that the breadcrumb names.
+    def add(self, made: EncodedRow) -> None:
+        """Append a sample of the record that the progress slot names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
         that one sample fills is that sample's, and the memory for moving the objects of one alone.
         """
         self.first_row += 1
-        held = Held(made, crumb.place, crumb.record)
-        crumb.leave()
-        self._take(held, crumb)
+        held = WaitingSample(made, self._progress.place, self._progress.record)
+        self._progress.leave()
+        self._take(held)
 
-    def _take(self, held: Held, crumb: Breadcrumb) -> None:
+    def _take(self, held: WaitingSample) -> None:
         made = held.made
         if not made.waits and (not self._waiting or self._writer.fills_a_block(made.size)):
-            self._write_waiting(crumb)
-            self._write(held, crumb)
+            self._write_waiting()
+            self._write(held)
             return
         self._waiting.append(held)
         self._waiting_bytes += made.size
         if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
-            self._write_waiting(crumb)
+            self._write_waiting()
 
-    def _write_waiting(self, crumb: Breadcrumb) -> None:
+    def _write_waiting(self) -> None:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for held in self._settled(waiting, crumb):
-            self._write(held, crumb)
+        for held in self._settled(waiting):
+            self._write(held)
 
-    def _settled(self, waiting: list[Held], crumb: Breadcrumb) -> list[Held]:
+    def _settled(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
         try:
             return self._settled_together(waiting)
         except MemoryError:
             self.settles_alone = True  # one after the other they need less, and the one that needs too much is named
-        settled = list[Held]()
+        settled = list[WaitingSample]()
         for held in waiting:
-            crumb.drop(held.place, held.record, "transform")
+            self._progress.begin(held.place, held.record, "transform")
             settled += self._settled_together([held])
-            crumb.leave()
+            self._progress.leave()
         self.settles_alone = False
         return settled
 
-    def _settled_together(self, waiting: list[Held]) -> list[Held]:
+    def _settled_together(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
         settled = self._settle([held.made for held in waiting])
         return [held._replace(made=made) for held, made in zip(waiting, settled, strict=True)]
 
-    def _write(self, held: Held, crumb: Breadcrumb) -> None:
+    def _write(self, held: WaitingSample) -> None:
         made = held.made
         fills_a_block = self._writer.fills_a_block(made.size)
         if fills_a_block:
-            crumb.drop(held.place, held.record, "write")
+            self._progress.begin(held.place, held.record, "write")
         self._writer.add(made.values, made.size)
         if fills_a_block:
-            crumb.leave()
+            self._progress.leave()
         self.objects += made.objects
         self.cut_off += made.cut_off
         self.jpegs.append(made.jpeg)
 
-    def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
         if self._writer.fills_a_block(batch.nbytes):
-            crumb.enter("write")
+            self._progress.enter("write")
         else:
-            crumb.leave()
+            self._progress.leave()
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
 
-    def add_made(self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None], crumb: Breadcrumb) -> None:
+    def add_made(self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None]) -> None:
         """Append samples that were made before: no record of the job is to blame for what happens meanwhile.
 
         `objects` are marked in them, and `jpegs` has what the image of each is as JPEG, where that is counted.
         """
-        self._write_waiting(crumb)
-        crumb.leave()
+        self._write_waiting()
+        self._progress.leave()
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
         self.objects += objects
         self.jpegs += jpegs
 
-    def flush(self, crumb: Breadcrumb) -> None:
+    def is_writing(self, unit: int) -> bool:
+        """Return whether rows are being written while this unit is added: they can neither be taken back nor be written again.
+
+        Where memory runs out then, the worker ends, and its progress slot tells whether a record is to blame.
+        """
+        return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
+
+    def flush(self) -> None:
         """All rows have come."""
-        self._write_waiting(crumb)
+        self._write_waiting()
 
 
 class ShuffledRows(Rows):
     """Mixes the rows of neighbouring units, some of them in memory at a time: `first_row` is that of all of these."""
 
-    def __init__(self, writer: ShardWriter, settle: Settle, seed: int, name: str) -> None:
-        super().__init__(writer, settle)
+    def __init__(self, writer: ShardWriter, settle: Settle, progress: WorkerProgress, seed: int, name: str) -> None:
+        super().__init__(writer, settle, progress)
         self._seed, self._name, self._windows = seed, name, 0
-        self._made: list[Held] = []
+        self._made: list[WaitingSample] = []
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: EncodedRow, crumb: Breadcrumb) -> None:
+    def add(self, made: EncodedRow) -> None:
         """Hold a sample."""
-        self._made.append(Held(made, crumb.place, crumb.record))
-        crumb.leave()
-        self._hold(made.size, crumb)
+        self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
+        self._progress.leave()
+        self._hold(made.size)
 
-    def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Hold a batch."""
-        crumb.leave()
+        self._progress.leave()
         self._batches.append(batch)
-        self._hold(batch.nbytes, crumb)
+        self._hold(batch.nbytes)
 
-    def _hold(self, size: int, crumb: Breadcrumb) -> None:
+    def _hold(self, size: int) -> None:
         self._bytes += size
         if self._bytes >= SHUFFLED_BYTES:
-            self.flush(crumb)
+            self.flush()
 
-    def flush(self, crumb: Breadcrumb) -> None:
+    def flush(self) -> None:
         """Write the rows that are held, in a random order."""
         made, batches = self._made, self._batches
         self._made, self._batches, self._bytes = [], [], 0
@@ -171,8 +178,8 @@ class ShuffledRows(Rows):
         stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
         for place in order.tolist() if made else ():
-            self._take(made[place], crumb)
-        self._write_waiting(crumb)
+            self._take(made[place])
+        self._write_waiting()
         if batches:
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))
         self.first_row += count

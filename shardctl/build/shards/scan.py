@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
-from shardctl.build.shards.prefetch import Wanted, along
+from shardctl.build.shards.prefetch import ReadRequest, prefetched
 from shardctl.errors import Rejection
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 
-class Look(Protocol):
-    """Work on some things, one after the other, that is done before there is a plan. `task` is its name."""
+class PrePlanTask(Protocol):
+    """Work on some things, one after the other, that is done before there is a plan. `name` is what a worker knows it by."""
 
-    task: ClassVar[str]
+    name: ClassVar[str]
 
     def __len__(self) -> int: ...
 
@@ -27,12 +27,12 @@ class Look(Protocol):
         """Return everything as plain data."""
         ...
 
-    def reads(self, number: int) -> Sequence[Wanted]:
+    def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the objects on a store that one of them is read from."""
         ...
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
-        """Look at one of them; `crumb`, which has its number, is told the stage where it is not `read`.
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Look at one of them; `progress`, which has its number, is told the stage where it is not `read`.
 
         Raises Rejection, OSError, MemoryError.
         """
@@ -43,8 +43,8 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A part of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format.
+class ByteRange:
+    """A range of bytes of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format.
 
     `version` is the number of that of an object on a store, 0 where it does not matter.
     """
@@ -57,30 +57,30 @@ class Stretch:
     version: int = 0
 
     @property
-    def wanted(self) -> Sequence[Wanted]:
+    def requests(self) -> Sequence[ReadRequest]:
         """The object that it is read from, if it is on a store."""
-        return (Wanted(self.path, self.size, self.version, False),) if is_brought(self.path) else ()
+        return (ReadRequest(self.path, self.size, self.version, False),) if is_brought(self.path) else ()
 
 
 @dataclass(frozen=True)
-class Survey:
-    """Work on some stretches: scan them, or find the types of their fields."""
+class ScanTask:
+    """Work on some ranges: scan them, or find the types of their fields."""
 
-    task: ClassVar[str] = "survey"
-    stretches: tuple[Stretch, ...]
+    name: ClassVar[str] = "scan"
+    ranges: tuple[ByteRange, ...]
     reading: Reading
     shuffled: bool
 
     def __len__(self) -> int:
-        return len(self.stretches)
+        return len(self.ranges)
 
-    def reads(self, number: int) -> Sequence[Wanted]:
-        """Return the object that a stretch is of."""
-        return self.stretches[number].wanted
+    def reads(self, number: int) -> Sequence[ReadRequest]:
+        """Return the object that a part is of."""
+        return self.ranges[number].requests
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
-        """Scan a stretch, or find the types of its fields."""
-        return _look_at(self.stretches[number], self)
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+        """Scan a part, or find the types of its fields."""
+        return _scan(self.ranges[number], self)
 
     def finish(self, found: Found) -> None:
         """Nothing is left to do."""
@@ -90,15 +90,15 @@ class Survey:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Survey:
+    def from_json(cls, record: dict[str, Any]) -> ScanTask:
         """Build what `to_json` gave."""
-        return cls(stretches_from(record), reading_from(record), record["shuffled"])
+        return cls(ranges_from(record), reading_from(record), record["shuffled"])
 
 
-def stretches_from(record: dict[str, Any]) -> tuple[Stretch, ...]:
-    """Return the stretches of work that is plain data."""
-    units = (tuple(each["unit"]) if each["unit"] else None for each in record["stretches"])
-    return tuple(Stretch(**{**each, "unit": unit}) for each, unit in zip(record["stretches"], units, strict=True))
+def ranges_from(record: dict[str, Any]) -> tuple[ByteRange, ...]:
+    """Return the ranges of work that is plain data."""
+    units = (tuple(each["unit"]) if each["unit"] else None for each in record["ranges"])
+    return tuple(ByteRange(**{**each, "unit": unit}) for each, unit in zip(record["ranges"], units, strict=True))
 
 
 def reading_from(record: dict[str, Any]) -> Reading:
@@ -108,18 +108,18 @@ def reading_from(record: dict[str, Any]) -> Reading:
 
 
 Found = list[Any]
-"""What was found in each stretch: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of files {"hash": …}."""
+"""What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of files {"hash": …}."""
 
 
-def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Found:
+def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rejection]) -> Found:
     """Look at everything. `lost` are those that end every process that looks at them."""
     found: Found = []
-    for number in along(range(len(survey)), survey.reads):
-        crumb.drop(number)
+    for number in prefetched(range(len(task)), task.reads):
+        progress.begin(number)
         try:
             if number in lost:
                 raise lost[number]
-            found.append(survey.look_at(number, crumb))
+            found.append(task.examine(number, progress))
         except Rejection as rejection:
             found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
         except OSError as error:
@@ -128,20 +128,20 @@ def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) ->
             found.append(
                 {"fault": ["read", "out-of-memory", "needs more memory than there is, or than --worker-memory allows"]}
             )
-        crumb.leave()
-    survey.finish(found)
+        progress.leave()
+    task.finish(found)
     return found
 
 
-def _look_at(stretch: Stretch, survey: Survey) -> dict[str, Any]:
-    local(stretch.path, stretch.version)
-    form = find_format(stretch.suffix, survey.reading, survey.shuffled)
-    if stretch.unit is None and stretch.offset == 0 and stretch.suffix in PLAIN_TEXTS:
+def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
+    local(part.path, part.version)
+    form = find_format(part.suffix, task.reading, task.shuffled)
+    if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
         from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need
 
-        with open(stretch.path, "rb", buffering=0, opener=ordinary) as file:
+        with open(part.path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))
-    if stretch.unit is None:
-        return {"scan": form.scan(stretch.path, stretch.offset, stretch.size, survey.reading)}
-    types: Types = form.types(stretch.path, Unit(*stretch.unit), survey.reading)
+    if part.unit is None:
+        return {"scan": form.scan(part.path, part.offset, part.size, task.reading)}
+    types: Types = form.types(part.path, Unit(*part.unit), task.reading)
     return {"types": types.to_json()}

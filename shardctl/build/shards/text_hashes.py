@@ -17,9 +17,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import read_whole
-from shardctl.build.shards.job import Job, Planned
-from shardctl.build.shards.job_units import wanted_of
-from shardctl.build.shards.prefetch import Wanted
+from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job_units import requests_of
+from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
 from shardctl.build.shards.scan import Found
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
@@ -27,7 +27,7 @@ from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.transforms.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
@@ -50,7 +50,7 @@ SIGNED_TEXTS = 1 << 13
 
 
 @dataclass(frozen=True)
-class Comparing:
+class TextHashTask:
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
 
     Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes, and the rows that have been
@@ -60,7 +60,7 @@ class Comparing:
     a unit that could not be read to its end, or what a process wrote that was ended.
     """
 
-    task: ClassVar[str] = "compare"
+    name: ClassVar[str] = "compare"
     folder: str
     number: int
     step: int
@@ -75,7 +75,7 @@ class Comparing:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Comparing:
+    def from_json(cls, record: dict[str, Any]) -> TextHashTask:
         """Build what `to_json` gave."""
         return cls(**record)
 
@@ -90,37 +90,37 @@ class Comparing:
         return Path(self.folder, HASHES, f"{self.number}.sketches")
 
     @cached_property
-    def _units(self) -> list[Planned]:
+    def _units(self) -> list[PlannedUnit]:
         return list(_job(self.folder).units(self.first, self.count))
 
-    def reads(self, number: int) -> Sequence[Wanted]:
+    def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a unit is of."""
-        return wanted_of(_job(self.folder), self._units[number])
+        return requests_of(_job(self.folder), self._units[number])
 
-    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Read a unit, and write the hashes of its records.
 
         Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
-            return self._compare(number, _whole(job, planned), crumb)
+            return self._compare(number, _whole(job, planned), progress)
         try:
-            return self._compare(number, _read(job, planned), crumb)
+            return self._compare(number, _read(job, planned), progress)
         except Misfit as misfit:
             if job.recipe.typed_fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
             if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
                 raise Rejection("decode", "other-type", str(misfit)) from misfit
-        return self._compare(number, _fitting(job, planned), crumb)
+        return self._compare(number, _fitting(job, planned), progress)
 
     def finish(self, found: Found) -> None:
         """Write what is held."""
         found.append({"texts": 0, "bytes": 0, "segments": self._written(self._held)})
 
     @cached_property
-    def _held(self) -> _Held:
-        return _Held()
+    def _held(self) -> _WaitingTexts:
+        return _WaitingTexts()
 
     @cached_property
     def _ranks(self) -> Numbers:
@@ -134,15 +134,15 @@ class Comparing:
         assert isinstance(step, Deduplicate), "its place was looked up"
         return step
 
-    def _compare(self, number: int, records: Iterator[Records], crumb: Breadcrumb) -> dict[str, Any]:
+    def _compare(self, number: int, records: Iterator[Records], progress: WorkerProgress) -> dict[str, Any]:
         """Take the texts of a unit's records; those of small units are held until there are more, which is much faster."""
         job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first
         before = BatchPipeline(job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name)
-        held, segments = _Held(), []
+        held, segments = _WaitingTexts(), []
         texts = size = 0
         for given in records:
             # Its time runs anew with each part of the unit: a compressed file is one unit, however large it is.
-            crumb.drop(number, int(given.numbers[-1]), "transform")
+            progress.begin(number, int(given.numbers[-1]), "transform")
             for made in before.apply(given, _ignore):
                 here, numbers = _texts(made)
                 held.add(here, numbers + first)
@@ -150,7 +150,7 @@ class Comparing:
             if held.bytes >= HELD_BYTES:
                 size += held.bytes
                 segments += self._written(held)
-            crumb.enter("read")
+            progress.enter("read")
         size += held.bytes
         self._held.join(held)  # now that all of the unit could be read
         if self._held.bytes >= HELD_BYTES:
@@ -161,7 +161,7 @@ class Comparing:
                 raise WorkerError(f"{message}; use fewer --workers, or a higher --worker-memory") from error
         return {"texts": texts, "bytes": size, "segments": segments}
 
-    def _written(self, held: _Held) -> list[list[int]]:
+    def _written(self, held: _WaitingTexts) -> list[list[int]]:
         """Write the rows of texts that were held, and return the segments that they are."""
         if not held.ranks:
             return []
@@ -186,7 +186,7 @@ class Comparing:
         return [[rows.offset, count, sketches.offset]] if count else []
 
 
-class _Held:
+class _WaitingTexts:
     """Texts that wait for being compared, and the ranks of their records: of so many `bytes`."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class _Held:
             self.ranks.append(ranks)
             self.bytes += len(bytes_of(texts).data)
 
-    def join(self, other: _Held) -> None:
+    def join(self, other: _WaitingTexts) -> None:
         """Add those of another one."""
         self.texts += other.texts
         self.ranks += other.ranks
@@ -236,13 +236,13 @@ def _ignore(record: int, rejection: Rejection) -> None:
     """A record that a step rejects is not compared: it becomes a reject later, too."""
 
 
-def _whole(job: Job, planned: Planned) -> Iterator[Records]:
+def _whole(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     """Yield the one record of a file. Raises Rejection, SourceGoneError."""
     fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), planned.file.path, job.recipe.reading)
     yield records_of_file(planned.file_number, planned.key(), fields)
 
 
-def _read(job: Job, planned: Planned) -> Iterator[Records]:
+def _read(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     """Yield the records of a unit. Raises Misfit, Rejection, SourceGoneError."""
     for parsed in read_unit(job, planned, planned.unit, None, xxhash.xxh3_64()):
         if len(parsed.numbers):
@@ -250,7 +250,7 @@ def _read(job: Job, planned: Planned) -> Iterator[Records]:
             yield Records(planned.file_number, parsed.numbers, batch)
 
 
-def _fitting(job: Job, planned: Planned) -> Iterator[Records]:
+def _fitting(job: Job, planned: PlannedUnit) -> Iterator[Records]:
     """Yield the records of a unit that fit the types which were given. Raises Rejection, SourceGoneError."""
     unit, done, together = planned.unit, 0, FITTED_RECORDS
     while done < unit.records:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.shards.job import Job, Planned
+from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.build.shards.record_images import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.build.shards.records import records_of
-from shardctl.build.shards.retry_hints import Instructions
+from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import open_image
 from shardctl.images.geometry import Size
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.values import UnfitValue, plain_value
 
 LOOKED_AT = 32
@@ -43,7 +43,7 @@ class _Values:
         return place_columns([self.field], {} if values is None else {self.field.name: values}, self.sizes)
 
 
-def refuse_unmoved(job: Job, units: Sequence[Planned], crumb: Breadcrumb, known: Instructions) -> None:
+def refuse_unmoved(job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints) -> None:
     """Raise UsageError if the recipe moves the pixels of the image, and other columns of the first records had to move too.
 
     One unit that can be read is enough, as each of a compressed file may cost all that is before it; more are looked at only
@@ -51,16 +51,16 @@ def refuse_unmoved(job: Job, units: Sequence[Planned], crumb: Breadcrumb, known:
     """
     columns, doubtful = columns_of_bytes(job), {f.name: _Values(f) for f in columns_to_look_at(job)}
     needs_sizes = any(has_arrays(each.field.type) for each in doubtful.values())
-    images = TableImages(job, crumb)
+    images = TableImages(job, progress)
     found, looked, empty = set[str](), False, {*columns, *doubtful}
     for planned in units:
         if not (columns or doubtful) or (looked and not empty):
             break
-        crumb.drop(planned.number)
+        progress.begin(planned.number)
         with suppress(Rejection, MemoryError):
-            for fields, _ in islice(records_of(job, planned, crumb, known), LOOKED_AT):
+            for fields, _ in islice(records_of(job, planned, progress, hints), LOOKED_AT):
                 looked = True
-                crumb.enter("decode")
+                progress.enter("decode")
                 size = _size(fields, job, images, planned) if needs_sizes else None
                 for name, each in doubtful.items():
                     if (value := fields.get(name)) is not None and len(each.values) < LOOKED_AT:
@@ -68,7 +68,7 @@ def refuse_unmoved(job: Job, units: Sequence[Planned], crumb: Breadcrumb, known:
                         each.sizes.append(size)
                 empty -= {name for name in empty if _has_value(fields.get(name), name in columns)}
                 found |= {name for name in columns if name not in found and holds_image(fields.get(name))}
-    crumb.leave()
+    progress.leave()
     if found:
         raise UsageError(why_images(job.recipe.moving[0].name, [name for name in columns if name in found]))
     places = [place for each in doubtful.values() for place in each.places()]
@@ -91,7 +91,7 @@ def _has_value(value: object, of_bytes: bool) -> bool:
     return next(bytes_in(value), None) is not None if of_bytes else value is not None
 
 
-def _size(fields: Sample, job: Job, images: TableImages, planned: Planned) -> Size | None:
+def _size(fields: Sample, job: Job, images: TableImages, planned: PlannedUnit) -> Size | None:
     """Return (width, height) of the upright image of a record, None if it cannot be read."""
     try:
         data = images.find(fields.get("image"), job.main_image or "image", planned)[0]

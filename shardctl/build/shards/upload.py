@@ -22,7 +22,7 @@ PIECE = 8 << 20
 PIECES_AT_ONCE = 8
 
 
-def deliver(job: Job, shard: int) -> None:
+def upload_shard(job: Job, shard: int) -> None:
     """Put a finished shard on the store, its marker last, and take the shard away here. Raises StoreError.
 
     Raises BusyError where another process has taken over: what it has made of sources that have changed since must stay.

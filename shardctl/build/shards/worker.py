@@ -11,52 +11,52 @@ from typing import Any
 import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow would import it
 from PIL import Image
 
-from shardctl.build.shards.full_scan import ReadingThrough
-from shardctl.build.shards.image_hashes import Hashing
+from shardctl.build.shards.full_scan import FullScanTask
+from shardctl.build.shards.image_hashes import ImageHashTask
 from shardctl.build.shards.inputs import compare_reads
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import probe_records
-from shardctl.build.shards.record_sampling import Taking
-from shardctl.build.shards.retry_hints import Instructions
-from shardctl.build.shards.scan import Look, Survey, do_survey
-from shardctl.build.shards.task import Progress, run_shard, try_units
-from shardctl.build.shards.text_hashes import Comparing
+from shardctl.build.shards.record_sampling import RecordSampleTask
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.scan import PrePlanTask, ScanTask, run_task
+from shardctl.build.shards.task import WorkDone, build_shard, try_units
+from shardctl.build.shards.text_hashes import TextHashTask
 from shardctl.errors import Rejection
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
-LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {
-    Survey.task: Survey.from_json,
-    Hashing.task: Hashing.from_json,
-    Comparing.task: Comparing.from_json,
-    ReadingThrough.task: ReadingThrough.from_json,
-    Taking.task: Taking.from_json,
+PRE_PLAN_TASKS: dict[str, Callable[[dict[str, Any]], PrePlanTask]] = {
+    ScanTask.name: ScanTask.from_json,
+    ImageHashTask.name: ImageHashTask.from_json,
+    TextHashTask.name: TextHashTask.from_json,
+    FullScanTask.name: FullScanTask.from_json,
+    RecordSampleTask.name: RecordSampleTask.from_json,
 }
 """The tasks that look at files before there is a plan."""
 
 Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
 
 
-def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
-    """Do a task of casualties.py, or a survey."""
-    if task["do"] in LOOKS:
+def handle(task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> Any:
+    """Do a task of retry.py, or one of those before there is a plan."""
+    if task["do"] in PRE_PLAN_TASKS:
         places = {place: Rejection(*reason) for place, *reason in task["lost"]}
-        return do_survey(LOOKS[task["do"]](task["survey"]), crumb, places)
+        return run_task(PRE_PLAN_TASKS[task["do"]](task["task"]), progress, places)
     job = Job.unpacked(task["job"]) if task["shard"] is None else _job(task["job"])
     lost = {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}
-    known = Instructions(lost, frozenset(task["careful"]), anew=task["anew"])
+    hints = RetryHints(lost, frozenset(task["careful"]), anew=task["anew"])
     if task["suspect"] is not None:
         unit, attempt = task["suspect"]
-        compare_reads(job, unit, attempt, crumb, given_up=(unit, None) in known.lost)
+        compare_reads(job, unit, attempt, progress, given_up=(unit, None) in hints.lost)
     if task["shard"] is None:
-        return probe_records(job, crumb, known).record()
+        return probe_records(job, progress, hints).to_json()
     if task["trial"] is not None:
-        try_units(job, task["shard"], task["trial"], task["on"], crumb, known)
+        try_units(job, task["shard"], task["trial"], task["on"], progress, hints)
 
-    def report(progress: Progress) -> None:
-        tell(astuple(progress))
+    def report(done: WorkDone) -> None:
+        tell(astuple(done))
 
-    run_shard(job, task["shard"], report, crumb, known)
+    build_shard(job, task["shard"], report, progress, hints)
     return None
 
 

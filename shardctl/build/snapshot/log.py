@@ -10,7 +10,7 @@ from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.update.update_plan import Changes
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.format.names import REJECTS
 from shardctl.system.text import counted, printable
 
@@ -86,7 +86,7 @@ class Teller:
     def _resuming(self, done: int, shards: int) -> None:
         self._say(f"resuming: {done:,} of {counted(shards, 'shard')} done")
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: WorkDone) -> None:
         self._done += progress.records
         if self._is_time():
             rate = self._done / max(time.monotonic() - self._began, 1e-6)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
-from shardctl.build.shards.task import read_marker
+from shardctl.build.shards.marker import read_marker
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.manifest import Manifest, SplitFacts

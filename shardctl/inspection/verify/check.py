@@ -19,7 +19,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.inspection.verify.provenance import Provenance
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ShardRecord:
 class Shard:
     """A shard whose file can be opened. `record` is what its dataset says of it, None for a shard without its dataset.
 
-    `crumb` is where a check tells which sample it works on, if that may end its process. `fatal` has the samples that did, as
-    the check counts them, each with what happened.
+    `progress` is where a check tells which sample it works on, if that may end its process. `fatal` has the samples that did,
+    as the check counts them, each with what happened.
     """
 
     reader: ShardReader
     record: ShardRecord | None
-    crumb: Breadcrumb
+    progress: WorkerProgress
     fatal: dict[int, str]
 
     @cached_property

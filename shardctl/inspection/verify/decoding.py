@@ -50,9 +50,9 @@ def _fault_of(data: bytes | None, role: Image, keep_truncated: bool, shard: Shar
     """Return why an image or a mask does not decode, None if it does. `number` is its number among those of the shard."""
     if number in shard.fatal:
         return shard.fatal[number]
-    shard.crumb.drop(number, stage="decode")
+    shard.progress.begin(number, stage="decode")
     fault = _decode_fault(data, role, keep_truncated)
-    shard.crumb.leave()
+    shard.progress.leave()
     return fault
 
 

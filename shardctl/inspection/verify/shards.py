@@ -15,10 +15,12 @@ from shardctl.inspection.verify.check import Block, Fault, Shard, ShardRecord
 from shardctl.inspection.verify.finding import REBUILD, Finding, error, reading, unreadable
 from shardctl.inspection.verify.result import LEVELS
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 
 
-def check_shard(path: Path, record: ShardRecord, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> Iterator[Finding]:
+def check_shard(
+    path: Path, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
+) -> Iterator[Finding]:
     """Yield the findings of a shard of a dataset, at a level. A shard that is missing or cannot be read is a finding too.
 
     `fatal` is that of Shard: images that ended a process.
@@ -27,14 +29,16 @@ def check_shard(path: Path, record: ShardRecord, level: str, crumb: Breadcrumb, 
     if not is_regular_file(path):
         yield missing
         return
-    yield from reading(missing, "the shard", REBUILD, _findings(path, record, level, crumb, fatal))
+    yield from reading(missing, "the shard", REBUILD, _findings(path, record, level, progress, fatal))
 
 
-def _findings(path: Path, record: ShardRecord, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> Iterator[Finding]:
+def _findings(
+    path: Path, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
+) -> Iterator[Finding]:
     reader = yield from _open(path, record.entry)
     if reader is None:
         return
-    for fault in ShardWalk(Shard(reader, record, crumb, fatal)).faults(level):
+    for fault in ShardWalk(Shard(reader, record, progress, fatal)).faults(level):
         origin = (fault.key, None) if fault.row is None else record.origin_of(fault.row, fault.key)
         yield error(fault.kind, fault.message, record.entry.path, fault.block, fault.row, *origin)
 
@@ -56,7 +60,7 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
         return None
 
 
-def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
+def check_lone_shard(path: Path, level: str, progress: WorkerProgress, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
     """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
 
     There is no table to tell how many it should have, so that every block is read, at `quick` too.
@@ -67,7 +71,7 @@ def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int,
         except DatasetError as problem:
             sha256_of(path)  # raises OSError where it is not the content that is wrong
             return 0, [error("unreadable-shard", str(problem), path.name)]
-        walk = ShardWalk(Shard(reader, None, crumb, fatal))
+        walk = ShardWalk(Shard(reader, None, progress, fatal))
         faults = walk.faults("full" if level == "quick" else level)
     except OSError as fault:
         return 0, [unreadable(path.name, fault, "nothing else is known of a shard without its dataset", path.name)]

@@ -14,20 +14,20 @@ from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.provenance import Provenance
 from shardctl.inspection.verify.shards import check_lone_shard, check_shard
 from shardctl.inspection.verify.tables import TABLE_CHECKS, check_file
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
 
-def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
+def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
     """Do one check of the dataset at `root` and return its findings; of a shard without its dataset the samples too."""
     root, level, what = Path(task["root"]), task["level"], task["check"]
     if what == "lone shard":
-        samples, lone = check_lone_shard(root, level, crumb, dict(task["fatal"]))
+        samples, lone = check_lone_shard(root, level, progress, dict(task["fatal"]))
         return [samples, [asdict(finding) for finding in lone]]
     findings: Iterable[Finding]
     if what == "shard":
         record = _record(_stored(task["root"]), task["shard"], task["plan"])
-        findings = check_shard(root / record.entry.path, record, level, crumb, dict(task["fatal"]))
+        findings = check_shard(root / record.entry.path, record, level, progress, dict(task["fatal"]))
     elif what == "file":
         findings = check_file(root, _stored(task["root"]).manifest, task["name"], level)
     else:

@@ -9,11 +9,11 @@ from typing import Any
 from shardctl.errors import DatasetError
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
 
-def handle(task: dict[str, Any], tell: Tell, _crumb: Breadcrumb) -> Any:
+def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
     """Write the part with the number `part` of the export in the folder `folder`, and return what was written.
 
     Raises DatasetError if the dataset is not in the `state` for which the export was planned.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.shards.full_scan import ReadingThrough
+from shardctl.build.shards.full_scan import FullScanTask
 from shardctl.build.shards.scan import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.format.lazy_folder.files import sha256_of
@@ -55,9 +55,7 @@ def check(
                     done += int(shards.units.records[unit])
                 progress(done, total)
 
-            engine.survey(
-                [ReadingThrough(tuple(shards.surveyor.stretches(shards.units, chosen))) for chosen in looks], on_found
-            )
+            engine.examine([FullScanTask(tuple(shards.discovery.ranges(shards.units, chosen))) for chosen in looks], on_found)
             missing = [notice for notice in shards.listing.notices if notice.startswith(MISSING)]
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
 from shardctl.build.plan.units import Units
@@ -88,7 +88,7 @@ class Shards:
 
     listing: Listing
     units: Units
-    surveyor: Surveyor
+    discovery: Discovery
 
     @property
     def formats(self) -> dict[str, int]:
@@ -111,7 +111,7 @@ def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine
         try:
             rule = LabelRule.parse("none")
             listing = list_files([path], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None)
-            surveyor = Surveyor(listing, reading, False, engine)
-            yield Shards(listing, surveyor.find_units(), surveyor), engine
+            discovery = Discovery(listing, reading, False, engine)
+            yield Shards(listing, discovery.find_units(), discovery), engine
         finally:
             engine.close()

@@ -41,7 +41,7 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
     """Look at the shards at a path, and at their `first` records. Raises InputError if there are none."""
     with open_shards(path, workers) as (shards, engine):
         units, listing = shards.units, shards.listing
-        types = shards.surveyor.find_types(units, all_of_them=False)
+        types = shards.discovery.find_types(units, all_of_them=False)
         schema = [(f.name, str(f.type)) for f in types.schema()] if types is not None else []
         classes = {name: list(names) for name, names in types.classes.items()} if types is not None else {}
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
@@ -51,7 +51,7 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
             records, fault = _first_records(shards, engine, types, first)
             faults |= {} if fault is None else {_name_of(shards, int(units.readable()[0])): fault}
         else:
-            faults |= {_name_of(shards, unit): fault.message for unit, fault in shards.surveyor.untyped.items()}
+            faults |= {_name_of(shards, unit): fault.message for unit, fault in shards.discovery.untyped.items()}
         return ForeignOverview(
             shards.formats,
             len(listing),
@@ -79,8 +79,8 @@ def _first_records(shards: Shards, engine: Engine, types: Types, count: int) -> 
     number, records = int(shards.units.first[first[0]]), int(shards.units.records[first[0]])
     wanted = np.arange(number, number + min(count, records))
     with scratch_folder() as scratch:
-        stretches = shards.surveyor.stretches(shards.units, first)
-        taken, fault = take(engine, stretches, Reading(), [wanted], types.found(), scratch)
+        ranges = shards.discovery.ranges(shards.units, first)
+        taken, fault = take(engine, ranges, Reading(), [wanted], types.found(), scratch)
         found = [
             {"key": f"{path}#{number}", **row}
             for _, numbers, batch in taken

@@ -4,7 +4,7 @@ Modules take 0.3 s to import and a fork takes 5 ms, so they are imported once. T
 starts a thread, so that forking it is safe. Its children die with it.
 
 Orders come in on a socket, each ORDER long; START brings three descriptors along: the worker's channel, its output and
-its breadcrumb. WAIT is answered with the worker's exit code, an ANSWER. The end of the input ends everything.
+its progress slot. WAIT is answered with the worker's exit code, an ANSWER. The end of the input ends everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 from functools import partial
 
 from shardctl.system.processes.fork import ForkedProcess, end_with_parent, redirect
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Handler, serve
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
 
@@ -68,7 +68,7 @@ def _serve(parent: int, control: socket.socket, handle: Handler, descriptors: li
     try:
         control.close()
         end_with_parent(parent)
-        channel, output, crumb = descriptors
+        channel, output, progress = descriptors
         for descriptor in descriptors:  # a command that a user function starts must not keep the channel open
             os.set_inheritable(descriptor, False)
         redirect(output)
@@ -76,7 +76,7 @@ def _serve(parent: int, control: socket.socket, handle: Handler, descriptors: li
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a function prints is shown at once
         if "numpy.random" in sys.modules:  # every worker would draw the same numbers where a function draws its own
             sys.modules["numpy"].random.seed()
-        serve(handle, socket.socket(fileno=channel), Breadcrumb.shared(crumb), memory)
+        serve(handle, socket.socket(fileno=channel), WorkerProgress.shared(progress), memory)
     finally:
         # As multiprocessing ends its children. Taking the interpreter down would take 25 ms more.
         atexit._run_exitfuncs()

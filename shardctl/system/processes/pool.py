@@ -27,7 +27,7 @@ from shardctl.system.machine import allow_open_files, open_files_left, usable_co
 from shardctl.system.processes import progress_slot
 from shardctl.system.processes.death import TAIL_BYTES, Death
 from shardctl.system.processes.forkserver_client import ForkServer, start_server, take_early
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores.uploads import ENDING_SECONDS
 from shardctl.system.text import counted
 
@@ -39,7 +39,7 @@ LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
 FILES_PER_WORKER = 3
-"""Descriptors that this process keeps open for each worker: its channel, its output and its breadcrumb."""
+"""Descriptors that this process keeps open for each worker: its channel, its output and its progress slot."""
 
 SPARE_FILES = 16
 """Descriptors that are left for the rest: three while a worker is started, and the files that the command opens later."""
@@ -250,17 +250,17 @@ def raise_faults(message: dict[str, Any]) -> None:
 
 
 class _Worker:
-    """One child process: its socket `channel`, the pipe `output` of what it prints, and its breadcrumb."""
+    """One child process: its socket `channel`, the pipe `output` of what it prints, and its progress slot."""
 
     def __init__(self, server: ForkServer, place: int, on_line: OnLine) -> None:
         self._server, self.place, self._on_line = server, place, on_line
-        with tempfile.TemporaryFile() as crumb:
+        with tempfile.TemporaryFile() as progress:
             with naming_the_path(Path(tempfile.gettempdir())):
-                os.pwrite(crumb.fileno(), bytes(progress_slot.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
-            self._crumb = Breadcrumb.shared(crumb.fileno())
+                os.pwrite(progress.fileno(), bytes(progress_slot.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
+            self._progress = WorkerProgress.shared(progress.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
-            self._number = server.start([theirs.fileno(), printing, crumb.fileno()])
+            self._number = server.start([theirs.fileno(), printing, progress.fileno()])
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
@@ -304,7 +304,7 @@ class _Worker:
 
     def end_overtime(self, seconds: float) -> None:
         """Kill the process if it has been on one place for longer than this."""
-        place, now = self._crumb.timed_place, time.monotonic()
+        place, now = self._progress.timed_place, time.monotonic()
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
         elif place[0] != progress_slot.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
@@ -316,17 +316,17 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        place = self._crumb.place if self._crumb.place != progress_slot.NOWHERE else None
+        place = self._progress.place if self._progress.place != progress_slot.NOWHERE else None
         if code is None:  # it never began, or ended with the process that it was forked from: no input did that
             code, said = self._server.death()
             words, place = words or said, None
         self._close()
-        record = self._crumb.record if place is not None and self._crumb.record != progress_slot.WHOLE else None
-        return Death(code, self._overtime, place, self._crumb.stage, words, record)
+        record = self._progress.record if place is not None and self._progress.record != progress_slot.WHOLE else None
+        return Death(code, self._overtime, place, self._progress.stage, words, record)
 
     def dismiss(self) -> None:
         """Let an idle worker end, and one that delivers what it has made. Kill one that is busy otherwise."""
-        self._delivers = self.task is not None and self._crumb.stage == "deliver"
+        self._delivers = self.task is not None and self._progress.stage == "deliver"
         if self._delivers:
             with contextlib.suppress(OSError):  # it is gone
                 self.channel.shutdown(socket.SHUT_WR)

@@ -10,7 +10,7 @@ _CALL = struct.Struct("<qB")
 _RECORD_AT, _STAGE_AT = 8, 16
 
 SIZE = 24
-"""Bytes of a breadcrumb."""
+"""Bytes of a progress slot."""
 
 STAGES = ("read", "decode", "transform", "encode", "write", "compare", "deliver", "keys")
 """What can be happening to an input. The first four are stages of rejects.
@@ -38,8 +38,10 @@ TOGETHER = -2
 places are records, those of its place and of the next ones. Each call has another number, so that its time can be told."""
 
 
-class Breadcrumb:
-    """A place (the row of the plan, for instance), the record in it, and the stage of the work on it.
+class WorkerProgress:
+    """What a worker works on: a place (the row of the plan, for instance), the record in it, and the stage.
+
+    It is left behind like breadcrumbs, for the process that finds the worker dead.
 
     Writing one costs under a microsecond. `memory` is shared with the process that reads it; by default there is none.
     """
@@ -49,11 +51,11 @@ class Breadcrumb:
         self.leave()
 
     @classmethod
-    def shared(cls, descriptor: int) -> Breadcrumb:
-        """Return the breadcrumb in a file of SIZE bytes that both processes have open."""
+    def shared(cls, descriptor: int) -> WorkerProgress:
+        """Return the slot in a file of SIZE bytes that both processes have open."""
         return cls(mmap.mmap(descriptor, SIZE))
 
-    def drop(self, place: int, record: int = WHOLE, stage: str = STAGES[0]) -> None:
+    def begin(self, place: int, record: int = WHOLE, stage: str = STAGES[0]) -> None:
         """Record that the work on a place, or on a record in it, begins."""
         _FORM.pack_into(self._memory, 0, place, record, _NUMBERS[stage])
 
@@ -67,16 +69,16 @@ class Breadcrumb:
 
     def leave(self) -> None:
         """Record that the work is on no place."""
-        self.drop(NOWHERE)
+        self.begin(NOWHERE)
 
     @property
     def place(self) -> int:
-        """The place that was dropped last, in whichever process."""
+        """The place that began last, in whichever process."""
         return int(_FORM.unpack_from(self._memory)[0])
 
     @property
     def record(self) -> int:
-        """The record that was dropped last, in whichever process."""
+        """The record that began last, in whichever process."""
         return int(_FORM.unpack_from(self._memory)[1])
 
     @property
@@ -86,5 +88,5 @@ class Breadcrumb:
 
     @property
     def stage(self) -> str:
-        """The stage that was dropped last, in whichever process."""
+        """The stage that began last, in whichever process."""
         return STAGES[_FORM.unpack_from(self._memory)[2]]

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from shardctl import errors
 from shardctl.system.processes.death import OUT_OF_MEMORY
 from shardctl.system.processes.fork import close_in_forks
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores.uploads import end_uploads
 
 try:
@@ -33,11 +33,11 @@ LIKELY_VICTIM = 800
 """Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to 1000, 0 is usual."""
 
 Tell = Callable[[Any], None]
-Handler = Callable[[dict[str, Any], Tell, Breadcrumb], Any]
+Handler = Callable[[dict[str, Any], Tell, WorkerProgress], Any]
 
 
-def serve(handle: Handler, channel: socket.socket, crumb: Breadcrumb, memory: int) -> None:
-    """Call `handle(task, tell progress, breadcrumb)` for every incoming task until the input ends.
+def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, memory: int) -> None:
+    """Call `handle(task, tell, progress)` for every incoming task until the input ends.
 
     `memory` is the limit of the process in bytes, 0 for none.
     """
@@ -49,14 +49,14 @@ def serve(handle: Handler, channel: socket.socket, crumb: Breadcrumb, memory: in
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
     while (task := orders.get()) is not None:
-        answer = _answer(handle, task, lambda told: _say(out, progress=told), crumb)
+        answer = _answer(handle, task, lambda told: _say(out, progress=told), progress)
         idle.set()  # before the answer, which brings the next order
         _say(out, **answer)
 
 
-def _answer(handle: Handler, task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> dict[str, Any]:
+def _answer(handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> dict[str, Any]:
     try:
-        return {"done": handle(task, tell, crumb)}
+        return {"done": handle(task, tell, progress)}
     except errors.ShardctlError as error:
         return {"failed": [type(error).__name__, str(error)]}
     except MemoryError:

@@ -9,7 +9,7 @@ from typing import Protocol
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
-from shardctl.build.shards.job import Job
+from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 
@@ -68,7 +68,7 @@ class Target(Protocol):
         """Wait until no part is being built. The caller is planning."""
         ...
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return a job that is about to begin, with what its workers must know of this place."""
         ...
 
@@ -76,19 +76,19 @@ class Target(Protocol):
         """Make the folder of a job that begins, and take away the jobs of before."""
         ...
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
         ...
 
-    def entrust(self, job: Job, held: WriteLease) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """Have all that workers need in the folder of a job, and let them know who has the right to write."""
         ...
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Have the markers of those of the chosen shards that are finished in the folder of the job."""
         ...
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Have the rejects of all finished shards in the folder of the job."""
         ...
 
@@ -112,11 +112,11 @@ class Target(Protocol):
         """Put the shards that are kept of the dataset before among the new ones. Raises DatasetError for one that is gone."""
         ...
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Take away shards of a job by their names: they do not become parts of the dataset."""
         ...
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return the folder of the new dataset below the place, with a / at its end; "" where that is the place itself."""
         ...
 

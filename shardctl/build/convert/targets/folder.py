@@ -13,7 +13,8 @@ from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.paths import check_writable
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, STAGING
@@ -67,7 +68,7 @@ class FolderTarget:
         """Wait until no part is being built."""
         file_lease.await_parts(self._staging, waiting)
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return the job: workers write beside the plan."""
         return job
 
@@ -75,10 +76,10 @@ class FolderTarget:
         """Clear the staging folder for a job."""
         staging.make_room(self._staging, folder)
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Nothing to do: the job is here."""
 
-    def entrust(self, job: Job, held: WriteLease) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
@@ -86,10 +87,10 @@ class FolderTarget:
                 " here; delete the folder that it is in, and run the same command again"
             )
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Nothing to do: the markers are here."""
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Nothing to do: the rejects are here."""
 
     def bring_dataset(self) -> None:
@@ -111,13 +112,13 @@ class FolderTarget:
         """Give the shards a second name."""
         outcomes.link_kept()
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the files."""
         for name in shards:
             with naming_the_path(job.folder):
                 (job.folder / NEW_FOLDER / name).unlink(missing_ok=True)
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return that there is no folder of its own."""
         return ""
 

@@ -23,7 +23,8 @@ from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.format.manifest import Manifest
@@ -268,7 +269,7 @@ class StoreTarget:
             found.update({each.key: each.version for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]})
         return found
 
-    def prepared(self, job: Job) -> Job:
+    def prepared(self, job: DatasetJob) -> DatasetJob:
         """Return the job with the folder on the store that its shards are put into: one of its own, whatever was there."""
         name = job.folder.name[:12]
         if self._version is not None or name in self._store.children()[0]:
@@ -282,13 +283,13 @@ class StoreTarget:
             self.discard(self.folder / STAGING / job)
         folder.mkdir(parents=True)
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Put the files of the job on the store, job.json last."""
         files = [path for path in sorted(job.folder.rglob("*")) if path.is_file() and path.name != JOB]
         for path in [*files, job.folder / JOB]:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
 
-    def entrust(self, job: Job, held: WriteLease) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """Bring the tables of a job that was begun elsewhere, and write down whose lease counts.
 
         Raises DatasetError for a job that puts its shards elsewhere.
@@ -305,7 +306,7 @@ class StoreTarget:
                 bring_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
             for entry in page:
@@ -313,11 +314,11 @@ class StoreTarget:
         there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
         self._bring_to([job.marker_path(shard) for shard in there], job)
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Bring the rejects of all shards."""
         self._bring_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
 
-    def _bring_to(self, paths: list[Path], job: Job) -> None:
+    def _bring_to(self, paths: list[Path], job: DatasetJob) -> None:
         """Bring the files of the folder of markers that have only been noted."""
 
         def bring(path: Path) -> None:
@@ -384,11 +385,11 @@ class StoreTarget:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(lambda names: self._store.copy(*names), copies))
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the objects."""
         self._store.delete([job.base + name for name in shards])
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return the folder that the shards of the job are in."""
         return job.base
 

@@ -19,8 +19,8 @@ from shardctl.build.convert.update.match import Matching
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.builder import of_several
-from shardctl.build.shards.job import KNOWN, File, Job, Planned
+from shardctl.build.shards.job import KNOWN, File, Job, PlannedUnit
+from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import Rejection
 from shardctl.format.names import FILES
 from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject
@@ -99,7 +99,7 @@ def _files_of(job: Job, before: Before) -> Numbers:
     return found
 
 
-def _of_unit(before: Before, planned: Planned, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
+def _of_unit(before: Before, planned: PlannedUnit, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
     """Yield the records of a unit that were pruned; None: the file that is one record."""
     of_file, unit = before.pruned[planned.file.path], planned.unit
     if unit.first == 0:

@@ -11,8 +11,8 @@ import numpy as np
 from shardctl.build.commit.generations import link_or_copy
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.job import Job
-from shardctl.build.shards.task import Done, read_marker
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.marker import ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
 from shardctl.inspection.verify.verification import verify
@@ -24,7 +24,7 @@ from shardctl.system.text import printable
 class Outcomes:
     """What became of the shards of a job that is done. `before` is the dataset that it brings up to date."""
 
-    job: Job
+    job: DatasetJob
     before: Before | None
 
     def _kept(self, shard: int) -> tuple[Before, int] | None:
@@ -32,12 +32,12 @@ class Outcomes:
         number = int(self.job.kept[shard])
         return None if self.before is None or number == NOT_KEPT else (self.before, number)
 
-    def done(self, shard: int) -> Done:
+    def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard."""
         kept = self._kept(shard)
         return read_marker(self.job.marker_path(shard)) if kept is None else kept[0].done(kept[1])
 
-    def lines(self, shard: int, done: Done) -> Iterator[bytes]:
+    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""
         kept = self._kept(shard)
         if kept is not None:

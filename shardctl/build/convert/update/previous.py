@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.convert.table_writer import done_of
-from shardctl.build.shards.job import records_read
-from shardctl.build.shards.task import Done
+from shardctl.build.shards.marker import ShardMarker
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
@@ -58,7 +57,7 @@ class Before:
         making = self.table.making
         try:
             self.layout = Layout.loads(making.layout)
-            self.reading: dict[str, Any] = records_read(making.records)
+            self.reading = RecordReading.from_json(making.records)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(root))}: {SHARDS} does not say how it was made ({error!r})") from error
 
@@ -122,7 +121,7 @@ class Before:
     def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
         return self.table.read_jpegs().plain
 
-    def done(self, shard: int) -> Done:
+    def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard, as its marker said it."""
         entry, counts = self.table[shard], self.seen.counts(shard)
         facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)

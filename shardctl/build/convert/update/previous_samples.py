@@ -34,11 +34,11 @@ def write_reused(folder: Path, before: Before, recipe: Recipe, shard: Numbers, o
     rows, of_old = rows[made], of_old[made]
     if len(rows):
         with job_table(folder / REUSED, REUSED_SCHEMA) as table:
-            table.write_batch(_stretches(before, rows, of_old, shard[rows]))
+            table.write_batch(_runs(before, rows, of_old, shard[rows]))
 
 
-def _stretches(before: Before, rows: Numbers, of_old: Numbers, shard: Numbers) -> pa.RecordBatch:
-    """Return units, by their rows of both plans and the shards that they go to, as stretches."""
+def _runs(before: Before, rows: Numbers, of_old: Numbers, shard: Numbers) -> pa.RecordBatch:
+    """Return units, by their rows of both plans and the shards that they go to, as runs of units that follow each other."""
     samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
     shard_before = before.units("shard")[of_old]
     follows = (np.diff(rows) == 1) & (np.diff(of_old) == 1) & (np.diff(shard) == 0) & (np.diff(shard_before) == 0)

@@ -23,7 +23,7 @@ from shardctl.build.convert.conversion_plan import (
     layout_before_functions,
     shards_of,
 )
-from shardctl.build.convert.discover import Surveyor
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.update.match import Matching, match_files
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.previous_samples import write_reused
@@ -41,8 +41,12 @@ from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.build.plan.plan import JOB_PLAN_SCHEMA, NOT_KEPT, Order, Planner, SplitPlan, job_table, write_shards
 from shardctl.build.plan.splits import Splitting, split_files
 from shardctl.build.plan.units import Units
+from shardctl.build.shards.costs import Costs
+from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.lazy_folder.files import copy_file
@@ -131,28 +135,24 @@ class Update:
         """The shards of the dataset before that are kept, by their numbers there."""
         return [kept for *_, kept in self.shards if kept != NOT_KEPT]
 
-    def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> Job:
+    def job(self, folder: Path, roots: tuple[Root, ...], parts: dict[str, str]) -> DatasetJob:
         """Return the job in its folder."""
-        manifest = self.before.manifest
-        return Job(
-            folder,
-            roots,
-            self.recipe,
-            self.before.layout,
-            self.splits,
-            parts,
-            fields=self.before.reading.get("fields"),
-            by_field=self.before.reading.get("by_field", False),
-            draw=self.draw,
-            shuffle=self.settings.shuffle,
+        before, manifest = self.before, self.before.manifest
+        costs = Costs(
             sample_bytes=manifest.bytes / max(1, manifest.samples),
             samples_per_record=manifest.samples / max(1, manifest.inputs),
             record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
-            updates=self.before.digest,
+        )
+        lineage = Lineage(
+            parts,
+            beside=before.seen.digest_beside,
+            updates=before.digest,
             kept_records=self._kept_records,
             changes=asdict(self.changes),
-            beside=self.before.seen.digest_beside,
         )
+        reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
+        shuffle = self.settings.shuffle
+        return plan_job(folder, roots, self.recipe, before.layout, self.splits, reading, lineage, shuffle=shuffle, costs=costs)
 
     @property
     def _records(self) -> Numbers:
@@ -192,7 +192,7 @@ def plan_update(
 ) -> Update | Anew:
     """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError."""
     planning = _Planning(listing, recipe, settings, options, before, roots, folder)
-    return planning.run(Surveyor(listing, recipe.reading, settings.shuffle is not None, engine))
+    return planning.run(Discovery(listing, recipe.reading, settings.shuffle is not None, engine))
 
 
 def matching_anew(before: Before, draft: Draft, folder: Path) -> Matching:
@@ -218,14 +218,14 @@ class _Planning:
     roots: tuple[Root, ...]
     folder: Path
 
-    def run(self, surveyor: Surveyor) -> Update | Anew:
+    def run(self, discovery: Discovery) -> Update | Anew:
         """Plan the update. Raises InputError."""
         listing, before = self.listing, self.before
         if why := self._other_reading():
             return Anew(why)
         splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
         draw = splitting.draw if splitting.of_file is None else None
-        if draw != before.reading.get("draw"):
+        if draw != before.reading.draw:
             return Anew("the splits are made in another way")
         if splitting.by == "column" and listing.side is not None:
             listing.side = listing.side.without(SPLIT_COLUMN)
@@ -239,8 +239,8 @@ class _Planning:
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
-        units = surveyor.find_units(fresh)
-        if not listing.whole and len(units) and (why := self._other_types(surveyor, units, by_folder)):
+        units = discovery.find_units(fresh)
+        if not listing.whole and len(units) and (why := self._other_types(discovery, units, by_folder)):
             return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
@@ -267,10 +267,11 @@ class _Planning:
         if self.recipe.joins:
             return Labelling()
         names = {name: role.names for name, role in roles.by_name.items() if isinstance(role, Label) and role.names}
-        fields = self.before.reading["fields"].names
-        if self.before.reading["by_field"]:
+        fields = self.before.reading.fields
+        assert fields is not None, "files of many records have columns"
+        if self.before.reading.by_field:
             return Labelling(names.get(LABEL), by_field=True, declared={n: of for n, of in names.items() if n != LABEL})
-        if self.recipe.label_source in fields or self.settings.labels.mode == "none":
+        if self.recipe.label_source in fields.names or self.settings.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
         return label_files(self.listing, self.settings, by_folder, None, self.recipe.reading.label)
 
@@ -287,11 +288,11 @@ class _Planning:
     def _other_columns(self, labelling: Labelling) -> str:
         """Say in what columns or names of classes the samples of the sources as they are now differ, "" for nothing."""
         before = self.before.layout
-        reading = {name: value for name, value in self.before.reading.items() if name in ("fields", "by_field")}
-        if why := self._unmoved_masks(reading.get("fields")):
+        reading = self.before.reading
+        if why := self._unmoved_masks(reading.fields):
             return why
-        job = Job(self.folder, self.roots, self.recipe, EMPTY, (), {}, **reading)
-        left = [] if self.before.reading.get("upright") else list(replace(job, layout=before).annotation_rules)
+        job = Job(self.folder, self.roots, self.recipe, EMPTY, (), fields=reading.fields, by_field=reading.by_field)
+        left = [] if reading.upright else list(replace(job, layout=before).annotation_rules)
         if left:
             return f"an older version read {some(left)} without a look at how EXIF turns the images"
         now = layout_before_functions(job, labelling, self.listing)
@@ -320,12 +321,13 @@ class _Planning:
         they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
         return f"{some(unmoved)} {they} not moved with the images" if unmoved else ""
 
-    def _other_types(self, surveyor: Surveyor, units: Units, by_folder: bool) -> str:
+    def _other_types(self, discovery: Discovery, units: Units, by_folder: bool) -> str:
         """Say which other types, or labels that were not there, the new records need; "" for none."""
-        reading, fields = self.recipe.reading, self.before.reading["fields"]
-        types = None if self.recipe.typed_fields is not None else surveyor.find_types(units, False)
+        reading, fields = self.recipe.reading, self.before.reading.fields
+        types = None if self.recipe.typed_fields is not None else discovery.find_types(units, False)
         if types is None:
             return ""
+        assert fields is not None, "files of many records have columns"
         found, before = types.found(), {f.name: f.type for f in fields}
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
@@ -342,7 +344,7 @@ class _Planning:
         for name, classes in types.classes.items():
             if names.get(name) not in (None, classes):
                 return f"new files give other names to the classes of {printable(name)}"
-        if self.before.reading["by_field"]:
+        if self.before.reading.by_field:
             labels = label_files(self.listing, self.settings, by_folder, types, reading.label).classes or ()
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
@@ -400,7 +402,7 @@ class _Planning:
         parts: list[pa.RecordBatch] = []
         of_parts: list[Numbers] = []
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
-        draw = self.before.reading.get("draw")
+        draw = self.before.reading.draw
         shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
             mine = np.flatnonzero(old.of_shard == split)

@@ -35,7 +35,7 @@ IDLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildOrder:
     """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`, of a copy of that,
     with `sign` for who has the right to write.
 
@@ -68,7 +68,7 @@ class Agent:
         self._busy = threading.Lock()
         self._end_when_idle = threading.Timer(0, self._end)
 
-    def build(self, order: Order) -> Iterator[list[Message]]:
+    def build(self, order: BuildOrder) -> Iterator[list[Message]]:
         """Build a shard, and yield messages about it, those together that come within a short time."""
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._messages = messages
@@ -81,7 +81,7 @@ class Agent:
                 together.append(message)
             yield together
 
-    def _answer(self, order: Order, messages: queue.SimpleQueue[Message]) -> None:
+    def _answer(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
         """Build a shard, and say how it ended."""
         self._end_when_idle.cancel()
         try:
@@ -97,7 +97,7 @@ class Agent:
         self._end_when_idle.start()
         messages.put(answer)
 
-    def _build(self, order: Order, messages: queue.SimpleQueue[Message]) -> None:
+    def _build(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
         if self._pool is None or self._job is None or order.run != self._run:
             if self._pool is not None:
                 self._pool.close()
@@ -128,7 +128,7 @@ def _next(messages: queue.SimpleQueue[Message], due: float) -> Message | None:
         return None
 
 
-def _job_of(order: Order, copies: ExitStack) -> Job:
+def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
     """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError, UsageError, InstallError.
 
     A copy of it is there until `copies` are closed.

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import Found, Look
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.scan import Found, PrePlanTask
+from shardctl.build.shards.task import WorkDone
 
-Report = Callable[[Progress], None]
+Report = Callable[[WorkDone], None]
 
 OnFound = Callable[[int, Found], None]
 
@@ -26,8 +26,8 @@ class Engine(Protocol):
         """Return how many shards are built at the same time, as far as that is known."""
         ...
 
-    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
-        """Look at files before there is a plan. `on_found` gets the place of each survey and what it found, in any order."""
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
+        """Look at files before there is a plan. `on_found` gets the place of each task and what it found, in any order."""
         ...
 
     def probe(self, job: Job) -> Probe:

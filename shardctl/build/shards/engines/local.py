@@ -10,15 +10,15 @@ from shardctl.build.shards import WORKER
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import Probe, probe_records
-from shardctl.build.shards.retry import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
-from shardctl.build.shards.retry_hints import Instructions
-from shardctl.build.shards.scan import Look, do_survey
-from shardctl.build.shards.task import Progress, run_shard
+from shardctl.build.shards.retry import FATAL_ACCIDENTS, FATAL_CRASHES, CrashPolicy
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.scan import PrePlanTask, run_task
+from shardctl.build.shards.task import WorkDone, build_shard
 from shardctl.errors import WorkerError
 from shardctl.system.machine import usable_cores
 from shardctl.system.processes.death import FATAL_KILLS, Death
 from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
-from shardctl.system.processes.progress_slot import Breadcrumb
+from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.sequences import LazySequence
 
 
@@ -47,17 +47,17 @@ class InProcess:
 
     def probe(self, job: Job) -> Probe:
         """Probe the records."""
-        return probe_records(job, Breadcrumb(), Instructions())
+        return probe_records(job, WorkerProgress(), RetryHints())
 
-    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at the files."""
-        for number, survey in enumerate(surveys):
-            on_found(number, do_survey(survey, Breadcrumb(), {}))
+        for number, task in enumerate(tasks):
+            on_found(number, run_task(task, WorkerProgress(), {}))
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
         for shard in shards:
-            run_shard(job, shard, report, Breadcrumb())
+            build_shard(job, shard, report, WorkerProgress())
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -86,16 +86,16 @@ class LocalPool:
     def probe(self, job: Job) -> Probe:
         """Probe the records, in one of the processes."""
         found: list[Probe] = []
-        casualties = Casualties(job, self._limits)
+        policy = CrashPolicy(job, self._limits)
 
         def on_message(_: Task, message: dict[str, Any]) -> None:
-            found.append(Probe.from_record(message["done"]))
+            found.append(Probe.from_json(message["done"]))
 
-        self._pool.run([casualties.task(None)], on_message, casualties.judge)
+        self._pool.run([policy.task(None)], on_message, policy.judge)
         return found[0]
 
-    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
-        """Look at the files. A stretch that ends every process that looks at it is a fault of its own."""
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
+        """Look at the files. What ends every process that looks at it is a fault of its own."""
         deaths: Counter[tuple[int, int | None]] = Counter()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
@@ -113,31 +113,31 @@ class LocalPool:
             reason = [death.stage, error, f"the process that looked at it {death} every time{remedy}"]
             return {**task, "lost": [*task["lost"], [death.place, *reason]]}
 
-        def task(number: int) -> Task:
-            survey = surveys[number]
-            return {"do": survey.task, "number": number, "survey": survey.to_json(), "lost": []}
+        def packed(number: int) -> Task:
+            task = tasks[number]
+            return {"do": task.name, "number": number, "task": task.to_json(), "lost": []}
 
-        self._pool.run(LazySequence(len(surveys), task), on_message, died)
+        self._pool.run(LazySequence(len(tasks), packed), on_message, died)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
-        casualties = Casualties(job, self._limits)
-        told: dict[int, Progress] = {}
+        policy = CrashPolicy(job, self._limits)
+        told: dict[int, WorkDone] = {}
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
                 told.pop(task["shard"], None)
                 return
-            progress = Progress(*message["progress"])
-            told[task["shard"]] = told.get(task["shard"], Progress(0, 0, 0, 0)) + progress
-            report(progress)
+            done = WorkDone(*message["progress"])
+            told[task["shard"]] = told.get(task["shard"], WorkDone(0, 0, 0, 0)) + done
+            report(done)
 
         def died(task: Task, death: Death) -> Task:
             if lost := told.pop(task["shard"], None):
                 report(-lost)  # the shard is built again from its first unit
-            return casualties.judge(task, death)
+            return policy.judge(task, death)
 
-        self._pool.run(casualties.tasks(shards), on_message, died)
+        self._pool.run(policy.tasks(shards), on_message, died)
 
     def close(self) -> None:
         """End the workers."""

@@ -2,7 +2,7 @@
 
 A task of Ray builds one shard through the agent of its process (agent.py), and yields the agent's messages. So a fatal input is
 found and rejected on the node, as on this machine; Ray tells of processes and nodes that are gone, and their shards are built
-anew. Surveys and the probe are small work, and are done on this machine.
+anew. What is looked at before there is a plan, and the probe, is small work, and are done on this machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.fingerprint import deciding_versions
-from shardctl.build.shards.engines.agent import Order
+from shardctl.build.shards.engines.agent import BuildOrder
 from shardctl.build.shards.engines.base import OnFound, Report
 from shardctl.build.shards.engines.local import LocalPool
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import Probe
-from shardctl.build.shards.scan import Look
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.scan import PrePlanTask
+from shardctl.build.shards.task import WorkDone
 from shardctl.build.shards.upload import SIGN
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
@@ -106,9 +106,9 @@ class RayCluster:
         cpus = max(1, _cpus())
         return cpus if self._workers == "auto" else min(cpus, int(self._workers))
 
-    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files on this machine."""
-        self._here.survey(surveys, on_found)
+        self._here.examine(tasks, on_found)
 
     def probe(self, job: Job) -> Probe:
         """Probe the records on this machine."""
@@ -201,7 +201,7 @@ def _keeping_handlers() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-NOTHING = Progress(0, 0, 0, 0)
+NOTHING = WorkDone(0, 0, 0, 0)
 
 
 @dataclass
@@ -209,7 +209,7 @@ class _Flight:
     """A shard that Ray has, what was told of it, and the id of the node that it is on."""
 
     shard: int
-    told: Progress = NOTHING
+    told: WorkDone = NOTHING
     node: str = ""
 
 
@@ -251,7 +251,7 @@ class _Run:
         self._cpus, self._cpus_seen, self._asked = 0, time.monotonic(), 0.0
         self._nodes_due = time.monotonic() + NODES_SECONDS
         every = max(1, _cpus()) / MESSAGES_PER_SECOND
-        order = Order(
+        order = BuildOrder(
             secrets.token_hex(8),
             str(job.folder),
             job.url,
@@ -356,7 +356,7 @@ class _Run:
         if "line" in message:
             self._on_line(f"node {node.name}: {message['line']}")
         if "progress" in message:
-            progress = Progress(*message["progress"])
+            progress = WorkDone(*message["progress"])
             flight.told += progress
             node.records += progress.records
             self._report(progress)
@@ -406,9 +406,9 @@ def _builder() -> Any:
             said = f"it has shardctl {here}, and this machine {version}; install the same one on all nodes"
             yield [{"failed": ["InstallError", said]}]
             return
-        from shardctl.build.shards.engines.agent import AGENT, Order
+        from shardctl.build.shards.engines.agent import AGENT, BuildOrder
 
-        yield from AGENT.build(Order(**order))
+        yield from AGENT.build(BuildOrder(**order))
 
     return build
 

@@ -1,0 +1,90 @@
+"""The marker of a finished shard: what is in it, and what became of each of its units."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from shardctl.build.shards.job import Job
+from shardctl.format.jpeg_record import JpegRecord
+from shardctl.format.shard import ShardFacts
+from shardctl.format.step_counts import Counts
+from shardctl.system.files import replacing
+from shardctl.transforms.pipeline.samples import Shape
+
+MARKER_SCHEMA = pa.schema(
+    [("first_row", pa.int64()), ("samples", pa.int64()), ("rejected", pa.int64()), ("digest", pa.uint64())]
+)
+"""What became of each unit of a shard: its samples are among the rows from `first_row` on."""
+
+
+@dataclass(frozen=True)
+class ShardMarker:
+    """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
+
+    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
+    and `cut_off` of them are no longer (None: it is not known how many). `units` has MARKER_SCHEMA. `jpegs` is what its images
+    are as JPEG, None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
+    """
+
+    facts: ShardFacts
+    inputs: int
+    rejected: int
+    shapes: tuple[Shape, ...]
+    labels: dict[int, int]
+    objects: int
+    cut_off: int | None
+    units: pa.Table
+    jpegs: JpegRecord | None = None
+    steps: tuple[Counts, ...] = ()
+
+
+def read_finished(job: Job, shard: int) -> ShardMarker | None:
+    """Return what the marker of a shard says, None if the shard is not finished.
+
+    Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself. On an
+    object store each is there whole, and only after its shard.
+    """
+    try:
+        done = read_marker(job.marker_path(shard))
+        whole = bool(job.url) or job.shard_path(shard).stat().st_size == done.facts.bytes
+        whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
+    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
+        return None
+    whole = whole and (done.jpegs is not None) == job.keeps_sources  # an older shardctl recorded none
+    return done if whole and done.units.num_rows == job.place(shard).units else None
+
+
+def read_marker(path: Path) -> ShardMarker:
+    """Read what a finished shard's marker says."""
+    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    record = json.loads(table.schema.metadata[b"done"])
+    facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
+    labels = {int(label): count for label, count in record["labels"].items()}
+    shapes = tuple(tuple(shape) for shape in record["shapes"])
+    numbers = (record["inputs"], record["rejected"])
+    marked = (record["objects"], record["cut_off"])
+    jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
+    steps = tuple(record.get("steps", ()))
+    return ShardMarker(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs, steps)
+
+
+def rows_made(path: Path) -> int:
+    """Return how many samples a finished shard has, by its marker: without a look at its units."""
+    metadata = pa.ipc.open_file(pa.memory_map(str(path))).schema.metadata
+    return int(json.loads(metadata[b"done"])["facts"]["rows"])
+
+
+def write_marker(path: Path, done: ShardMarker) -> None:
+    """Write the marker of a finished shard."""
+    record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
+    if done.jpegs is not None:
+        record["jpegs"] = done.jpegs.to_json()
+    if done.steps:
+        record["steps"] = done.steps
+    schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        writer.write_table(done.units.cast(schema))

@@ -1,0 +1,237 @@
+"""Units of files of many records: read together, in parts where some do not fit, or one by one where one ends a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from shardctl.build.shards.inputs import changed, check_digest
+from shardctl.build.shards.job import PlannedUnit
+from shardctl.build.shards.maker import Maker
+from shardctl.build.shards.record_choice import RecordChoice
+from shardctl.build.shards.record_images import TableImages
+from shardctl.build.shards.records import FITTED_RECORDS, read_unit
+from shardctl.build.shards.reject_writer import RejectedRecord, RejectWriter
+from shardctl.build.shards.retry_hints import BuildAgain
+from shardctl.build.shards.sample_writer import SampleWriter
+from shardctl.build.shards.shard_build import ShardBuild
+from shardctl.build.shards.shard_totals import UnitOutcome
+from shardctl.errors import Rejection, TypesDifferError
+from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
+from shardctl.system.text import printable
+from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
+
+
+class RecordUnits:
+    """Reads units of files of many records, and has the samples of their records made.
+
+    What was written cannot be taken back. So where something comes up after that which changes how the unit is to be read, the
+    shard must be built again; before it, the unit is read in the other way at once.
+    """
+
+    def __init__(
+        self,
+        build: ShardBuild,
+        maker: Maker,
+        images: TableImages | None,
+        writer: SampleWriter,
+        rejects: RejectWriter,
+        choice: RecordChoice,
+    ) -> None:
+        self._build, self._maker, self._images = build, maker, images
+        self._job, self._progress, self._hints = build.job, build.progress, build.hints
+        self._writer, self._rejects, self._choice = writer, rejects, choice
+        self._inputs_before = 0
+
+    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of a unit. Raises Rejection, MemoryError, TypesDifferError, SourceGoneError, InputError."""
+        self._inputs_before = self._writer.totals.inputs
+        if (planned.number, None) in self._hints.lost:
+            raise self._hints.lost[planned.number, None]
+        try:
+            self._choice.of_split(planned)
+        except MemoryError:
+            return self._one_by_one(planned)
+        lost = self._hints.lost_records(planned.number)
+        self._rejects.begin([record for record in lost if self._choice.has(planned, record)])
+        self._maker.begin(planned)
+        if self._images is not None:
+            self._images.begin()
+        again = self._add_as_hinted(planned, outcome)
+        if again is not None:
+            return again
+        self._maker.flush()
+        self._tell_rejects(planned, outcome, [], None)
+        return None if self._images is None else self._add_image_digest(planned, outcome, self._images)
+
+    def read_only(self, planned: PlannedUnit) -> None:
+        """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
+        if (planned.number, None) in self._hints.lost:
+            raise self._hints.lost[planned.number, None]
+        self._progress.begin(planned.number)
+        try:
+            self._digest_of(planned)
+        except MemoryError as error:
+            raise Rejection("read", "out-of-memory", OUT_OF_MEMORY_MESSAGE) from error
+        finally:
+            self._progress.leave()
+
+    def _add_as_hinted(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the records of a unit in the way that is known to be needed."""
+        if planned.number in self._hints.careful:
+            return self._add_each(planned, outcome)
+        try:
+            if planned.number in self._hints.unfit:
+                return self._add_fitting(planned, outcome)
+            return self._add_part(planned, planned.unit, self._choice.to_read(planned), outcome)
+        except MemoryError:
+            if self._writer.rows.is_writing(planned.number) or planned.unit.records == 1:
+                raise
+            return self._one_by_one(planned)
+
+    def _add_each(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add a unit's samples, reading its records one by one, so that what goes wrong costs one of them."""
+        digest = self._digest_of(planned)
+        unit = planned.unit
+        for place in range(unit.records):
+            record = unit.first + place
+            self._progress.begin(planned.number, record)
+            alone = unit._replace(skip=unit.skip + place, first=record, records=1)
+            try:
+                again = self._add_part(planned, alone, self._choice.to_read(planned), outcome)
+            except MemoryError:
+                if self._writer.rows.is_writing(planned.number):
+                    raise
+                rejection = Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+                self._tell_rejects(planned, outcome, [(record, rejection)], record)
+                continue
+            if again is not None:
+                return again
+        outcome.digest = digest
+        return None
+
+    def _add_part(self, planned: PlannedUnit, part: Unit, choose: Choose | None, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of a unit, or of a part of it, as they are read."""
+        digest = xxhash.xxh3_64()
+        try:
+            for parsed in read_unit(self._job, planned, part, choose, digest):
+                again = self._add_parsed(planned, parsed, outcome)
+                if again is not None:
+                    return again
+            outcome.digest = digest.intdigest()
+            if part == planned.unit and self._images is None:  # and not one record of it
+                check_digest(self._job, planned, outcome.digest)
+        except Misfit as misfit:
+            return self._take_misfit(planned, part, outcome, misfit)
+        except Rejection as rejection:
+            return self._lose(planned, rejection)
+        return None
+
+    def _add_fitting(self, planned: PlannedUnit, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of the records of a unit that fit the types that were given, and reject the others.
+
+        Fewer and fewer are read together until one alone does not fit: one by one, each of them would cost a whole unit.
+        """
+        digest, unit = self._digest_of(planned), planned.unit
+        done, together = 0, FITTED_RECORDS
+        while done < unit.records:
+            count = min(together, unit.records - done)
+            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+            try:
+                # All of the part is read before any of it is added, so that it can be read again in smaller ones.
+                read = list(read_unit(self._job, planned, part, self._choice.to_read(planned), xxhash.xxh3_64()))
+            except Misfit as misfit:
+                if count > 1:
+                    together = count // 2
+                    continue
+                self._tell_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+            except Rejection as rejection:
+                return self._lose(planned, rejection)
+            else:
+                for parsed in read:
+                    again = self._add_parsed(planned, parsed, outcome)
+                    if again is not None:
+                        return again
+            done += count
+            together = min(2 * together, FITTED_RECORDS)
+        outcome.digest = digest
+        return None
+
+    def _add_parsed(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> BuildAgain | None:
+        """Add the samples of some records of a unit."""
+        found = self._maker.add_records(planned, parsed, outcome)
+        if isinstance(found, BuildAgain):
+            return found
+        rejects = [*parsed.rejects, *found]
+        seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
+        self._tell_rejects(planned, outcome, rejects, max(seen, default=0))
+        return None
+
+    def _tell_rejects(
+        self, planned: PlannedUnit, outcome: UnitOutcome, rejects: Sequence[RejectedRecord], last: int | None
+    ) -> None:
+        self._rejects.tell(planned, outcome, rejects, last, self._maker.waiting)
+
+    def _take_misfit(self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit) -> BuildAgain | None:
+        """Do what must be done where a value does not fit the types of the fields. Raises Rejection, TypesDifferError."""
+        if self._job.recipe.typed_fields is None:
+            if self._job.recorded:  # its types were found in all records
+                return self._without(planned, changed(self._job, planned))
+            raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+        if isinstance(misfit, ColumnMisfit):
+            return self._lose(planned, _other_type(misfit))
+        if part.records == 1 and part != planned.unit:
+            self._tell_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+            return None
+        if self._has_begun():
+            return BuildAgain(
+                self._hints.with_unfit(planned.number), f"{planned.key()}: records of the unit do not fit ({misfit})"
+            )
+        return self._add_fitting(planned, outcome)
+
+    def _has_begun(self) -> bool:
+        """Return whether a record of the unit has been counted, as a sample, a reject, or one that still waits."""
+        return self._writer.totals.inputs > self._inputs_before or self._maker.waiting is not None
+
+    def _lose(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
+        """Have a unit rejected as a whole, where a record of it has been counted: none must count twice. Raises Rejection where
+        none has.
+        """
+        if not self._has_begun():
+            raise rejection
+        return self._without(planned, rejection)
+
+    def _without(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
+        hints = self._hints.with_lost({(planned.number, None): rejection.bare()})
+        return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
+
+    def _one_by_one(self, planned: PlannedUnit) -> BuildAgain:
+        return BuildAgain(self._hints.with_careful(planned.number), f"{planned.key()}: memory ran out for a record of the unit")
+
+    def _add_image_digest(self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages) -> BuildAgain | None:
+        """Have the digest of a unit cover the image files that its records name. Raises Rejection."""
+        assert outcome.digest is not None, "all records were read"
+        outcome.digest = images.unit_digest(outcome.digest)
+        try:
+            check_digest(self._job, planned, outcome.digest)
+        except Rejection as rejection:
+            return self._lose(planned, images.missing or rejection)
+        return None
+
+    def _digest_of(self, planned: PlannedUnit) -> int:
+        """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
+        digest = xxhash.xxh3_64()
+        try:
+            for _ in read_unit(self._job, planned, planned.unit, lambda numbers: np.zeros(len(numbers), bool), digest):
+                pass
+        except Misfit as misfit:  # whatever the record
+            raise _other_type(misfit) from misfit
+        if self._images is None:  # else the digest that is known covers the images too: _add_image_digest compares it
+            check_digest(self._job, planned, digest.intdigest())
+        return digest.intdigest()
+
+
+def _other_type(misfit: Misfit) -> Rejection:
+    return Rejection("decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record")

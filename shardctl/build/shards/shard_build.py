@@ -1,0 +1,19 @@
+"""A shard that is being built: what all parts of that work share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardctl.build.shards.job import Job, ShardPlace
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.system.processes.progress_slot import WorkerProgress
+
+
+@dataclass(frozen=True)
+class ShardBuild:
+    """A shard that is being built: its job, its place there, the slot that says what is worked on, what is known beforehand."""
+
+    job: Job
+    place: ShardPlace
+    progress: WorkerProgress
+    hints: RetryHints
