@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import shardctl
@@ -90,9 +89,10 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("name", "class_", "arguments"), COMMANDS)
 def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, class_: Any, arguments: list[str]) -> None:
-    command = cli.get_command(click.Context(cli), name)
+    group = cli.make_context("shardctl", [], resilient_parsing=True)
+    command = cli.get_command(group, name)
     assert command is not None
-    given = command.make_context(name, arguments).params
+    given = command.make_context(name, arguments, parent=group).params
     options = class_()
     assert {field.name: given[field.name] for field in dataclasses.fields(class_)} == dataclasses.asdict(options)
     names = [parameter.name for parameter in command.params]
