@@ -25,7 +25,7 @@ from shardctl.transforms.recipe_files.reading import load_recipe
 def steps(recipe_file: str) -> tuple[ImageSteps, image.Store]:
     """Return the steps of a recipe and how it stores images, made once in each process."""
     reuse_memory()  # as our workers do
-    recipe = Recipe.from_settings(load_recipe(Path(recipe_file)))
+    recipe = Recipe.from_json(load_recipe(Path(recipe_file)))
     assert recipe.store is not None
     return ImageSteps(recipe), recipe.store
 

@@ -68,12 +68,12 @@ def in_a_process(case: str) -> dict[str, Any]:
 def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
-    from shardctl.build.convert.table_writer import Commit
+    from shardctl.build.convert.table_writer import TableWriter
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
-    commit = Commit.run
+    commit = TableWriter.run
 
-    def timed(self: Commit, *given: Any) -> Any:
+    def timed(self: TableWriter, *given: Any) -> Any:
         markers = [path.stat().st_size for path in self._job.marker_path(0).parent.iterdir()]
         found["markers"] = sum(markers)
         before, began = high_water("self"), time.perf_counter()
@@ -82,7 +82,7 @@ def measure(shards: int, units: int) -> dict[str, Any]:
         found["grown"] = high_water("self") - before
         return manifest
 
-    Commit.run = timed  # type: ignore[method-assign]
+    TableWriter.run = timed  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "texts", Path(folder) / "out"
         source.mkdir()

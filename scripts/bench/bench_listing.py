@@ -192,7 +192,7 @@ def listed(root: Path) -> int:
         kind = detect_kind([root], KINDS.values(), Reading())
         rule, table = LabelRule.parse("auto"), Path(scratch) / "listing"
         listing = list_files([root], KINDS[kind], Reading(), rule, table, lambda count: None)
-        fingerprint_parts(listing, Recipe.from_settings({"kind": kind}), {})
+        fingerprint_parts(listing, Recipe.from_json({"kind": kind}), {})
         return len(listing)
 
 

@@ -118,9 +118,9 @@ def afterwards(name: str, image: Image.Image) -> list[Image.Image]:
     data = io.BytesIO()
     image.save(data, "PNG")
     step = {"name": name, **EXAMPLES.get(name, {})}
-    recipe = Recipe.from_settings({"transform": [step]})
+    recipe = Recipe.from_json({"transform": [step]})
     if recipe.random:
-        recipe = Recipe.from_settings({"transform": [step], "variants": DRAWS})
+        recipe = Recipe.from_json({"transform": [step], "variants": DRAWS})
     opened = open_image(data.getvalue(), recipe.max_pixels, recipe.keep_truncated)
     return [picture.image for picture in ImageSteps(recipe).pictures(opened, KEY, lambda _: None)]
 

@@ -68,7 +68,7 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
     folder.mkdir()
     if not listing.whole:
         placed = not settings.get("fields") and not settings.get("key_field")
-        count, faults = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow", placed)
+        count, faults = _take_records(listing, Recipe.from_json(settings), most, workers, folder / "records.arrow", placed)
         kept = {name: settings[name] for name in settings if name not in OF_TEXT}
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)

@@ -129,7 +129,7 @@ def _record(found: Check) -> dict[str, Any]:
     record: dict[str, Any] = {"ok": found.ok, "file": found.file, "problems": [asdict(problem) for problem in found.problems]}
     if found.recipe is not None:
         record |= {
-            "recipe": found.recipe.settings(),
+            "recipe": found.recipe.to_json(),
             "steps": [asdict(step) for step in found.steps],
             "random": found.recipe.random,
             "samples_per_input": found.recipe.samples_per_record,

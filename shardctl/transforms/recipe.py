@@ -413,7 +413,7 @@ class Recipe(Settings):
         digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
         return np.random.Generator(np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64)))
 
-    def settings(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
         return {
             key: field.metadata["kind"].write(getattr(self, key))
@@ -424,7 +424,7 @@ class Recipe(Settings):
     def given(self) -> dict[str, Any]:
         """Return the settings that differ from their defaults, as plain data."""
         fields = settings_in(Recipe)
-        return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
+        return {key: value for key, value in self.to_json().items() if getattr(self, key) != fields[key].default}
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -437,7 +437,7 @@ class Recipe(Settings):
         return [step.table for step in self.transforms if step.table]
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
+    def from_json(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
         """Build and check a recipe, and import its functions; what is left out takes its default.
 
         `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,

@@ -37,7 +37,7 @@ from shardctl.errors import (
     UnfinishedError,
     UsageError,
 )
-from shardctl.system.lease.store_lease import Pace
+from shardctl.system.lease.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.objects import Objects
@@ -282,7 +282,7 @@ def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypa
         process.wait()
     assert "manifest.json" not in keys(url)
     (here / "hold").unlink()
-    monkeypatch.setattr(store, "PACE", Pace(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
+    monkeypatch.setattr(store, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(here)
     waited: list[str] = []
@@ -377,7 +377,7 @@ def go_on_while_held(here: Path, url: str, *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
 
 
-QUICK = Pace(heartbeat=0.1, stale=0.5, ask=0.05)
+QUICK = LeaseTiming(heartbeat=0.1, stale=0.5, ask=0.05)
 """So that a lease that was left behind is taken over soon."""
 
 
@@ -498,13 +498,13 @@ def begun(photos: Path, url: str, object_server: ObjectServer) -> list[str]:
 def test_who_is_taken_over_while_it_plans_takes_no_job_away(
     photos: Path, url: str, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = planning.make_draft
+    real = planning.plan_conversion
 
     def draft(*given: Any) -> Any:
         open_store(url).put(".shardctl/lease.json", b"{}")
         return real(*given)
 
-    monkeypatch.setattr(planning, "make_draft", draft)
+    monkeypatch.setattr(planning, "plan_conversion", draft)
     with pytest.raises(BusyError, match="took over; nothing was lost"):
         convert(photos, url, recipe=other(24), overwrite=True)
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun

@@ -287,7 +287,7 @@ def test_a_step_that_cannot_move_the_annotations_is_refused(annotated: Path) -> 
 def test_the_recipe_is_told_with_its_defaults_and_its_inner_steps() -> None:
     inner = [{"name": "hflip"}, {"name": "choice", "steps": [{"name": "vflip", "p": 1}, {"name": "rotate", "angle": 90}]}]
     steps = [{"name": "maybe", "p": 0.25, "steps": inner}, {"name": "random_resized_crop", "size": "32x24"}]
-    told = list(steps_in_words(Recipe.from_settings({"transform": steps}).transforms))
+    told = list(steps_in_words(Recipe.from_json({"transform": steps}).transforms))
     assert [(step.depth, step.name) for step in told] == [
         (0, "maybe"),
         (1, "hflip"),

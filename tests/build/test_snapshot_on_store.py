@@ -27,7 +27,7 @@ from shardctl.build.convert.targets import store as destination
 from shardctl.build.snapshot.places import OnAStore
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.system.lease import store_lease
-from shardctl.system.lease.store_lease import Pace
+from shardctl.system.lease.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
 
 RECIPE: dict[str, Any] = {"store": "raw", "transform": [{"name": "resize", "size": "24x24"}]}
@@ -174,7 +174,7 @@ def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
         builder.kill()
         builder.wait()
     (tmp_path / "hold").unlink()
-    monkeypatch.setattr(destination, "PACE", Pace(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
+    monkeypatch.setattr(destination, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     ds = shardctl.snapshot(url, source, recipe, samples_per_shard=4, workers=0)

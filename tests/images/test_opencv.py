@@ -192,9 +192,9 @@ def test_a_recipe_that_names_opencv_makes_another_dataset_with_its_pixels(store:
 def test_steps_by_opencv_are_found_wherever_they_are() -> None:
     blur = {"name": "gaussian_blur", "backend": "opencv"}
     nested = [{"name": "maybe", "steps": [{"name": "sequence", "steps": [blur]}]}]
-    assert Recipe.from_settings({"transform": nested}).uses_opencv
-    assert Recipe.from_settings({"resampling": "opencv"}).uses_opencv
-    assert not Recipe.from_settings({"transform": [{"name": "gaussian_blur"}]}).uses_opencv
+    assert Recipe.from_json({"transform": nested}).uses_opencv
+    assert Recipe.from_json({"resampling": "opencv"}).uses_opencv
+    assert not Recipe.from_json({"transform": [{"name": "gaussian_blur"}]}).uses_opencv
 
 
 @pytest.mark.parametrize("size", [(40, 30), (3, 5), (1, 7), (1, 1)])

@@ -18,19 +18,19 @@ from object_stores import memory_store
 from shardctl.errors import BusyError, PerhapsBusyError, StoreError
 from shardctl.system.lease import store_lease as leases
 from shardctl.system.lease.file_lease import Owner
-from shardctl.system.lease.store_lease import Lease, Pace, Watch, hold, hold_if_free
+from shardctl.system.lease.store_lease import Lease, LeaseTiming, Watch, hold, hold_if_free
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store
 
 LEASE = ".shardctl/lease.json"
 
-STILL = Pace(heartbeat=600, stale=600, ask=0.02)
+STILL = LeaseTiming(heartbeat=600, stale=600, ask=0.02)
 """No heartbeat in the time of a test: the owner stands still."""
 
-HASTY = Pace(heartbeat=600, stale=0.0, ask=0.01)
+HASTY = LeaseTiming(heartbeat=600, stale=0.0, ask=0.01)
 """A lease that has not changed since the last look counts as left behind."""
 
-USUAL = Pace(heartbeat=0.05, stale=600, ask=0.02)
+USUAL = LeaseTiming(heartbeat=0.05, stale=600, ask=0.02)
 """One that beats, and waits for others as long as it takes."""
 
 
@@ -257,7 +257,7 @@ def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server:
     """The store deletes the lease so late that it would have grown old."""
     store = open_store(bucket)
     object_server.fault("slow", method="DELETE", times=1, seconds=1.5)
-    pace = Pace(heartbeat=0.1, stale=0.5, ask=0.05)
+    pace = LeaseTiming(heartbeat=0.1, stale=0.5, ask=0.05)
 
     def hold_shortly() -> None:
         with hold(store, LEASE, None, pace=pace):

@@ -440,13 +440,13 @@ def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(
 @pytest.mark.usefixtures("steps")
 def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path: Path) -> None:
     steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
-    recipe = Recipe.from_settings({"kind": "text", "duplicates": "near", "transform": steps})
+    recipe = Recipe.from_json({"kind": "text", "duplicates": "near", "transform": steps})
     assert [step.name for step in recipe.transforms] == ["no_b", "lower", "deduplicate", "no_b"]
-    assert recipe.settings()["transform"][2] == {"name": "deduplicate", "unit": "document", "method": "near", "threshold": 0.8}
-    assert "duplicates" not in recipe.settings()
-    assert Recipe.from_settings(recipe.settings()) == recipe
+    assert recipe.to_json()["transform"][2] == {"name": "deduplicate", "unit": "document", "method": "near", "threshold": 0.8}
+    assert "duplicates" not in recipe.to_json()
+    assert Recipe.from_json(recipe.to_json()) == recipe
     steps = [{"name": "lower"}, {"name": "replace", "pattern": "x"}, {"name": "no_b"}]
-    recipe = Recipe.from_settings({"kind": "text", "duplicates": "exact", "transform": steps})
+    recipe = Recipe.from_json({"kind": "text", "duplicates": "exact", "transform": steps})
     assert [step.name for step in recipe.transforms] == ["lower", "replace", "deduplicate", "no_b"]
 
 

@@ -118,7 +118,7 @@ class _Inputs:
                 )
             if not Path(source).exists():
                 raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
-        recipe = Recipe.from_settings(manifest.recipe, root)
+        recipe = Recipe.from_json(manifest.recipe, root)
         bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
         layout = Layout.loads(ShardTable(root / SHARDS).making.layout)
         self._job = Job(

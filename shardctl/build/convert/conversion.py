@@ -49,7 +49,7 @@ class Conversion:
         check_sources(request.roots)
         remote_files.list_all(request.roots, listener.listing)
         notices = settle_kind(given, list(request.roots), engine)
-        recipe = Recipe.from_settings(given)
+        recipe = Recipe.from_json(given)
         if recipe.kind == "image":
             backend.require_one()
         existing = ExistingDataset(request.folder)

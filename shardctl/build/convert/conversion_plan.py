@@ -1,4 +1,4 @@
-"""The draft of a conversion, made before anything is written: the plan, the columns, the shards, the cost."""
+"""The plan of a new dataset, made before anything is written: the units of its shards, the columns, the cost."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ EMPTY = Layout("", pa.schema([]))
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A conversion that is decided on and not begun: what makes the rows of its plan, and its job but for the folder.
+class ConversionPlan:
+    """A new dataset that is decided on and not begun: what makes the rows of its plan, and its job but for the folder.
 
     `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
     """
@@ -156,7 +156,7 @@ class Draft:
             copy_file(each.table, folder / each.table.name)
 
 
-def make_draft(
+def plan_conversion(
     listing: Listing,
     recipe: Recipe,
     settings: PlanSettings,
@@ -166,7 +166,7 @@ def make_draft(
     folder: Path,
     all_types: bool,
     comparing: Callable[[int], None],
-) -> Draft:
+) -> ConversionPlan:
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
@@ -240,7 +240,7 @@ def make_draft(
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_streams(discovery, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
+    return ConversionPlan(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
 def is_failing(probe: Probe) -> bool:

@@ -15,7 +15,7 @@ from shardctl.build.commit.staging import finished_shards
 from shardctl.build.convert.estimate import SPARE_DISK
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.tally import Tally
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
@@ -30,7 +30,7 @@ Chosen = npt.NDArray[np.bool_]
 
 
 def build(
-    job: Job, chosen: Chosen, before: Before | None, engine: Engine, max_rejects: str | int | None, listener: Listener
+    job: Job, chosen: Chosen, before: PreviousDataset | None, engine: Engine, max_rejects: str | int | None, listener: Listener
 ) -> int:
     """Build those of the chosen shards that are not finished, and return the number of samples made.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST
@@ -15,7 +15,7 @@ class ExistingDataset:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._before: Before | None = None
+        self._before: PreviousDataset | None = None
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
@@ -30,14 +30,14 @@ class ExistingDataset:
         """Return whether the dataset is not the one of this manifest any more."""
         return self.manifest() != manifest
 
-    def before(self, manifest: Manifest) -> Before | None:
+    def before(self, manifest: Manifest) -> PreviousDataset | None:
         """Return the dataset of a manifest with its tables, None if another one has taken its place.
 
         The tables are hashed once: they may be large. Raises DatasetError if one is damaged.
         """
         if self._before is None or self._before.manifest != manifest:
             try:
-                self._before = Before(self._folder, manifest)
+                self._before = PreviousDataset(self._folder, manifest)
             except DatasetError:
                 if (now := self.manifest()) is not None and now != manifest:
                     return None  # the tables are those of the dataset that has taken its place

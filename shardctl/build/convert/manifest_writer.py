@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.filled_shards import Filled, without_empty
-from shardctl.build.convert.table_writer import Commit, Committed
+from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.update.known_records import still_pruned
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
@@ -30,7 +30,7 @@ from shardctl.version import __version__
 
 
 @dataclass(frozen=True)
-class Closing:
+class ManifestFacts:
     """What the manifest says of a conversion beside what its job knows.
 
     `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of generations that are kept
@@ -46,7 +46,7 @@ class Closing:
     seconds: float | None = None
 
 
-def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, target: Target) -> Manifest:
+def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, target: Target) -> Manifest:
     """Complete the new dataset in the folder of a job whose shards are all built.
 
     `before` is the dataset that it brings up to date, `target` where it is.
@@ -63,7 +63,7 @@ def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, targ
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"seen": job.files, "beside": job.lineage.beside, "pruned": pruned}
-    commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
+    commit = TableWriter(shards.job, closing.settings, shards.done, shards.lines, **given)
     return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
 
 
@@ -82,7 +82,9 @@ def changes_of(job: DatasetJob) -> Changes | None:
     return None if job.lineage.changes is None else Changes(**job.lineage.changes)
 
 
-def _manifest(job: DatasetJob, closing: Closing, before: Before | None, facts: Committed, base: str) -> Manifest:
+def _manifest(
+    job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, facts: WrittenTables, base: str
+) -> Manifest:
     made = Manifest(
         kind=job.recipe.kind,
         samples=facts.samples,
@@ -93,7 +95,7 @@ def _manifest(job: DatasetJob, closing: Closing, before: Before | None, facts: C
         splits=facts.splits,
         schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
         fields=facts.fields,
-        recipe=job.recipe.settings(),
+        recipe=job.recipe.to_json(),
         settings=closing.settings,
         fingerprint=fingerprint(job.lineage.parts),
         fingerprint_parts=job.lineage.parts,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardctl.build.convert.rejects import likely_encodings, may_be_encoding
 from shardctl.build.convert.result import MANY_REJECTS
 from shardctl.build.convert.update.match import Matching
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.format.names import PLAN, REJECTS, SHARDS
@@ -40,7 +40,7 @@ class NewInputs:
     samples: Numbers
 
     @classmethod
-    def of(cls, matching: Matching, before: Before) -> NewInputs:
+    def of(cls, matching: Matching, before: PreviousDataset) -> NewInputs:
         """Return those that differ from the dataset before."""
         files = np.flatnonzero(~matching.same)
         rows = matching.before[files]

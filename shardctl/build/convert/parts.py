@@ -23,13 +23,13 @@ from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import Closing
+from shardctl.build.convert.manifest_writer import ManifestFacts
 from shardctl.build.convert.planning import announce
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
 from shardctl.build.convert.run import BegunJob, begin_job, closing_of, look
 from shardctl.build.convert.targets.base import Target, WriteLease
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.options import Options
 from shardctl.build.part import Part
 from shardctl.build.paths import check_sources
@@ -70,7 +70,7 @@ class Parted:
 
     asked: str
     parts: int
-    closing: Closing
+    closing: ManifestFacts
     notices: tuple[str, ...]
     warnings: tuple[str, ...]
     labelled: bool
@@ -84,7 +84,7 @@ class Parted:
         """Return what was saved in the folder of a job, None if it is not built in parts, or by another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            closing = Closing(**{**record["closing"], "sources": tuple(record["closing"]["sources"])})
+            closing = ManifestFacts(**{**record["closing"], "sources": tuple(record["closing"]["sources"])})
             said = {name: tuple(record[name]) for name in ("notices", "warnings")}
             return cls(**{**record, **said, "closing": closing})
         except (OSError, ValueError, KeyError, TypeError):
@@ -291,7 +291,7 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
     return found
 
 
-def before_of(job: DatasetJob, target: Target) -> Before | None:
+def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
     if not job.lineage.updates:
         return None
@@ -303,4 +303,4 @@ def before_of(job: DatasetJob, target: Target) -> Before | None:
             f"{printable(str(root))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
             " and run the parts again"
         )
-    return Before(root, manifest)
+    return PreviousDataset(root, manifest)

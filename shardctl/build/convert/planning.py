@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion
-from shardctl.build.convert.conversion_plan import Draft, make_draft
+from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.estimate import SPARE_DISK, Estimate, estimate
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.manifest_writer import changes_of
@@ -15,8 +15,8 @@ from shardctl.build.convert.new_inputs import NewInputs
 from shardctl.build.convert.rejects import refuse_failing
 from shardctl.build.convert.update.append import refuse_anew
 from shardctl.build.convert.update.known_records import moved_records
-from shardctl.build.convert.update.previous import Before
-from shardctl.build.convert.update.update_plan import Update, changes_anew, matching_anew, plan_update
+from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.update.update_plan import UpdatePlan, changes_anew, matching_anew, plan_update
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import InputError, StorageError, TypesDifferError
@@ -24,21 +24,21 @@ from shardctl.system.text import format_bytes, printable
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedJob:
     """A job that is decided on and not begun: what makes its tables, and what is to be told of it.
 
     `listing` has the notices of the plan. `new_inputs` are those that an update adds, or that have changed; None for a new
     dataset.
     """
 
-    tables: Draft | Update
+    tables: ConversionPlan | UpdatePlan
     job: DatasetJob
     listing: Listing
     warnings: tuple[str, ...] = ()
     new_inputs: NewInputs | None = None
 
 
-def plan(conversion: Conversion, inputs: Inputs, before: Before | None, folder: Path, all_types: bool) -> Plan:
+def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, folder: Path, all_types: bool) -> PlannedJob:
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of fields are found in all
@@ -51,24 +51,26 @@ def plan(conversion: Conversion, inputs: Inputs, before: Before | None, folder: 
     listing = inputs.fresh_listing()
     settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
     found = plan_update(listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch)
-    if not isinstance(found, Update):
+    if not isinstance(found, UpdatePlan):
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
     conversion.target.refuse_lost(before, found.kept)
     job = found.job(folder, inputs.bases, inputs.parts)
     warnings = tuple(moved_records(job, before, listing, found.matching))
-    return Plan(found, job, listing, warnings, NewInputs.of(found.matching, before))
+    return PlannedJob(found, job, listing, warnings, NewInputs.of(found.matching, before))
 
 
-def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> Plan:
+def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> PlannedJob:
     """Plan all shards."""
-    draft, listing = _drafted(conversion, inputs, all_types)
+    new, listing = _with_types(conversion, inputs, all_types)
     if conversion.options.max_rejects is None:
-        refuse_failing(draft.probe, listing)
-    job = draft.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
-    return Plan(draft, job, listing)
+        refuse_failing(new.probe, listing)
+    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
+    return PlannedJob(new, job, listing)
 
 
-def _plan_anew(conversion: Conversion, inputs: Inputs, before: Before, folder: Path, why: str, all_types: bool) -> Plan:
+def _plan_anew(
+    conversion: Conversion, inputs: Inputs, before: PreviousDataset, folder: Path, why: str, all_types: bool
+) -> PlannedJob:
     """Plan all shards of a dataset that is brought up to date again, and say `why`.
 
     Raises InputError where it may only grow.
@@ -76,7 +78,7 @@ def _plan_anew(conversion: Conversion, inputs: Inputs, before: Before, folder: P
     if conversion.options.append:
         raise refuse_anew(why, conversion.folder)
     new = _plan_new(conversion, inputs, folder, all_types)
-    assert isinstance(new.tables, Draft), "that of a new dataset"
+    assert isinstance(new.tables, ConversionPlan), "that of a new dataset"
     matching = matching_anew(before, new.tables, inputs.scratch)
     warnings = tuple(moved_records(new.job, before, new.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
@@ -84,21 +86,21 @@ def _plan_anew(conversion: Conversion, inputs: Inputs, before: Before, folder: P
     return replace(new, job=job, warnings=warnings, new_inputs=NewInputs.of(matching, before))
 
 
-def _drafted(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[Draft, Listing]:
+def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
     """Draft all shards, and return the listing that has the notices on them."""
     try:
-        return _draft(conversion, inputs, all_types)
+        return _planned(conversion, inputs, all_types)
     except TypesDifferError as error:
         if all_types:
             raise differing_types(error) from error
-    return _drafted(conversion, inputs, True)
+    return _with_types(conversion, inputs, True)
 
 
-def _draft(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[Draft, Listing]:
+def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
     listing, comparing = inputs.fresh_listing(), conversion.listener.comparing
     recipe, settings, options = conversion.recipe, conversion.settings, conversion.options
     bases, engine = inputs.bases, conversion.engine
-    return make_draft(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
+    return plan_conversion(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
 
 
 def differing_types(error: TypesDifferError) -> InputError:

@@ -30,7 +30,7 @@ def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
     """Return what differs from the dataset that is there; nothing is written. Raises DatasetError if there is none."""
     recipe, listing = conversion.recipe, inputs.listing
     settings = conversion.request.recorded_settings(recipe)
-    found = explain(conversion.folder, inputs.parts, recipe.settings(), settings, listing)
+    found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)
     manifest = Manifest.load(conversion.folder)
     facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected, conversion.seconds, 0.0)
     return ConvertResult("explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found)

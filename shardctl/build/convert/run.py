@@ -16,10 +16,10 @@ from shardctl.build.convert.decision import UPDATING, Action, Decision, Wanted, 
 from shardctl.build.convert.execute import build, telling_what_is_done
 from shardctl.build.convert.inputs import Inputs, discover
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import Closing, changes_of, environment_of, leave_out_others, write_dataset
+from shardctl.build.convert.manifest_writer import ManifestFacts, changes_of, environment_of, leave_out_others, write_dataset
 from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.planning import Plan, announce, check_space, differing_types, plan
+from shardctl.build.convert.planning import PlannedJob, announce, check_space, differing_types, plan
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
@@ -27,8 +27,8 @@ from shardctl.build.convert.results import explained, finished, planned, up_to_d
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
-from shardctl.build.convert.update.previous import Before
-from shardctl.build.convert.update.update_plan import Update
+from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.convert.update.update_plan import UpdatePlan
 from shardctl.build.paths import source_path
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
@@ -53,7 +53,7 @@ class BegunJob:
     job: DatasetJob
     inputs: Inputs
     status: str
-    before: Before | None
+    before: PreviousDataset | None
     warnings: tuple[str, ...]
     new_inputs: NewInputs | None = None
 
@@ -163,7 +163,9 @@ def begin_job(
     return _begin(conversion, replace(inputs, listing=found.listing), found, before, held)
 
 
-def _begin(conversion: Conversion, inputs: Inputs, found: Plan, before: Before | None, held: WriteLease) -> BegunJob:
+def _begin(
+    conversion: Conversion, inputs: Inputs, found: PlannedJob, before: PreviousDataset | None, held: WriteLease
+) -> BegunJob:
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
     job, folder = found.job, found.job.folder
     status = "updated" if (conversion.folder / MANIFEST).exists() else "created"
@@ -175,7 +177,7 @@ def _begin(conversion: Conversion, inputs: Inputs, found: Plan, before: Before |
     warnings = list(found.warnings)
     if before is not None:
         hide_pruned(job, before)
-        warnings += write_known(job, before, found.tables.of_old if isinstance(found.tables, Update) else None)
+        warnings += write_known(job, before, found.tables.of_old if isinstance(found.tables, UpdatePlan) else None)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
@@ -224,9 +226,9 @@ def _build(conversion: Conversion, begun: BegunJob, held: WriteLease) -> int:
     return made
 
 
-def closing_of(conversion: Conversion, begun: BegunJob, seconds: float | None) -> Closing:
+def closing_of(conversion: Conversion, begun: BegunJob, seconds: float | None) -> ManifestFacts:
     """Return what the manifest says of the conversion beside what its job knows."""
-    return Closing(
+    return ManifestFacts(
         settings=conversion.request.recorded_settings(conversion.recipe),
         sources=tuple(begun.inputs.sources),
         keep=_keep(conversion, begun.before),
@@ -236,14 +238,14 @@ def closing_of(conversion: Conversion, begun: BegunJob, seconds: float | None) -
     )
 
 
-def _keep(conversion: Conversion, before: Before | None) -> int:
+def _keep(conversion: Conversion, before: PreviousDataset | None) -> int:
     """Return how many generations are kept: as before, if nothing else is said."""
     if conversion.options.keep is not None:
         return conversion.options.keep
     return 0 if before is None else before.manifest.keep
 
 
-def _check_new(begun: BegunJob, before: Before) -> Checked:
+def _check_new(begun: BegunJob, before: PreviousDataset) -> Checked:
     """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
     job, listing, changes = begun.job, begun.inputs.listing, changes_of(begun.job)
     if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
@@ -283,7 +285,7 @@ def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
     return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
 
 
-def _before(conversion: Conversion) -> Before | None:
+def _before(conversion: Conversion) -> PreviousDataset | None:
     """Return the dataset that is to be brought up to date; None if another one has taken its place."""
     manifest = conversion.existing.manifest()
     return None if manifest is None else conversion.existing.before(manifest)

@@ -36,7 +36,7 @@ JOINED_SHARDS = 64
 
 
 @dataclass(frozen=True)
-class Committed:
+class WrittenTables:
     """Facts that the commit collects from the markers."""
 
     inputs: int
@@ -53,7 +53,7 @@ class Committed:
     update: FileFacts | None
 
 
-class Commit:
+class TableWriter:
     """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Commit:
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
-    def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
+    def run(self, describe: Callable[[WrittenTables], Manifest]) -> Manifest:
         """Complete the new dataset's folder. Raises TooManyRejectsError if not one input was converted, InputError if there
         was none."""
         committed = self.write_tables()
@@ -97,7 +97,7 @@ class Commit:
         write_atomically(self._new / MANIFEST, manifest.to_json().encode())
         return manifest
 
-    def write_tables(self) -> Committed:
+    def write_tables(self) -> WrittenTables:
         """Write everything but the manifest."""
         new = self._new
         write_final_files(new / FILES, self._job.files)
@@ -119,7 +119,7 @@ class Commit:
         jpeg = jpegs.counts() if jpegs is not None else None
         steps = self._steps or None
         update = None if sink is None else sink.facts
-        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg, steps, update)
+        return WrittenTables(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg, steps, update)
 
     @contextmanager
     def _writing_update(self) -> Iterator[tuple[Callable[[ShardCounts], None], HashingFile | None]]:
@@ -240,7 +240,7 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     """
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
     parts = {name: digest for name, digest in job.lineage.parts.items() if name not in ("inputs", "settings", VERSIONS)}
-    return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts, job.records_read)
+    return Making(job.layout.to_json(), fields, job.recipe.to_json(), without_path, parts, job.records_read)
 
 
 def _final_plan(planned: pa.Table, done: ShardMarker, shard: int) -> pa.Table:

@@ -36,7 +36,7 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
     """
     left = (name for name in ("kind", *SETTLED) if request.recipe.get(name) in (None, "auto"))
     try:
-        recipe = Recipe.from_settings(
+        recipe = Recipe.from_json(
             {**request.recipe, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
         )
     except UsageError:  # it does not go with the kind that is recorded

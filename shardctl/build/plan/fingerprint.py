@@ -45,7 +45,7 @@ def parts_without_sources(recipe: Recipe, settings: dict[str, Any]) -> dict[str,
     """Return the parts of a fingerprint that do not depend on the files of the sources."""
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
-        "recipe": _digest(recipe.settings()),
+        "recipe": _digest(recipe.to_json()),
         "settings": _digest(settings),
         "code": _digest({"custom": custom, "format_version": FORMAT_VERSION}),
         VERSIONS: ", ".join(_versions(recipe)),

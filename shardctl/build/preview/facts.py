@@ -79,7 +79,7 @@ def record_of(preview: Preview) -> dict[str, Any]:
         "samples": preview.samples,
         "rejected": preview.rejected,
         "inputs": [_input_record(each) for each in preview.inputs],
-        "recipe": preview.recipe.settings(),
+        "recipe": preview.recipe.to_json(),
         "notices": list(preview.notices),
     }
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed
-from shardctl.build.convert.conversion_plan import Draft, make_draft
+from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
@@ -144,7 +144,7 @@ def make_preview(
 
 def _checked_recipe(settings: dict[str, Any]) -> Recipe:
     """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them. Raises UsageError."""
-    recipe = replace(Recipe.from_settings(settings), duplicates=KEEP_ALL)
+    recipe = replace(Recipe.from_json(settings), duplicates=KEEP_ALL)
     if recipe.kind != "image":
         raise UsageError(
             f"a preview is for images, and the kind of these inputs is {recipe.kind}; `shardctl convert SRC DST` and"
@@ -185,7 +185,7 @@ class _Trial:
 
     def _run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
-        draft = make_draft(
+        draft = plan_conversion(
             self._listing,
             self._recipe,
             self._settings,
@@ -213,7 +213,7 @@ class _Trial:
         tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
         return Preview(self._recipe, self._variants, tried, total, (*self._listing.warnings, *self._listing.notices))
 
-    def _place_of(self, key: str, draft: Draft) -> int:
+    def _place_of(self, key: str, draft: ConversionPlan) -> int:
         """Return the place of a record in the plan. Raises InputError."""
         paths = self._listing.table["path"]
         file, record = pc.index(paths, key).as_py(), 0
@@ -240,7 +240,7 @@ class _Trial:
         recipe = replace(self._recipe, variants=self._variants)
         return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
-    def _as_they_are(self, job: Job, draft: Draft) -> Job:
+    def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the recipe."""
         recipe = replace(self._recipe, transform=(), variants=1, store=Store.parse(SOURCE_STORE))
         content = self._listing.kind.columns
@@ -251,7 +251,9 @@ class _Trial:
         layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, of_records)
         return replace(job, recipe=recipe, layout=layout)
 
-    def _build(self, job: Job, draft: Draft, places: Sequence[int], folder: Path, shards: Sequence[int]) -> list[Tried]:
+    def _build(
+        self, job: Job, draft: ConversionPlan, places: Sequence[int], folder: Path, shards: Sequence[int]
+    ) -> list[Tried]:
         """Do a job on the records in these places of the plan, and return what became of those of some `shards`."""
         folder.mkdir()
         files = draft.planner.write_each(folder, places)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.table_writer import Commit, Committed, write_final_files
+from shardctl.build.convert.table_writer import TableWriter, WrittenTables, write_final_files
 from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.evidence import (
@@ -230,7 +230,7 @@ class Repair:
         if needed:
             self._settle_sources()
         try:
-            recipe = Recipe.from_settings(manifest.recipe, self.root)
+            recipe = Recipe.from_json(manifest.recipe, self.root)
             layout = find_layout(self.root, manifest, self.intact)
             made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
             if SOURCE_TABLES & self.damaged:
@@ -403,14 +403,14 @@ class Repair:
                 )
                 self.unrepaired.append(Unrepaired(name, what))
 
-    def _commit(self, job: DatasetJob) -> Commit:
+    def _commit(self, job: DatasetJob) -> TableWriter:
         outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
         seen = outcomes.counts
         if seen is None:
-            return Commit(job, *given)
-        return Commit(job, *given, seen.files, seen.digest_beside, seen.pruned)
+            return TableWriter(job, *given)
+        return TableWriter(job, *given, seen.files, seen.digest_beside, seen.pruned)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
@@ -428,7 +428,7 @@ class Repair:
         self.unrepaired, self.damaged = [], set()
         return True
 
-    def _manifest_without_lost(self, facts: Committed, class_counts: dict[str, list[int]] | None) -> Manifest:
+    def _manifest_without_lost(self, facts: WrittenTables, class_counts: dict[str, list[int]] | None) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         without = dataclasses.replace(

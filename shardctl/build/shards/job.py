@@ -197,7 +197,7 @@ class Job:
         return {
             **own,
             "roots": [asdict(root) for root in self.roots],
-            "recipe": self.recipe.settings(),
+            "recipe": self.recipe.to_json(),
             "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
             "fields": encode_schema(self.fields),
@@ -244,7 +244,7 @@ class Job:
         with tempfile.TemporaryDirectory() as folder:
             for name, data in record.pop("recipe_files").items():
                 Path(folder, name).write_bytes(base64.b64decode(data))
-            recipe = Recipe.from_settings(record["recipe"], Path(folder))
+            recipe = Recipe.from_json(record["recipe"], Path(folder))
         job = cls._of_record(record, Path(os.devnull), recipe)
         vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
         return job
@@ -276,14 +276,14 @@ class Job:
         url, base = record.get("url", ""), record.get("base", "")
         if bool(url) != bool(base) or not isinstance(url, str) or (base and not (is_file_name(base[:-1]) and base[-1] == "/")):
             raise ValueError("its shards would be put outside of the dataset's folder")
-        if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
+        if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
             raise ValueError("it has another recipe")
         return {
             "upright": False,  # of an older version that does not say it
             **{f.name: record[f.name] for f in fields(Job) if f.name in record},
             "folder": folder,
             "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
+            "recipe": recipe or Recipe.from_json(record["recipe"], folder / NEW_FOLDER),
             "layout": Layout.loads(record["layout"]),
             "splits": splits,
             "fields": decode_schema(record["fields"]),

@@ -12,7 +12,7 @@ from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
 from shardctl.format.names import JOB, STAGING
 from shardctl.system.files import PARTIAL, replacing, write_atomically
 from shardctl.system.lease.file_lease import PARTS
-from shardctl.system.lease.store_lease import Sign
+from shardctl.system.lease.store_lease import LeaseToken
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Store, Stored
 
@@ -49,14 +49,14 @@ SIGN = "sign.json"
 """The file in the folder of a job on this machine that tells its workers for whom they work: see Sign."""
 
 
-def write_sign(folder: Path, sign: Sign) -> None:
+def write_sign(folder: Path, sign: LeaseToken) -> None:
     """Let the workers of the job in a folder know who has the right to write."""
     write_atomically(folder / SIGN, json.dumps(asdict(sign)).encode())
 
 
-def read_sign(folder: Path) -> Sign:
+def read_sign(folder: Path) -> LeaseToken:
     """Return what `write_sign` has written."""
-    return Sign(**json.loads((folder / SIGN).read_bytes()))
+    return LeaseToken(**json.loads((folder / SIGN).read_bytes()))
 
 
 def bring_job(url: str, folder: Path) -> None:

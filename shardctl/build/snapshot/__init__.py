@@ -16,7 +16,7 @@ from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.build.snapshot.log import Teller
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
-from shardctl.build.snapshot.places import AtHome, Place, place_of
+from shardctl.build.snapshot.places import AtHome, DatasetLocation, place_of
 from shardctl.build.snapshot.ranks import rank_of
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
@@ -110,7 +110,7 @@ def snapshot(
     teller = Teller(str(dst if is_url(dst) else request.folder), progress and listener is None)
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
 
-    def made_at(place: Place) -> _Snapshot:
+    def made_at(place: DatasetLocation) -> _Snapshot:
         there = replace(request, folder=place.target.folder)
         return _Snapshot(there, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener(), place)
 
@@ -141,7 +141,7 @@ class _Snapshot:
     rank: int
     teller: Teller
     listener: Listener
-    place: Place
+    place: DatasetLocation
 
     @property
     def is_there(self) -> bool:
@@ -244,7 +244,7 @@ class _Looking:
     Raises _ReplacedError if it need not wait any more.
     """
 
-    def __init__(self, teller: Teller, place: Place) -> None:
+    def __init__(self, teller: Teller, place: DatasetLocation) -> None:
         self._teller, self._place = teller, place
         self._next = 0.0
 

@@ -26,7 +26,7 @@ LOOKED_AT = (FILES, UPDATE)
 """The tables that tell whether the inputs are what they were."""
 
 
-class Place(Protocol):
+class DatasetLocation(Protocol):
     """A place of a dataset as one of many processes sees it that need it. The methods raise StorageError, DatasetError."""
 
     look_seconds: float
@@ -165,7 +165,7 @@ class OnAStore:
 
 
 @contextmanager
-def place_of(dst: str | Path, target: Path) -> Iterator[Place]:
+def place_of(dst: str | Path, target: Path) -> Iterator[DatasetLocation]:
     """Yield the place of a dataset: the folder `target`, unless `dst` is a URL. Raises StoreError, InstallError, UsageError."""
     if is_url(dst):
         from shardctl.build.convert.targets.store import on_store_without_jobs  # an extra

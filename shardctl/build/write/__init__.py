@@ -24,10 +24,10 @@ from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.write.call_identity import Stretches, identity_of
 from shardctl.build.write.commit import finish
 from shardctl.build.write.field_roles import roles_of
-from shardctl.build.write.fields import Fields, Given
+from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
-from shardctl.build.write.writer import Limits, SampleWriter, Splits, Written, in_order, new_keys, refuse_bad_names
+from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit, in_order, new_keys, refuse_bad_names
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, MANIFEST, STAGING
@@ -111,7 +111,7 @@ def write(
     """
     refuse_while_importing("write")
     began = time.monotonic()
-    limits = Limits.of(shard_size, samples_per_shard)
+    limits = ShardLimits.of(shard_size, samples_per_shard)
     check_if_running(if_running)
     if whole_number("workers", workers) < 0:
         raise UsageError(f"workers must be 0 or more; they are {workers}")
@@ -124,7 +124,7 @@ def write(
     if classes is not None:
         classes = names_of("classes", classes)
     classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
-    given = Given(schema, classes, store, compression, roles_of(roles))
+    given = WriteSchema(schema, classes, store, compression, roles_of(roles))
     if is_url(dst):
         raise UsageError(f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it")
     target = check_destination(Path(dst), [])
@@ -200,7 +200,7 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def _write_at_once(
-    target: Path, streams: Streams, names: Names, given: Given, limits: Limits, held: file_lease.Lease
+    target: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits, held: file_lease.Lease
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that fails."""
     folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
@@ -218,7 +218,7 @@ def _write_at_once(
     return manifest
 
 
-def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: Limits) -> Manifest:
+def _write_all(new: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits) -> Manifest:
     """Write the shards, the tables and the manifest."""
     stream = _stream(streams, names)
     first = list(islice(stream, FIRST_SAMPLES))
@@ -237,7 +237,7 @@ def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: 
     return _finish(new, fields, in_order(written, order), given, limits)
 
 
-def _finish(new: Path, fields: Fields, written: list[Written], given: Given, limits: Limits) -> Manifest:
+def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema, limits: ShardLimits) -> Manifest:
     """Write the tables and the manifest of shards that are there. Raises InputError if two samples have the same key."""
     entries = [entry for each in written for entry in each.entries]
     keys = new_keys(fields)
@@ -262,7 +262,7 @@ def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
 
 
 def _write_parts(
-    target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: file_lease.Lease
+    target: Path, calls: _Parts, names: Names, given: WriteSchema, limits: ShardLimits, overwrite: bool, held: file_lease.Lease
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
     identity = identity_of(calls.make, calls.parts, (names, given, limits))

@@ -36,7 +36,7 @@ from shardctl.transforms.values import (
 
 
 @dataclass(frozen=True)
-class Given:
+class WriteSchema:
     """What the caller says of the fields."""
 
     schema: pa.Schema | None
@@ -54,7 +54,7 @@ class Given:
 class Fields:
     """The columns of a dataset, found in its first samples, and what makes a row of a sample."""
 
-    def __init__(self, first: list[Sample], given: Given) -> None:
+    def __init__(self, first: list[Sample], given: WriteSchema) -> None:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
         self._schema, self._classes, self._roles = given.schema, given.classes, given.roles

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
-from shardctl.build.write.fields import Fields, Given
+from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.samples import Names, named, part_of
-from shardctl.build.write.writer import Limits, SampleWriter, Splits, Written
+from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit
 from shardctl.errors import DatasetError, InputError, Interrupted, ShardctlError, WorkerError
 from shardctl.format.layout import Layout
 from shardctl.format.names import is_file_name, shard_name
@@ -75,8 +75,8 @@ class PartsJob:
     make: Callable[[Any], Iterable[Any]]
     parts: Sequence[Part]
     names: Names
-    given: Given
-    limits: Limits
+    given: WriteSchema
+    limits: ShardLimits
 
     def look(self, count: int) -> Fields:
         """Return the fields of the first samples. Raises InputError if there is none."""
@@ -132,7 +132,7 @@ class PartsJob:
         """Return whether a part was made, by this run or an earlier one."""
         return self._marker(number).exists()
 
-    def written(self, fields: Fields, number: int) -> list[Written]:
+    def written(self, fields: Fields, number: int) -> list[WrittenSplit]:
         """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes.
 
         Raises DatasetError if something else is said of the part than what was made of it.
@@ -151,7 +151,7 @@ class PartsJob:
                 for entry in each["entries"]
             )
             hashes = np.frombuffer((self.folder / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
-            found.append(Written(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
+            found.append(WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
         return found
 
 
@@ -201,7 +201,7 @@ def _call(job: PartsJob, task: tuple[Any, ...]) -> Any:
     return method(job, *arguments)
 
 
-def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[Written]:
+def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[WrittenSplit]:
     """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
 
     Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call `goes_on` with them.
@@ -209,7 +209,7 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
     left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
     with _telling_what_is_done(job, goes_on):
         do(PartsJob.make_part, left)
-    by_split: dict[str, list[Written]] = {}
+    by_split: dict[str, list[WrittenSplit]] = {}
     for number in range(len(job.parts)):
         for each in job.written(fields, number):
             by_split.setdefault(each.split, []).append(each)
@@ -235,14 +235,14 @@ def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
         raise type(error)(f"{error} ({said})") from error
 
 
-def _joined(split: str, written: list[Written], shards: int, made: Iterator[Copied]) -> Written:
+def _joined(split: str, written: list[WrittenSplit], shards: int, made: Iterator[Copied]) -> WrittenSplit:
     """Return the shards of a split of the dataset."""
     entries = [ShardEntry.of_written(split, shard_name(split, number), next(made).facts) for number in range(shards)]
     hashes = np.concatenate([each.hashes for each in written])
-    return Written(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
+    return WrittenSplit(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
 
 
-def _copies(job: PartsJob, split: str, written: list[Written]) -> list[Copy]:
+def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy]:
     """Put the shards of the parts together: full ones stay, and what is left over of parts is joined until a shard is full."""
     copies: list[Copy] = []
     held: list[Run] = []

@@ -26,14 +26,14 @@ SHARD_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class ShardLimits:
     """When a shard is full."""
 
     bytes: int
     samples: int
 
     @classmethod
-    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> Limits:
+    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
         """Read the arguments of `write`. Raises UsageError."""
         check_shards(shard_size, samples_per_shard)
         if samples_per_shard is not None:
@@ -72,7 +72,7 @@ def refuse_bad_names(names: Sequence[object]) -> None:
 class SampleWriter:
     """Writes samples into a folder: each split has shards of its own, and one block in memory."""
 
-    def __init__(self, folder: Path, fields: Fields, compression: Compression, limits: Limits, classes: int) -> None:
+    def __init__(self, folder: Path, fields: Fields, compression: Compression, limits: ShardLimits, classes: int) -> None:
         self._folder, self._fields, self._compression, self._limits = folder, fields, compression, limits
         self._classes = classes
         self._series: dict[str, ShardSeries] = {}
@@ -96,11 +96,11 @@ class SampleWriter:
         self._keys[split] = new_keys(self._fields)
         self._labels[split] = np.zeros(self._classes, np.int64)
 
-    def finish(self) -> Iterator[Written]:
+    def finish(self) -> Iterator[WrittenSplit]:
         """End the shards, and yield what was written of each split, in the order in which they came. Raises StorageError."""
         for split, series in self._series.items():
             series.close()
-            yield Written(split, tuple(series.entries), self._keys[split].hashes, self._labels[split])
+            yield WrittenSplit(split, tuple(series.entries), self._keys[split].hashes, self._labels[split])
 
     def abandon(self) -> None:
         """Close the files, which are of no use."""
@@ -109,7 +109,7 @@ class SampleWriter:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenSplit:
     """The shards of one split, a hash of each key (samples,) uint64, and the samples of each class (classes,) int64."""
 
     split: str
@@ -118,7 +118,7 @@ class Written:
     labels: npt.NDArray[np.int64]
 
 
-def in_order(written: Iterable[Written], names: Sequence[str]) -> list[Written]:
+def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[WrittenSplit]:
     """Return what was written in the order of the splits' names."""
     return sorted(written, key=lambda each: list(names).index(each.split))
 

@@ -16,7 +16,7 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.json_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import open_image
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
 from shardctl.interop.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
 from shardctl.interop.exports.images import suffix_of
 from shardctl.interop.exports.loose_files import repeated
@@ -65,7 +65,7 @@ class MarkedExport(Export):
     """An export of images and of what is marked in them."""
 
     @abstractmethod
-    def place_of_other(self, column: Column) -> Place:
+    def place_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is neither of these, nor the key or a size."""
 
     @abstractmethod
@@ -76,27 +76,27 @@ class MarkedExport(Export):
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the form cannot hold of the objects, None if it holds all."""
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; a size is in the image."""
         image, objects = marked_columns(column.source)
         if column.name == KEY:
-            return Place(column.target, "name")
+            return ColumnEncoding(column.target, "name")
         if column.name == image:
             return image_place(column)
         if column.name == objects:
-            return Place(column.target, self.form_of_objects(), self.lost_of_objects(column.source))
+            return ColumnEncoding(column.target, self.form_of_objects(), self.lost_of_objects(column.source))
         if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
             return None
         return self.place_of_other(column)
 
-    def place_as_json(self, column: Column) -> Place | None:
+    def place_as_json(self, column: Column) -> ColumnEncoding | None:
         """Return None: there is no place for JSON text either."""
         return None
 
-    def place_of_rest(self, column: Column) -> Place | None:
+    def place_of_rest(self, column: Column) -> ColumnEncoding | None:
         """Say how objects are written without what the form cannot hold of them."""
         is_objects = column.name == marked_columns(column.source)[1]
-        return Place(column.target, self.form_of_objects()) if is_objects else None
+        return ColumnEncoding(column.target, self.form_of_objects()) if is_objects else None
 
 
 def check_marked(source: Source) -> None:
@@ -115,7 +115,7 @@ def check_marked(source: Source) -> None:
         )
 
 
-def image_place(column: Column) -> Place:
+def image_place(column: Column) -> ColumnEncoding:
     """Say how the images are written. Raises InputError where some are missing, UsageError where they are no image files."""
     missing = column.missing_images if column.is_image else column.nulls
     if missing:
@@ -127,7 +127,7 @@ def image_place(column: Column) -> Place:
     form = "image" if column.is_image else form_of_raw(column)
     if form == "value":
         raise UsageError(f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY")
-    return Place(column.target, form)
+    return ColumnEncoding(column.target, form)
 
 
 def is_whole(type_: pa.DataType) -> bool:
@@ -216,7 +216,7 @@ class Picture:
     renamed: bool
 
 
-def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[Picture]:
+def pictures(source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress) -> Iterator[Picture]:
     """Yield the samples of a part. Raises InputError for an image or objects that cannot be read, and DatasetError."""
     image, objects = marked_columns(source)
     several = _repeated(source, part.split)
@@ -287,7 +287,7 @@ def said_of_sizes(source: Source) -> list[str]:
     return [f"the columns {' and '.join(there)} are not written: sizes are those of the images as they are"] if there else []
 
 
-def said_of_names(written: Sequence[tuple[Part, Written]]) -> list[str]:
+def said_of_names(written: Sequence[tuple[ExportPart, PartResult]]) -> list[str]:
     """Say how many files are not called as their keys are; `renamed` in the facts of each part counts them."""
     renamed = sum(each.facts["renamed"] for _, each in written)
     if not renamed:

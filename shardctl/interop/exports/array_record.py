@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from shardctl.errors import InstallError, StorageError, UsageError, first_line
 from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.interop.exports.base import Part, Progress, Written
+from shardctl.interop.exports.base import ExportPart, PartResult, Progress
 from shardctl.interop.exports.examples import ExampleExport, serialized
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
@@ -39,7 +39,7 @@ class ArrayRecord(ExampleExport):
             raise UsageError(f"--compression {self.compression!r} is not one of {', '.join(OPTIONS)}, which array-record has")
         _module()
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         name = f"{part.split}-{part.number:05d}-of-{part.of:05d}.array_record"
         unfinished = folder / f"{name}.unfinished"
@@ -58,7 +58,7 @@ class ArrayRecord(ExampleExport):
                 os.fsync(file.fileno())
             facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
             unfinished.rename(folder / name)
-        return Written(samples, {name: facts} if samples else {})
+        return PartResult(samples, {name: facts} if samples else {})
 
 
 def _module() -> Any:

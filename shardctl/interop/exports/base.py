@@ -28,7 +28,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class ExportPart:
     """What is written at a time, by one worker: a shard, or a split as a whole.
 
     `name` is its own, for files: `train-00000`. `shards` are the numbers of its shards in the dataset. `number` counts the
@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Loose:
+class FileList:
     """Files of one image or text each (loose_files.py): `files` of them, of `bytes` bytes, which the piece `list` lists."""
 
     list: str
@@ -52,7 +52,7 @@ class Loose:
 
 
 @dataclass(frozen=True)
-class Written:
+class PartResult:
     """What was written of a part: its samples, its files by their path in the export's folder (with /), what was counted in it.
 
     `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of the export. Loose files are
@@ -64,17 +64,17 @@ class Written:
     counts: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     pieces: dict[str, FileFacts] = field(default_factory=dict)
-    loose: Loose | None = None
+    loose: FileList | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Written:
+    def from_json(cls, record: dict[str, Any]) -> PartResult:
         """Build what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
         files, pieces = ({n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces"))
-        loose = None if record["loose"] is None else Loose(**record["loose"])
+        loose = None if record["loose"] is None else FileList(**record["loose"])
         if not all(map(is_path_below, [*files, *pieces, *([] if loose is None else [loose.list])])):
             raise ValueError("a file of the part is outside of the export")
         return cls(record["samples"], files, record["counts"], record["facts"], pieces, loose)
@@ -86,7 +86,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Place:
+class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
 
     `form` is `value` (as it is), `json` (JSON text, json_form.py), `image` (an encoded image), `png` or `jpeg:Q` (a raw image
@@ -174,23 +174,23 @@ class Export(ABC):
         """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing is written yet."""
 
     @abstractmethod
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
 
-    def place_as_json(self, column: Column) -> Place | None:
+    def place_as_json(self, column: Column) -> ColumnEncoding | None:
         """Say how a column that the form cannot hold is written as JSON text; None: the form has no place for such text."""
-        return Place(column.target, "json")
+        return ColumnEncoding(column.target, "json")
 
-    def place_of_rest(self, column: Column) -> Place | None:
+    def place_of_rest(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written without what the form cannot hold of it; None: it is left out as a whole."""
         return None
 
-    def parts(self, source: Source) -> Sequence[Part]:
+    def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every shard."""
         return parts_by_shard(source)
 
     @abstractmethod
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write the files of a part below `folder`, complete or absent each (storage.replacing). They depend on nothing else.
 
         `fields` are the columns that are written. A file that is not in what is returned is removed: one without samples, for
@@ -198,7 +198,7 @@ class Export(ABC):
         """
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write the files that need all parts, such as indexes, and return them."""
         return {}
@@ -215,7 +215,7 @@ class Export(ABC):
         """Return sentences about what the form has no place for. They are told before anything is written."""
         return ()
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
         """Return sentences about what was written, known only when all parts are. The pieces are still there."""
         return ()
 
@@ -233,24 +233,24 @@ def check_json(column: Column) -> None:
         raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
 
 
-def parts_by_shard(source: Source) -> list[Part]:
+def parts_by_shard(source: Source) -> list[ExportPart]:
     """Return a part for every shard."""
     numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
     for number, entry in source.numbered_shards():
         numbers[entry.split].append((number, entry.path.removesuffix(".arrow")))
     return [
-        Part(name, split, (number,), place, len(of_split))
+        ExportPart(name, split, (number,), place, len(of_split))
         for split, of_split in numbers.items()
         for place, (number, name) in enumerate(of_split)
     ]
 
 
-def parts_by_split(source: Source) -> list[Part]:
+def parts_by_split(source: Source) -> list[ExportPart]:
     """Return a part for every split."""
     numbers: dict[str, list[int]] = {split: [] for split in source.splits}
     for number, entry in source.numbered_shards():
         numbers[entry.split].append(number)
-    return [Part(split, split, tuple(of_split), 0, 1) for split, of_split in numbers.items()]
+    return [ExportPart(split, split, tuple(of_split), 0, 1) for split, of_split in numbers.items()]
 
 
 def refuse_choices(source: Source, to: str) -> None:

@@ -38,7 +38,7 @@ from shardctl.interop.exports.annotated_images import (
     said_of_names,
     said_of_sizes,
 )
-from shardctl.interop.exports.base import Column, Part, Place, Progress, Written
+from shardctl.interop.exports.base import Column, ColumnEncoding, ExportPart, PartResult, Progress
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco.categories import mirrored_points
@@ -63,11 +63,11 @@ class Coco(MarkedExport):
         """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
         check_marked(source)
 
-    def place_of_other(self, column: Column) -> Place:
+    def place_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: ids of images have a place."""
         if column.name == IMAGE_ID and is_whole(column.type):
-            return Place(column.target)
-        return Place(column.target, "value", "instances_SPLIT.json has no place for it")
+            return ColumnEncoding(column.target)
+        return ColumnEncoding(column.target, "value", "instances_SPLIT.json has no place for it")
 
     def form_of_objects(self) -> str:
         """Return the word for how objects are written."""
@@ -81,7 +81,7 @@ class Coco(MarkedExport):
             lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
         return ", ".join(lost) or None
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
         role, samples, annotated, objects, classes, renamed = main_role(source), 0, 0, 0, 0, 0
         pointed: set[int] = set()
@@ -109,14 +109,14 @@ class Coco(MarkedExport):
                 pointed |= {each["category"] for each in picture.objects if each.get("keypoints")}
         facts = {"images": annotated, "classes": classes, "pointed": sorted(pointed), "renamed": renamed}
         pieces = {images_piece: images.facts, objects_piece: annotations.facts, **loose.piece}
-        return Written(samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found)
+        return PartResult(samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found)
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folder of the images of the split."""
         return (split,)
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split without annotations has none."""
         role = main_role(source)
@@ -153,7 +153,7 @@ class Coco(MarkedExport):
             said.append("what each keypoint becomes in a mirrored image has no place in COCO")
         return tuple(said)
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
         """Say which files have other names than their keys, and which ids are new."""
         said = said_of_names(written)
         for split in source.splits:

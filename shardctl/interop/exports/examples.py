@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shardctl.errors import UsageError
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.arrays import is_number, is_packed
-from shardctl.interop.exports.base import Column, Export, Place, form_of_raw
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_of_raw
 from shardctl.sources.export_description import Field
 
 PATH = "/path"
@@ -56,15 +56,15 @@ def is_list(type_: pa.DataType) -> bool:
 class ExampleExport(Export):
     """An export whose records are Examples."""
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
         if column.is_image:
-            return Place(column.target, form_of_images(column))
+            return ColumnEncoding(column.target, form_of_images(column))
         if column.is_raw_image:
             form = form_of_raw(column)
             if form != "value":
-                return Place(column.target, form)
-        return Place(column.target, form_of(column), loss_of(column))
+                return ColumnEncoding(column.target, form)
+        return ColumnEncoding(column.target, form_of(column), loss_of(column))
 
 
 def form_of(column: Column) -> str:

@@ -19,7 +19,7 @@ from shardctl.format.lazy_folder.mirror import BLOCKS
 from shardctl.format.lazy_folder.opening import local_folder
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports.base import Loose, Part, Written
+from shardctl.interop.exports.base import ExportPart, FileList, PartResult
 from shardctl.interop.exports.destination import check_destination
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.job import ExportJob
@@ -255,7 +255,7 @@ def _check_unchanged(source: Source, staging: Staging, writer: Writer) -> None:
         raise
 
 
-def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Written]]) -> Description:
+def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[ExportPart, PartResult]]) -> Description:
     """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no sample was chosen."""
     if job.source.where is not None and not any(each.samples for _, each in written):
         raise InputError(f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; nothing was written")
@@ -269,7 +269,7 @@ def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Wr
 
 
 def _description(
-    job: ExportJob, written: Sequence[tuple[Part, Written]], files: Mapping[str, FileFacts], sums: str
+    job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]], files: Mapping[str, FileFacts], sums: str
 ) -> Description:
     splits = {}
     for split in job.source.splits:
@@ -284,14 +284,14 @@ def _description(
     return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts, loose)
 
 
-def _loose(job: ExportJob, there: Sequence[Loose], sums: str) -> LooseFacts | None:
+def _loose(job: ExportJob, there: Sequence[FileList], sums: str) -> LooseFacts | None:
     if not there:
         return None
     folders = {split: job.export.loose_folders(split) for split in job.source.splits}
     return LooseFacts(sum(each.files for each in there), sum(each.bytes for each in there), folders, sums)
 
 
-def _counts(job: ExportJob, written: Sequence[tuple[Part, Written]]) -> dict[str, dict[str, int]]:
+def _counts(job: ExportJob, written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, dict[str, int]]:
     """Return what was counted in each split: the samples where the form counts nothing else."""
     counts: dict[str, dict[str, int]] = {}
     for split in job.source.splits:

@@ -18,7 +18,16 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.keys import extension_part
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    check_json,
+    form_of_raw,
+)
 from shardctl.interop.exports.file_names import (
     IMAGE_SUFFIXES,
     MARK,
@@ -52,7 +61,7 @@ class Files(Export):
         """Raise InputError if there is nothing to make files of."""
         main_file(source)
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written: images and the text as files, all else as JSON."""
         is_main = column.name == main_file(column.source)
         written = FILE_NAME if is_main else f"{column.target}_{FILE_NAME}"
@@ -62,11 +71,11 @@ class Files(Export):
             if column.name + PATHS in column.source.written_names.values() and column.has_own_paths:
                 taken = f"{column.name + PATHS} is the name of a column, and of the paths of {column.name}"
                 raise UsageError(f"{taken}; --rename gives it another one")
-            return Place(written, "image")
+            return ColumnEncoding(written, "image")
         if column.is_raw_image:
             form = form_of_raw(column)
             if form != "value":
-                return Place(written, form)
+                return ColumnEncoding(written, form)
             if is_main:
                 raise UsageError(
                     f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY"
@@ -74,11 +83,11 @@ class Files(Export):
         if is_main:
             if column.nulls:
                 raise InputError(_missing(column, column.nulls, "text"))
-            return Place(written, "text")
+            return ColumnEncoding(written, "text")
         check_json(column)
         return self.place_as_json(column)
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write the files of a shard, and its lines of metadata as a piece."""
         naming, several = _Naming(source), _repeated(source, part.split)
         base = folder / part.split
@@ -104,9 +113,9 @@ class Files(Export):
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
         pieces = {piece: lines.facts, **loose.piece}
-        return Written(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
+        return PartResult(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
         """Say how many files are not called as their keys are."""
         renamed = sum(each.facts["renamed"] for _, each in written)
         return (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",) if renamed else ()
@@ -116,7 +125,7 @@ class Files(Export):
         return (split,)
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write SPLIT/metadata.jsonl: the pieces of all shards."""
         made: dict[str, FileFacts] = {}

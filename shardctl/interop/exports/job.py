@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.format.lazy_folder.files import origin_of
-from shardctl.interop.exports.base import Export, Part, Progress, Written
+from shardctl.interop.exports.base import Export, ExportPart, PartResult, Progress
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
@@ -24,7 +24,7 @@ class ExportJob:
     export: Export
     settings: Mapping[str, Any]
     fields: tuple[Field, ...]
-    parts: Sequence[Part]
+    parts: Sequence[ExportPart]
 
     @classmethod
     def of(cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]) -> ExportJob:
@@ -54,7 +54,7 @@ class ExportJob:
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)
 
-    def write(self, part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one part. Raises DatasetError if there is another dataset by the time that it is done."""
         written = self.export.write(self.source, self.fields, part, folder, progress)
         self.source.check_unchanged()  # here too: at the end of the export the first one may be back

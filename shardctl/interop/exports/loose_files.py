@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardctl.interop.exports.base import Loose, Part
+from shardctl.interop.exports.base import ExportPart, FileList
 from shardctl.interop.exports.file_names import MARK, folded
 from shardctl.interop.exports.name_set import NameSet
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, replacing
@@ -52,9 +52,9 @@ class LooseFiles:
         self._lines = bytearray()
 
     @property
-    def found(self) -> Loose:
+    def found(self) -> FileList:
         """What there is."""
-        return Loose(self._piece, self._files, self._bytes)
+        return FileList(self._piece, self._files, self._bytes)
 
     @property
     def piece(self) -> dict[str, FileFacts]:
@@ -63,7 +63,7 @@ class LooseFiles:
 
 
 @contextmanager
-def writing(folder: Path, part: Part, within: str) -> Iterator[LooseFiles]:
+def writing(folder: Path, part: ExportPart, within: str) -> Iterator[LooseFiles]:
     """Yield what writes the loose files of a part below `folder`, and their list in `within`; at the end they are on disk."""
     piece = f"{within}/{MARK}{part.name}.files"  # no other name begins so
     with replacing(folder / piece) as sink:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardctl.errors import UsageError
 from shardctl.format.json_values import check_type
-from shardctl.interop.exports.base import Column, Export, Place
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export
 from shardctl.interop.exports.images import Recoding
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -93,7 +93,7 @@ def _planned(export: Export, column: Column, on_loss: str) -> PlannedField:
     return PlannedField(column.name, type_, instead.written, instead.form, place.loss)
 
 
-def _as_json(export: Export, column: Column) -> Place:
+def _as_json(export: Export, column: Column) -> ColumnEncoding:
     try:
         check_type(column.type)
     except TypeError as error:

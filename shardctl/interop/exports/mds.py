@@ -22,7 +22,16 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.format.json_values import json_text
 from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    check_json,
+    form_of_raw,
+)
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -67,24 +76,24 @@ class Mds(Export):
     def check(self, source: Source) -> None:
         """Do nothing: all that can be wrong is found in the columns."""
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is encoded: in its own encoding where all of its values have one, as JSON else."""
         if column.is_image:
             encoding = {frozenset(["jpg"]): "jpeg", frozenset(["png"]): "png"}.get(column.suffixes, "bytes")
             form = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
-            return Place(column.target, form, _lacking(column.missing_images, "images"))
+            return ColumnEncoding(column.target, form, _lacking(column.missing_images, "images"))
         if column.is_raw_image:
             form = form_of_raw(column, "keep")
             if form != "value":
-                return Place(column.target, form, _lacking(column.nulls, "images"))
+                return ColumnEncoding(column.target, form, _lacking(column.nulls, "images"))
         if _is_scalar(column):
-            return Place(column.target, "value", _lacking(column.nulls, "of its values"))
+            return ColumnEncoding(column.target, "value", _lacking(column.nulls, "of its values"))
         if _is_array(column):
-            return Place(column.target)
+            return ColumnEncoding(column.target)
         check_json(column)
         return self.place_as_json(column)
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one shard; none if no sample was chosen of it."""
         encodings = _encodings(source, fields)
         columns = sorted(encodings)
@@ -94,7 +103,7 @@ class Mds(Export):
                 values = {name: value for place, each in enumerate(fields) for name, value in _encoded(batch, place, each)}
                 sizes += _write_samples(spool, [values[name] for name in columns], [encodings[name] for name in columns])
             if not sizes:
-                return Written(0, {})
+                return PartResult(0, {})
             config = _config(columns, encodings)
             header = json.dumps(config, sort_keys=True).encode()
             ends = np.cumsum([4 + 4 * (len(sizes) + 1) + len(header), *sizes])
@@ -109,10 +118,10 @@ class Mds(Export):
             )
         data = {"basename": Path(name).name, "bytes": facts.bytes, "hashes": hashes}
         entry = {**config, "raw_data": data, "samples": len(sizes), "zip_data": None}
-        return Written(len(sizes), {name: facts}, facts={"entry": entry})
+        return PartResult(len(sizes), {name: facts}, facts={"entry": entry})
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write SPLIT/index.json."""
         made: dict[str, FileFacts] = {}

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from shardctl.errors import InputError
 from shardctl.format.roles import Tokens
-from shardctl.interop.exports.base import Part, Progress, Written
+from shardctl.interop.exports.base import ExportPart, PartResult, Progress
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.token_files import TokenExport
 from shardctl.sources.export_description import Field
@@ -48,14 +48,14 @@ class Megatron(TokenExport):
         """Return uint16 for a small vocabulary, else int32."""
         return UINT16 if role.vocabulary is not None and role.vocabulary < SMALL_VOCABULARY else INT32
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write SPLIT.bin and SPLIT.idx."""
         form = self.form(source)
         path, index = folder / f"{part.split}.bin", folder / f"{part.split}.idx"
         with _Lengths(folder) as lengths:
             facts, counts = form.write(path, source, part.split, progress, lengths.add)
             files = {path.name: facts, index.name: _write_index(index, lengths, form.dtype)}
-        return Written(counts.documents, files, asdict(counts))
+        return PartResult(counts.documents, files, asdict(counts))
 
 
 class _Lengths:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardctl.errors import InputError
 from shardctl.format.roles import Tokens
-from shardctl.interop.exports.base import Part, Progress, Written
+from shardctl.interop.exports.base import ExportPart, PartResult, Progress
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.token_files import TokenExport
 from shardctl.sources.export_description import Field
@@ -34,8 +34,8 @@ class NanoGpt(TokenExport):
             )
         return UINT16
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write SPLIT.bin."""
         path = folder / f"{part.split}.bin"
         facts, counts = self.form(source).write(path, source, part.split, progress)
-        return Written(counts.documents, {path.name: facts}, asdict(counts))
+        return PartResult(counts.documents, {path.name: facts}, asdict(counts))

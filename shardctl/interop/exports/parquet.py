@@ -17,7 +17,7 @@ from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Roles
 from shardctl.format.shard import HUGGINGFACE_KEY
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -46,16 +46,16 @@ class Parquet(Export):
         if self.compression not in COMPRESSIONS:
             raise UsageError(f"compression {self.compression!r} is not known here; use {', '.join(COMPRESSIONS)}")
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other tensors nested lists."""
         if column.is_image:
-            return Place(column.target, "image")
+            return ColumnEncoding(column.target, "image")
         if column.is_raw_image:
-            return Place(column.target, form_of_raw(column))
+            return ColumnEncoding(column.target, form_of_raw(column))
         type_ = nested(column.type)
-        return Place(column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}")
+        return ColumnEncoding(column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}")
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         from pyarrow import parquet
 
@@ -82,10 +82,10 @@ class Parquet(Export):
                 for group in _groups(batches(source, fields, part, progress), schema, GROUP_IMAGES if images else GROUP_ROWS):
                     writer.write_table(group, row_group_size=len(group))
                     rows += len(group)
-        return Written(rows, {name: sink.facts} if rows else {})
+        return PartResult(rows, {name: sink.facts} if rows else {})
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this order."""
         types = [str(field.type) for field in written_schema(source, fields)]

@@ -10,7 +10,7 @@ from typing import Any
 from shardctl.errors import WorkerError
 from shardctl.format.lazy_folder.ahead import bringing_ahead
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.base import Part, Written
+from shardctl.interop.exports.base import ExportPart, PartResult
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.processes.death import FATAL_KILLS, Death
@@ -27,13 +27,13 @@ class Parts:
 
     def __init__(self, job: ExportJob, staging: Staging, workers: int | str, progress: Callable[[int, int], None]) -> None:
         self._job, self._staging, self._progress = job, staging, progress
-        self._found: dict[int, Written] = {}
+        self._found: dict[int, PartResult] = {}
         self._samples = 0
         self._told: Counter[int] = Counter()
         few = len(job.parts) == 1 or job.source.bytes < SMALL
         self._workers: int | str = 0 if workers == "auto" and few else workers
 
-    def write(self) -> list[tuple[Part, Written]]:
+    def write(self) -> list[tuple[ExportPart, PartResult]]:
         """Write what is not done yet, and return all parts in order."""
         self._staging.begin(self._job.to_json())
         parts = self._job.parts
@@ -62,7 +62,7 @@ class Parts:
         elif missing:
             self._in_pool(missing, note)
 
-    def _samples_of(self, numbers: Mapping[int, Written]) -> int:
+    def _samples_of(self, numbers: Mapping[int, PartResult]) -> int:
         """Return how many samples were read for some parts."""
         if not numbers:
             return 0
@@ -80,7 +80,7 @@ class Parts:
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
-                self._found[task["part"]] = Written.from_json(message["done"])
+                self._found[task["part"]] = PartResult.from_json(message["done"])
                 note(task["place"])
             else:
                 self._told[task["part"]] += message["progress"]

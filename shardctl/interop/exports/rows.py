@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from shardctl.format.json_values import json_text
-from shardctl.interop.exports.base import Part, Progress
+from shardctl.interop.exports.base import ExportPart, Progress
 from shardctl.interop.exports.images import encoder
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 
 
-def batches(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[pa.RecordBatch]:
+def batches(source: Source, fields: Sequence[Field], part: ExportPart, progress: Progress) -> Iterator[pa.RecordBatch]:
     """Yield the samples of a part, with a column for each of `fields`, in their order and under their `written` names.
 
     A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others have the type of the dataset.

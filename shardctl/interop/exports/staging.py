@@ -26,7 +26,7 @@ from typing import Any
 from shardctl.errors import BusyError, StorageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import CHECKSUMS
-from shardctl.interop.exports.base import Part, Written
+from shardctl.interop.exports.base import ExportPart, PartResult
 from shardctl.interop.exports.destination import entries_below, not_of_export
 from shardctl.interop.exports.loose_files import listed
 from shardctl.interop.exports.name_set import NameSet
@@ -83,39 +83,39 @@ class Staging:
                 for name in [name for name, is_folder in entries_below(aside) if not is_folder]:
                     _rename(aside / name, self.files / name)
 
-    def set_pieces_aside(self, written: Sequence[Written]) -> None:
+    def set_pieces_aside(self, written: Sequence[PartResult]) -> None:
         """Take the pieces out of what becomes the export. They stay until it is there: the same command needs them again."""
         with naming_the_path(self.folder):
             for name in (name for each in written for name in each.pieces):
                 _rename(self.files / name, self.folder / PIECES / name)
 
-    def mark_done(self, part: Part, written: Written) -> None:
+    def mark_done(self, part: ExportPart, written: PartResult) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
         for folder in {(self.files / name).parent for name in written.all_files}:
             sync_folder(folder)
         write_atomically(self._marker(part), json.dumps(written.to_json()).encode())
 
-    def done(self, part: Part) -> Written | None:
+    def done(self, part: ExportPart) -> PartResult | None:
         """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
         try:
-            written = Written.from_json(json.loads(self._marker(part).read_bytes()))
+            written = PartResult.from_json(json.loads(self._marker(part).read_bytes()))
             whole = all(self._place(name).stat().st_size == facts.bytes for name, facts in self._files_of(written))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return written if whole else None
 
-    def _files_of(self, written: Written) -> Iterator[tuple[str, FileFacts]]:
+    def _files_of(self, written: PartResult) -> Iterator[tuple[str, FileFacts]]:
         """Yield all files of a part, the loose ones after their list."""
         yield from written.all_files.items()
         yield from self.loose_files([written])
 
-    def loose_files(self, written: Iterable[Written]) -> Iterator[tuple[str, FileFacts]]:
+    def loose_files(self, written: Iterable[PartResult]) -> Iterator[tuple[str, FileFacts]]:
         """Yield the loose files of some parts, in order."""
         for each in written:
             if each.loose is not None:
                 yield from listed(self._place(each.loose.list))
 
-    def _marker(self, part: Part) -> Path:
+    def _marker(self, part: ExportPart) -> Path:
         return self.folder / DONE / f"{part.name}.json"
 
     def _place(self, name: str) -> Path:
@@ -123,7 +123,7 @@ class Staging:
         path = self.files / name
         return path if is_file(path) else self.folder / PIECES / name
 
-    def sweep(self, written: Sequence[Written], others: Iterable[str] = ()) -> None:
+    def sweep(self, written: Sequence[PartResult], others: Iterable[str] = ()) -> None:
         """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError."""
         kept = (name for each in written for name in each.all_files)
         known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))

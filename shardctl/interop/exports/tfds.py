@@ -18,7 +18,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.arrays import is_packed
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
 from shardctl.interop.exports.examples import STRUCT, WITH_PATHS, form_of, form_of_images, is_bytes, is_list, loss_of
 from shardctl.interop.exports.images import suffixes_in
 from shardctl.interop.exports.rows import batches
@@ -59,29 +59,31 @@ class Tfds(Export):
         if twice is not None:
             raise UsageError(f"the names of the classes of two labels would be in the same file, {twice}; use --rename")
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes: as in TFRecord, but TFDS has no missing values.
 
         Raises UsageError if a column has the name of the paths of images.
         """
         if column.is_image:
-            return Place(column.target, form_of_images(column), _missing(column.missing_images))
+            return ColumnEncoding(column.target, form_of_images(column), _missing(column.missing_images))
         if column.is_raw_image:
             form = form_of_raw(column)
             if form != "value":
-                return Place(column.target, form, _missing(column.nulls))
-        return Place(column.target, form_of(column), loss_of(column) or _missing(column.nulls) or _loss_of_names(column))
+                return ColumnEncoding(column.target, form, _missing(column.nulls))
+        return ColumnEncoding(
+            column.target, form_of(column), loss_of(column) or _missing(column.nulls) or _loss_of_names(column)
+        )
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one file, which has no records if no sample was chosen of the shard."""
         name = f"{DATASET}-{part.split}.tfrecord-{part.number:05d}-of-{part.of:05d}"
         suffixes: dict[str, set[str]] = {field.name: set() for field in fields if field.form in IMAGES}
         given = _noted(batches(source, fields, part, progress), fields, suffixes)
         samples, facts = write_records(given, fields, folder / name)
-        return Written(samples, {name: facts}, facts={"suffixes": {name: sorted(found) for name, found in suffixes.items()}})
+        return PartResult(samples, {name: facts}, facts={"suffixes": {name: sorted(found) for name, found in suffixes.items()}})
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write features.json, the names of classes, and dataset_info.json."""
         made: dict[str, bytes] = {
@@ -149,7 +151,7 @@ def _dumps(record: dict[str, Any]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _info(source: Source, written: Sequence[tuple[Part, Written]]) -> dict[str, Any]:
+def _info(source: Source, written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, Any]:
     """Return dataset_info.json: the splits, and how many records each of their files has. TFDS cannot read one without any."""
     splits = []
     for split in source.splits:
@@ -177,7 +179,7 @@ def _noted(given: Iterator[pa.RecordBatch], fields: Sequence[Field], suffixes: d
         yield batch
 
 
-def _suffixes(written: Sequence[tuple[Part, Written]]) -> dict[str, set[str]]:
+def _suffixes(written: Sequence[tuple[ExportPart, PartResult]]) -> dict[str, set[str]]:
     """Return the suffixes of the encoded images in each column that has some."""
     found: dict[str, set[str]] = {}
     for _, part in written:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.interop.exports.base import Part, Progress, Written
+from shardctl.interop.exports.base import ExportPart, PartResult, Progress
 from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
 from shardctl.interop.exports.examples import ExampleExport, serialized
 from shardctl.interop.exports.rows import batches
@@ -31,11 +31,11 @@ class TfRecord(ExampleExport):
         check_compression(self.name, self.compression)
         crc32c()
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one file; none if no sample was chosen of the shard."""
         name = f"{part.name}.tfrecord{SUFFIXES[self.compression]}"
         samples, facts = write_records(batches(source, fields, part, progress), fields, folder / name)
-        return Written(samples, {name: facts} if samples else {})
+        return PartResult(samples, {name: facts} if samples else {})
 
 
 def write_records(given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path) -> tuple[int, FileFacts]:

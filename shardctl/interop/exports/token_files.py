@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.roles import Tokens
 from shardctl.format.token_columns import LOSS_MASK
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, parts_by_split, refuse_choices
+from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, Progress, parts_by_split, refuse_choices
 from shardctl.interop.exports.documents import TokenField, ended
 from shardctl.interop.exports.source import Source
 from shardctl.system.arguments import truth
@@ -96,11 +96,11 @@ class TokenExport(Export):
         refuse_choices(source, self.name)
         self.form(source)
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written: the files have the tokens of all columns, and none as it is."""
         return None
 
-    def parts(self, source: Source) -> Sequence[Part]:
+    def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every split, since a document may begin in one shard and end in another."""
         return parts_by_split(source)
 

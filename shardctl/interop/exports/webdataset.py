@@ -23,7 +23,16 @@ import pyarrow as pa
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.keys import DistinctNames, extension_part, member_key
 from shardctl.interop.exports.arrays import arrays_of, is_packed
-from shardctl.interop.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    check_json,
+    form_of_raw,
+)
 from shardctl.interop.exports.compressed import SUFFIXES, check_compression, compressing
 from shardctl.interop.exports.images import suffix_of
 from shardctl.interop.exports.rows import batches
@@ -55,26 +64,26 @@ class WebDataset(Export):
         """Raise UsageError for a compression that readers do not know."""
         check_compression(self.name, self.compression)
 
-    def place(self, column: Column) -> Place | None:
+    def place(self, column: Column) -> ColumnEncoding | None:
         """Say which member a column becomes, or that it is in the JSON object. Nothing is lost."""
         part = extension_part(column.target)
         if column.name == KEY:
-            return Place("__key__", "key")
+            return ColumnEncoding("__key__", "key")
         if column.is_image or column.is_raw_image:
             form = "image" if column.is_image else form_of_raw(column)
             if form != "value":
-                return Place(MAIN if column.is_main_image else part + OTHERS, form)
+                return ColumnEncoding(MAIN if column.is_main_image else part + OTHERS, form)
         member = _member(column, part)
         if member is not None and not column.nulls and not (is_packed(column.type) and column.has_gaps):
-            return Place(member)
+            return ColumnEncoding(member)
         check_json(column)
         return self.place_as_json(column)
 
-    def place_as_json(self, column: Column) -> Place:
+    def place_as_json(self, column: Column) -> ColumnEncoding:
         """Say under which name a column is in the JSON object."""
-        return Place(IN_JSON + column.target, "json")
+        return ColumnEncoding(IN_JSON + column.target, "json")
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one archive; none if no sample was chosen of the shard."""
         name = f"{part.name}.tar{SUFFIXES[self.compression]}"
         samples, seen = 0, DistinctNames()
@@ -86,7 +95,7 @@ class WebDataset(Export):
                     for extension, data in members.files:
                         archive.add(f"{key}.{extension}", data)
                 samples += batch.num_rows
-        return Written(samples, {name: archive.facts} if samples else {})
+        return PartResult(samples, {name: archive.facts} if samples else {})
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Say how images are called in KEY.json: as their columns in the target, so that no other column has their name."""

@@ -32,7 +32,7 @@ from shardctl.interop.exports.annotated_images import (
     said_of_sizes,
     stored_size,
 )
-from shardctl.interop.exports.base import Column, Part, Place, Progress, Written
+from shardctl.interop.exports.base import Column, ColumnEncoding, ExportPart, PartResult, Progress
 from shardctl.interop.exports.loose_files import write_file, writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
@@ -79,15 +79,15 @@ class Yolo(MarkedExport):
         if needs_some and not found.having.get(wanted):
             raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
 
-    def place_of_other(self, column: Column) -> Place:
+    def place_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: none has a place."""
-        return Place(column.target, "value", "YOLO has no place for it")
+        return ColumnEncoding(column.target, "value", "YOLO has no place for it")
 
     def form_of_objects(self) -> str:
         """Return the word for how objects are written."""
         return self.task
 
-    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write the images of a shard and their labels."""
         samples = objects = renamed = 0
         for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
@@ -107,14 +107,14 @@ class Yolo(MarkedExport):
                 loose.write(name, "".join(lines).encode())
                 objects += len(lines)
         counts = {"samples": samples, "objects": objects}
-        return Written(samples, {}, counts, {"renamed": renamed}, loose.piece, loose.found)
+        return PartResult(samples, {}, counts, {"renamed": renamed}, loose.piece, loose.found)
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folders of the images and of the labels of the split."""
         return f"{IMAGES}/{split}", f"{LABELS}/{split}"
 
     def finish(
-        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[ExportPart, PartResult]]
     ) -> dict[str, FileFacts]:
         """Write data.yaml."""
         splits = [split for split in source.splits if any(each.samples for part, each in written if part.split == split)]
@@ -143,7 +143,7 @@ class Yolo(MarkedExport):
             said.append(f"{counted(members_of(source).points[0], 'object')} without keypoints: written as not visible")
         return (*said, *said_of_sizes(source))
 
-    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
         """Say which files have other names than their keys."""
         return tuple(said_of_names(written))
 

@@ -29,7 +29,7 @@ LEAVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class LeaseTiming:
     """Seconds: between heartbeats, until a lease that stands still counts as left behind, between the looks of who waits."""
 
     heartbeat: float = HEARTBEAT_SECONDS
@@ -38,7 +38,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Sign:
+class LeaseToken:
     """The key of a lease, and the token of who holds it: enough for workers elsewhere to see whether that is still so."""
 
     key: str
@@ -60,7 +60,7 @@ class Sign:
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues. Threads may share it."""
 
-    def __init__(self, store: Store, key: str, owner: Owner, version: str, pace: Pace) -> None:
+    def __init__(self, store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming) -> None:
         self._store, self._key, self._owner, self._version, self._pace = store, key, owner, version, pace
         self._beats = 0
         self._lost: BusyError | None = None
@@ -70,9 +70,9 @@ class Lease:
         self._thread.start()
 
     @property
-    def sign(self) -> Sign:
+    def sign(self) -> LeaseToken:
         """What tells other processes whether this one still holds the lease."""
-        return Sign(self._key, self._owner.token)
+        return LeaseToken(self._key, self._owner.token)
 
     def check(self) -> None:
         """Renew the lease: for the seconds that follow, nobody takes it over.
@@ -143,7 +143,7 @@ def hold(
     key: str,
     waiting: Callable[[str], None] | None,
     looking: Callable[[], None] = lambda: None,
-    pace: Pace = Pace(),
+    pace: LeaseTiming = LeaseTiming(),
 ) -> Iterator[Lease]:
     """Be the only one that holds the lease at `key`.
 
@@ -172,7 +172,7 @@ def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
 
 
 @contextlib.contextmanager
-def _held(store: Store, key: str, owner: Owner, version: str, pace: Pace) -> Iterator[Lease]:
+def _held(store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming) -> Iterator[Lease]:
     lease = Lease(store, key, owner, version, pace)
     try:
         yield lease
@@ -183,7 +183,7 @@ def _held(store: Store, key: str, owner: Owner, version: str, pace: Pace) -> Ite
 class Watch:
     """Tells which leases were left behind: their versions stood still for too long, by the clock of this process."""
 
-    def __init__(self, pace: Pace = Pace()) -> None:
+    def __init__(self, pace: LeaseTiming = LeaseTiming()) -> None:
         self.pace = pace
         self._seen: dict[str, tuple[str, float]] = {}
         self._beating: set[str] = set()
@@ -209,7 +209,7 @@ class Watch:
 
 
 def _acquire(
-    store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: Pace
+    store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: LeaseTiming
 ) -> str:
     """Return the version of the lease, once it belongs to `me`."""
     mine, watch, told = _record(me, 0), Watch(pace), ""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
@@ -100,7 +100,7 @@ class Target(Protocol):
         """Have rejects.jsonl of the dataset that is there in `target`."""
         ...
 
-    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+    def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as it was."""
         ...
 

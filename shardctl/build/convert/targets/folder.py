@@ -11,7 +11,7 @@ from shardctl.build.convert import missing_shards
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.paths import check_writable
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
@@ -99,7 +99,7 @@ class FolderTarget:
     def bring_listed_rejects(self) -> None:
         """Nothing to do: it is here."""
 
-    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+    def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Look at the size of each."""
         for shard in shards:
             before.refuse_lost(shard)

@@ -22,7 +22,7 @@ from shardctl.build.commit import staging
 from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
@@ -44,7 +44,7 @@ from shardctl.system.text import printable
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
 
-PACE = store_lease.Pace()
+PACE = store_lease.LeaseTiming()
 
 LEASE_KEY = f"{STAGING}/{LEASE}.json"
 
@@ -363,7 +363,7 @@ class StoreTarget:
             complete = False
         return complete
 
-    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+    def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
         base = self._base_there()
         sizes = {entry.key: entry.size for page in self._store.pages(base) for entry in page} if shards else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.build.shards.job import Root
 from shardctl.errors import InputError
@@ -21,7 +21,7 @@ Place = tuple[int, str]
 class Appending:
     """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels are in files."""
 
-    def __init__(self, before: Before, given: Sequence[Path], rule: LabelRule) -> None:
+    def __init__(self, before: PreviousDataset, given: Sequence[Path], rule: LabelRule) -> None:
         self._before, self._given = before, given
         if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
             raise InputError(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from shardctl.build.convert.update.match import Matching
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.job import KNOWN, File, Job, PlannedUnit
@@ -49,7 +49,7 @@ Line = tuple[int, int | None, str, str, str]
 """A line of known.jsonl: the row of the plan, the record (None: all of them), and the reason."""
 
 
-def write_known(job: Job, before: Before, of_old: Numbers | None) -> list[str]:
+def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> list[str]:
     """Have a job reject what is known to be rejected, and return warnings. Its tables are written.
 
     `of_old` has the row of the dataset's plan of each row of the job's, -1 for those that are new or have changed; None where
@@ -64,7 +64,7 @@ def write_known(job: Job, before: Before, of_old: Numbers | None) -> list[str]:
     return _warnings(job, before)
 
 
-def _rejected(job: Job, before: Before, of_old: Numbers | None) -> Iterator[Line]:
+def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[Line]:
     """Yield the rejects of unchanged units of files of many records, in the shards that are built again."""
     if of_old is None or job.fields is None:
         return
@@ -81,7 +81,7 @@ def _rejected(job: Job, before: Before, of_old: Numbers | None) -> Iterator[Line
                 yield row_of[unit], record, reject.stage, reject.error, reject.message.removesuffix(of_several(reject.records))
 
 
-def _pruned(job: Job, before: Before) -> Iterator[Line]:
+def _pruned(job: Job, before: PreviousDataset) -> Iterator[Line]:
     """Yield what was pruned. Records of a file of many records that was written anew cannot be told any more."""
     if not before.pruned:
         return
@@ -92,14 +92,14 @@ def _pruned(job: Job, before: Before) -> Iterator[Line]:
             yield row, record, reject.stage, reject.error, reject.message
 
 
-def _files_of(job: Job, before: Before) -> Numbers:
+def _files_of(job: Job, before: PreviousDataset) -> Numbers:
     """Return the rows of the table of files of which something was pruned."""
     paths = job.files["path"].combine_chunks()
     found: Numbers = np.flatnonzero(np.asarray(pc.is_in(paths, value_set=pa.array(sorted(before.pruned), pa.string()))))
     return found
 
 
-def _of_unit(before: Before, planned: PlannedUnit, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
+def _of_unit(before: PreviousDataset, planned: PlannedUnit, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
     """Yield the records of a unit that were pruned; None: the file that is one record."""
     of_file, unit = before.pruned[planned.file.path], planned.unit
     if unit.first == 0:
@@ -114,7 +114,7 @@ def _of_unit(before: Before, planned: PlannedUnit, numbers: _Numbers) -> Iterato
 class _Numbers:
     """Whether the pruned records of a file still have their numbers: it is as it was, or what is new comes after them."""
 
-    def __init__(self, job: Job, before: Before) -> None:
+    def __init__(self, job: Job, before: PreviousDataset) -> None:
         self._job, self._before = job, before
         self._known: dict[str, bool] = {}
 
@@ -143,7 +143,7 @@ class _Numbers:
         return False
 
 
-def _reads_as_before(job: Job, before: Before, path: str, opened: str, row: int) -> bool:
+def _reads_as_before(job: Job, before: PreviousDataset, path: str, opened: str, row: int) -> bool:
     """Return whether a file still has the unit that is this row of the plan before, where it was. Nothing of it is parsed."""
     (planned,) = before.plan.slice(row, 1).to_pylist()
     return bool(_digest_of(job, path, opened, _unit_of(planned)) == planned["digest"])
@@ -166,7 +166,7 @@ def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
     return digest.intdigest()
 
 
-def moved_records(job: Job, before: Before, listing: Listing, matching: Matching) -> list[str]:
+def moved_records(job: Job, before: PreviousDataset, listing: Listing, matching: Matching) -> list[str]:
     """Warn of records that may be in another split than before: the path of their file and their number decide.
 
     Those before the first change in a file still have their numbers, as far as `_same_records` compares.
@@ -217,7 +217,7 @@ class _Renaming:
     records, as rows of the table of files before, and `new` the other new ones, as rows of the listing.
     """
 
-    def __init__(self, job: Job, before: Before, listing: Listing, matching: Matching, units: _UnitsOfFiles) -> None:
+    def __init__(self, job: Job, before: PreviousDataset, listing: Listing, matching: Matching, units: _UnitsOfFiles) -> None:
         self._job, self._before, self._listing, self._units = job, before, listing, units
         self.found: list[tuple[str, str, int]] = []
         self.gone = {file: None for file in np.flatnonzero(matching.now < 0).tolist() if len(units.of(file))}
@@ -314,7 +314,7 @@ def _named(each: _Beginning, name: str) -> bool:
 
 
 def _same_records(
-    job: Job, before: Before, listing: Listing, row: int, units: _UnitsOfFiles, rows: Numbers, most: int
+    job: Job, before: PreviousDataset, listing: Listing, row: int, units: _UnitsOfFiles, rows: Numbers, most: int
 ) -> tuple[int, int, int]:
     """Return how many records a file had, how many of these are still at its beginning, and how many bytes were compared.
 
@@ -344,7 +344,7 @@ class _UnitsOfFiles:
     `last` is the number of the last record of each row of the plan, and `size` its bytes: (rows,) each.
     """
 
-    def __init__(self, before: Before) -> None:
+    def __init__(self, before: PreviousDataset) -> None:
         splits = [entry.split for entry in before.table]
         of = np.array([splits.index(split) for split in splits], np.int64)[before.units("shard")]
         self.last = before.units("first") + before.units("records") - 1
@@ -359,7 +359,7 @@ class _UnitsOfFiles:
         return self._rows[start:end]
 
 
-def _unknown(job: Job, before: Before) -> dict[str, list[int]]:
+def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
     """Return the pruned records that cannot be told any more, by the path of their file: it was written anew."""
     if not before.pruned or job.fields is None:
         return {}
@@ -374,13 +374,13 @@ def _unknown(job: Job, before: Before) -> dict[str, list[int]]:
     return {path: records for path, records in unknown.items() if records}
 
 
-def still_pruned(job: Job, before: Before) -> Pruned:
+def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
     """Return the records that stay out of a dataset that is brought up to date."""
     gone = {(path, record) for path, records in _unknown(job, before).items() for record in records}
     return {each for each in before.seen.pruned if each not in gone}
 
 
-def _warnings(job: Job, before: Before) -> list[str]:
+def _warnings(job: Job, before: PreviousDataset) -> list[str]:
     """Say which records may be back, though they were pruned."""
     unknown = _unknown(job, before)
     if not unknown:
@@ -391,7 +391,7 @@ def _warnings(job: Job, before: Before) -> list[str]:
     return [f"{back} of {of} had been pruned, and may be back, since the file was written anew; prune again"]
 
 
-def hide_pruned(job: Job, before: Before) -> None:
+def hide_pruned(job: Job, before: PreviousDataset) -> None:
     """Leave out of a job's table of files what labels files and annotations say of files that were pruned."""
     hidden = {path for path, records in before.pruned.items() if 0 in records}
     names = [name for name in ("label", "columns") if name in job.files.column_names]

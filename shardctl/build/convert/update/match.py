@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.format.tables import open_table
 from shardctl.sources.label_table import hash_names
@@ -60,7 +60,7 @@ class Matching:
         return int(((self.before >= 0) & ~self.same).sum())
 
 
-def match_files(before: Before, listing: Listing, files: Path) -> Matching:
+def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
     rows = rows_before(before.files, listing)
     now = open_table(files)
@@ -95,7 +95,7 @@ PASSING = ("vanished", "io", "changed")
 """Errors of reading a file that may be over: such a file is tried again."""
 
 
-def _compare_faults(before: Before, now: pa.Table, rows: Numbers, same: Flags) -> None:
+def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Flags) -> None:
     """Clear the flags of files that are known to be faulty and were not, or were, and are not any more."""
     broken = now["error"].is_valid().to_numpy()
     same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shardctl.build.commit.generations import link_or_copy
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker
@@ -25,9 +25,9 @@ class Outcomes:
     """What became of the shards of a job that is done. `before` is the dataset that it brings up to date."""
 
     job: DatasetJob
-    before: Before | None
+    before: PreviousDataset | None
 
-    def _kept(self, shard: int) -> tuple[Before, int] | None:
+    def _kept(self, shard: int) -> tuple[PreviousDataset, int] | None:
         """Return the dataset before, and the number of a shard in it, if the shard is kept."""
         number = int(self.job.kept[shard])
         return None if self.before is None or number == NOT_KEPT else (self.before, number)
@@ -58,7 +58,7 @@ class Outcomes:
                 before.refuse_lost(number)
                 link_or_copy(old, new)
 
-    def kept(self) -> Iterator[tuple[int, Before, int]]:
+    def kept(self) -> Iterator[tuple[int, PreviousDataset, int]]:
         """Yield the shards that are kept: their number, the dataset before, and their number there."""
         for shard in np.flatnonzero(self.job.kept != NOT_KEPT).tolist():
             kept = self._kept(shard)

@@ -41,7 +41,7 @@ def refuse_damaged_tables(root: Path, manifest: Manifest) -> None:
         raise DatasetError(f"{printable(str(root / name))}: is damaged or missing; {REPAIR_FIRST}")
 
 
-class Before:
+class PreviousDataset:
     """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that is damaged or missing."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:

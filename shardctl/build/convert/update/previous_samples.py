@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import job_table
 from shardctl.build.shards.previous_samples import REUSED, REUSED_SCHEMA
 from shardctl.transforms.recipe import Recipe
@@ -16,7 +16,7 @@ from shardctl.transforms.recipe import Recipe
 Numbers = npt.NDArray[np.int64]
 
 
-def write_reused(folder: Path, before: Before, recipe: Recipe, shard: Numbers, of_old: Numbers) -> None:
+def write_reused(folder: Path, before: PreviousDataset, recipe: Recipe, shard: Numbers, of_old: Numbers) -> None:
     """Write the table of what a job takes from the dataset `before`, if there is anything.
 
     `shard` has the number of its shard for each row of the job's plan, -1 where that is kept as it is, and `of_old` its row in
@@ -37,7 +37,7 @@ def write_reused(folder: Path, before: Before, recipe: Recipe, shard: Numbers, o
             table.write_batch(_runs(before, rows, of_old, shard[rows]))
 
 
-def _runs(before: Before, rows: Numbers, of_old: Numbers, shard: Numbers) -> pa.RecordBatch:
+def _runs(before: PreviousDataset, rows: Numbers, of_old: Numbers, shard: Numbers) -> pa.RecordBatch:
     """Return units, by their rows of both plans and the shards that they go to, as runs of units that follow each other."""
     samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
     shard_before = before.units("shard")[of_old]

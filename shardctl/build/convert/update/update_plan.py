@@ -19,13 +19,13 @@ from shardctl.build.convert.conversion_plan import (
     EMPTY,
     SMALLEST_SHARD_BLOCKS,
     SMALLEST_SHARD_ROWS,
-    Draft,
+    ConversionPlan,
     layout_before_functions,
     shards_of,
 )
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.update.match import Matching, match_files
-from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.convert.update.previous_samples import write_reused
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
@@ -102,10 +102,10 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdatePlan:
     """An update that is decided on and not begun. `files` is the path of the job's table of files."""
 
-    before: Before
+    before: PreviousDataset
     recipe: Recipe
     settings: PlanSettings
     matching: Matching
@@ -185,24 +185,24 @@ def plan_update(
     recipe: Recipe,
     settings: PlanSettings,
     options: Options,
-    before: Before,
+    before: PreviousDataset,
     roots: tuple[Root, ...],
     engine: Engine,
     folder: Path,
-) -> Update | Anew:
+) -> UpdatePlan | Anew:
     """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError."""
     planning = _Planning(listing, recipe, settings, options, before, roots, folder)
     return planning.run(Discovery(listing, recipe.reading, settings.shuffle is not None, engine))
 
 
-def matching_anew(before: Before, draft: Draft, folder: Path) -> Matching:
+def matching_anew(before: PreviousDataset, draft: ConversionPlan, folder: Path) -> Matching:
     """Compare the inputs of a conversion that makes all shards again with those of the dataset. `folder` is for scratch."""
     files = folder / f"anew-{FILES}"
     write_files(files, draft.listing, draft.labelling)
     return match_files(before, draft.listing, files)
 
 
-def changes_anew(before: Before, matching: Matching, shards: int, why: str) -> Changes:
+def changes_anew(before: PreviousDataset, matching: Matching, shards: int, why: str) -> Changes:
     """Return what a conversion does that makes all of a dataset's shards again."""
     old = len(before.table)
     return Changes(matching.added, matching.removed, matching.changed, min(old, shards), max(0, shards - old), 0, why)
@@ -214,11 +214,11 @@ class _Planning:
     recipe: Recipe
     settings: PlanSettings
     options: Options
-    before: Before
+    before: PreviousDataset
     roots: tuple[Root, ...]
     folder: Path
 
-    def run(self, discovery: Discovery) -> Update | Anew:
+    def run(self, discovery: Discovery) -> UpdatePlan | Anew:
         """Plan the update. Raises InputError."""
         listing, before = self.listing, self.before
         if why := self._other_reading():
@@ -244,7 +244,7 @@ class _Planning:
             return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
-        return Update(before, self.recipe, self.settings, matching, draw, files, rows, shards, splits)
+        return UpdatePlan(before, self.recipe, self.settings, matching, draw, files, rows, shards, splits)
 
     def _other_reading(self) -> str:
         """Say why the files cannot be read as before, "" if they can."""
