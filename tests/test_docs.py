@@ -195,8 +195,9 @@ def test_the_page_on_architecture_and_its_picture_are_those_of_the_code() -> Non
     assert (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8") == script["picture"](), "run `make docs`"
 
 
-def test_the_page_on_architecture_names_files_and_folders_that_are_there() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page)
-    assert len(named) > 40
+@pytest.mark.parametrize("name", ["architecture.md", "format.md"])
+def test_pages_name_files_and_folders_of_the_code_that_are_there(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+/|[a-z_]+\.py))`", page)
+    assert len(named) > 30
     assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "shardctl" / path).exists()] == []
