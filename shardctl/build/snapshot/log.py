@@ -57,6 +57,7 @@ class Teller:
 
     def _resuming(self, done: int, shards: int) -> None:
         self._say([narration.resuming_log_line(done, shards)])
+        self._pace.resume()
 
     def _progress(self, progress: Progress) -> None:
         self._pace.add(progress)
