@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from shardctl.build.shared_options import IF_RUNNING
-from shardctl.cli.convert import print_result, result_record
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, output_options, print_json, waiting_line
+from shardctl.cli.output import Output, output_options, print_json, waiting_teller
 
 
 @click.command()
@@ -27,17 +26,10 @@ def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) ->
       shardctl merge out                          on any of them
     """
     from shardctl.build.convert.merge import merge as merge_parts
+    from shardctl.cli.show.conversion import print_notices, print_result, result_record
 
-    def waiting(owner: str) -> None:
-        if not output.quiet:
-            click.echo(waiting_line(owner, dst), err=True)
-
-    result = merge_parts(dst, max_rejects, if_running, waiting)
-    if not output.hides_progress:
-        for notice in result.notices:
-            click.echo(f"note: {notice}", err=True)
-    for warning in result.warnings:
-        click.echo(f"WARNING: {warning}", err=True)
+    result = merge_parts(dst, max_rejects, if_running, waiting_teller(dst, output))
+    print_notices(result, output)
     if output.as_json:
         print_json(result_record(result))
     else:

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from shardctl.system.text import printable
-
-if TYPE_CHECKING:
-    from shardctl.format.tables import Reject
 
 
 @dataclass(frozen=True)
@@ -50,14 +47,16 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def waiting_line(owner: str, dst: str) -> str:
-    """Return what a command says that waits for another writer of a dataset."""
-    from shardctl.system.lease.file_lease import STALE_SECONDS
-    from shardctl.system.stores import is_url
+def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
+    """Return a function that says for which other writer of the dataset at `dst` a command waits, unless it is to be quiet."""
 
-    # In a folder of this machine its lock tells: one that was killed has ended, one that was stopped has not.
-    lost = f", or gives no sign of life for {STALE_SECONDS:.0f} seconds" if is_url(dst) else ""
-    return f"another shardctl is writing it ({owner}); waiting until it ends{lost}"
+    def tell(owner: str) -> None:
+        if not output.quiet:
+            from shardctl.build.convert.narration import waiting_line
+
+            click.echo(waiting_line(owner, dst), err=True)
+
+    return tell
 
 
 @contextmanager
@@ -106,12 +105,6 @@ def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] | None = No
 
 def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
-
-
-def print_reasons(reasons: dict[str, int], examples: Iterable[Reject]) -> None:
-    """Print how many inputs were rejected for which reason, each with an example."""
-    for (reason, count), example in zip(reasons.items(), examples, strict=True):
-        click.echo(f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}")
 
 
 TEXT_WIDTH = 100

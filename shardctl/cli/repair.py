@@ -9,7 +9,7 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line
+from shardctl.cli.output import Output, counting, output_options, print_json, waiting_teller
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, printable
 
@@ -65,16 +65,12 @@ def repair(
     if transforms:
         look_in_current_folder()
 
-    def waiting(owner: str) -> None:
-        if not output.quiet:
-            click.echo(waiting_line(owner, dst), err=True)
-
     def reading(places: tuple[str, ...]) -> None:
         if not output.quiet:
             click.echo(f"the manifest names these sources, which are read: {', '.join(map(printable, places))}", err=True)
 
     with counting("files", output) as files, counting("inputs", output) as inputs:
-        listener = Listener(files, inputs, waiting, reading)
+        listener = Listener(files, inputs, waiting_teller(dst, output), reading)
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
     if output.as_json:
         print_json({**asdict(result), "ok": result.ok})

@@ -462,3 +462,11 @@ def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reje
         examples.setdefault(reason, reject)
     counted = dict(reasons.most_common())
     return counted, tuple(examples[reason] for reason in counted)
+
+
+def reason_lines(reasons: Mapping[str, int], examples: Iterable[Reject]) -> list[str]:
+    """Say how many inputs were rejected for which reason, each with an example, as `count_reasons` returns them."""
+    return [
+        f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}"
+        for (reason, count), example in zip(reasons.items(), examples, strict=True)
+    ]

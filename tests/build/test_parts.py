@@ -24,7 +24,7 @@ from test_resume import HELD
 import shardctl
 from shardctl.build.convert import discover
 from shardctl.build.part import Part
-from shardctl.cli.convert import print_result
+from shardctl.cli.show.conversion import print_result
 from shardctl.errors import BusyError, DatasetError, InputError, TooManyRejectsError, UnfinishedError, UsageError
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.pace import Pace
 from shardctl.build.shards.task import WorkDone
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 
@@ -30,48 +31,46 @@ def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Liste
 
 
 class _Meter:
-    """Adds up the progress."""
+    """Tells the sinks how far the conversion is, while its callbacks go on to the listener."""
 
     def __init__(self, listener: Listener, sinks: list[Sink]) -> None:
         self._listener, self._sinks = listener, sinks
-        self._done, self._all = WorkDone(0, 0, 0, 0), 0
-        self._began = self._due = time.monotonic()
-        self._steps = self._before = 0
+        self._pace, self._steps = Pace(), 0
+        self._due = time.monotonic()
         self.has_begun = False
 
     def announce(self, estimate: Estimate) -> None:
         """The work begins."""
         self.has_begun = True
         self._listener.announce(estimate)
-        self._all, self._began = estimate.records, time.monotonic()
-        self._due = self._began + EVERY_SECONDS
+        self._pace.begin(estimate.records)
+        self._due = time.monotonic() + EVERY_SECONDS
 
     def resuming(self, done: int, shards: int) -> None:
-        """What was reported until now was done by an earlier run: the speed is that of what follows."""
+        """Shards of an earlier run are done already."""
         self._listener.resuming(done, shards)
-        self._before, self._began = self._done.records, time.monotonic()
+        self._pace.resume()
 
     def progress(self, progress: WorkDone) -> None:
         """Some more is done."""
         self._listener.progress(progress)
-        self._done += progress
+        self._pace.add(progress)
         if time.monotonic() >= self._due:
             self.tell()
 
     def tell(self) -> None:
         """Write the figures."""
-        now = time.monotonic()
-        self._due = now + EVERY_SECONDS
-        rate = (self._done.records - self._before) / max(now - self._began, 1e-6)
+        self._due = time.monotonic() + EVERY_SECONDS
+        pace, done = self._pace, self._pace.done
         values = {
-            "records": self._done.records,
-            "all_records": self._all,
-            "samples": self._done.samples,
-            "rejected": self._done.rejected,
-            "bytes": self._done.bytes,
-            "records_per_s": round(rate, 3),
+            "records": done.records,
+            "all_records": pace.records,
+            "samples": done.samples,
+            "rejected": done.rejected,
+            "bytes": done.bytes,
+            "records_per_s": round(pace.records_per_s, 3),
         }
-        if rate > 0:
-            values["left_s"] = round(max(0, self._all - self._done.records) / rate, 1)
+        if (left := pace.seconds_left) is not None:
+            values["left_s"] = round(left, 1)
         self._steps += 1
         tell(self._sinks, CONVERSION, values, self._steps)

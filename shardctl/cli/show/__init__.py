@@ -1,1 +1,1 @@
-"""What commands print of records, objects, tokens and the shards of other tools."""
+"""What commands print of conversions, records, objects, tokens and the shards of other tools."""

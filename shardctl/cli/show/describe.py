@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import bars, print_reasons, print_table, shortened
+from shardctl.cli.output import bars, print_table, shortened
 from shardctl.format.jpeg_record import jpeg_costs
 from shardctl.format.step_counts import step_lines
+from shardctl.format.tables import reason_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
         click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
-        print_reasons(found.reasons, found.rejects)
+        for line in reason_lines(found.reasons, found.rejects):
+            click.echo(line)
 
 
 def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
