@@ -24,7 +24,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.builder import of_several
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
+from shardctl.build.shards.job import KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -36,6 +36,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -61,9 +62,7 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> Job:
         """Return the job in a folder that has its tables."""
-        with naming_the_path(folder):
-            for made in (NEW_FOLDER, DONE_FOLDER):
-                (folder / made).mkdir(exist_ok=True)
+        JobFolder(folder).make_folders(NEW_FOLDER)
         manifest = self.manifest
         job = Job(
             folder,
