@@ -1,10 +1,10 @@
-"""The folder of a job that can be killed at any moment, and gone on with afterwards. It knows nothing of what is made.
+"""The folder of a job that can be killed at any moment, and gone on with afterwards.
 
-job.json     the record: what the job is, for its workers and for the run that goes on with it
-done/        the markers: a file for each part of the job that is done, written when all else of that part is on the disk
+job.json     the record: what the job is. Workers read it, and so does the run that goes on
+done/        the markers: a file for each part of the job that is done. It is written after all other files of that part
 
-Beside these, a job has a folder of its own for what it makes. Every file appears whole, by rename: what a killed process
-leaves has a name that tells so.
+What the job makes lies in a folder beside these two. This module does not know what that is. Every file appears whole, by
+rename. A file that a killed process has begun has a name that ends with .partial.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class JobFolder:
         write_atomically(self.record_path, json.dumps(record).encode())
 
     def make_folders(self, made: str) -> None:
-        """Make the folder, the one in it for what the job makes, and that of the markers, as far as they are not there.
+        """Make the folder of the job, and in it the folder `made` and the folder of the markers. Some may be there already.
 
-        Raises StorageError, also where one of them is a link.
+        Raises StorageError, also where one of the three is a link.
         """
         with naming_the_path(self.path):
             for name in (made, DONE_FOLDER):
@@ -95,9 +95,9 @@ class JobFolder:
     def discard(self, below: Path, marks: Iterable[str]) -> None:
         """Take the folder away. The record goes first: half of a folder is none to go on from.
 
-        It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path. The files
-        `marks` go as soon as the new name says that it is discarded. Raises OSError, and StorageError if there is a link at the
-        folder, or between it and the folder `below`.
+        It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path. Right after
+        that the files `marks` go, which would tell other processes that something is to be done. Raises OSError, and
+        StorageError if the folder is a link, or one between it and the folder `below`.
         """
         refuse_link(self.path.parent)
         refuse_link(self.path)
