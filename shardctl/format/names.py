@@ -23,9 +23,6 @@ GENERATIONS = "generations"
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
 
-JOB = "job.json"
-"""In the folder of a job: what its workers need to know."""
-
 REPLACED = "replaced.json"
 """In the folder of a job whose dataset is taking its place: the names of the files that it replaces."""
 

@@ -32,9 +32,10 @@ from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.format.generations import beside as _beside
 from shardctl.format.lazy_folder.files import is_file, sha256_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, JOB, MANIFEST, REPLACED, SHARDS, STAGING, is_file_name, shard_name
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, is_file_name, shard_name
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.files import is_folder, naming_the_path, read_bytes, remove_tree, sync_folder, write_atomically
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LEASE
 from shardctl.system.text import printable
 
@@ -298,7 +299,7 @@ def _is_empty(folder: Path) -> bool:
 def _sweep(staging: Path) -> None:
     """Delete folders of jobs that cannot be resumed: killed before they began, while they were deleted, or in repair."""
     for job in jobs_in(staging) if staging.exists() else []:
-        if job.name.startswith(REPAIR_PREFIX) or not (job / JOB).exists():
+        if job.name.startswith(REPAIR_PREFIX) or not JobFolder(job).is_begun():
             discard(job)
 
 
@@ -331,7 +332,7 @@ def _delete_trash(target: Path) -> None:
 
 def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     """Raise StorageError if the folder of a dataset that was replaced has anything that is no part of it."""
-    of_jobs = [job for job in jobs_in(trash / STAGING) if not (job / JOB).exists() or is_taking_its_place(job)]
+    of_jobs = [job for job in jobs_in(trash / STAGING) if not JobFolder(job).is_begun() or is_taking_its_place(job)]
     ours = {trash / STAGING, *(trash / name for name in mark.names), trash / STAGING / LEASE, *of_jobs}
     for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
@@ -407,7 +408,7 @@ def _clear_old(old: Path, target: Path) -> None:
     jobs = jobs_in(old / STAGING)
     for path in sorted((old / STAGING).iterdir()):
         # Unfinished conversions, but not the job that this dataset came from; and what is not ours.
-        stays = (path / JOB).exists() and not is_taking_its_place(path) if path in jobs else path.name != LEASE
+        stays = JobFolder(path).is_begun() and not is_taking_its_place(path) if path in jobs else path.name != LEASE
         if stays and not os.path.lexists(target / STAGING / path.name):
             path.rename(target / STAGING / path.name)
     # By its own name: a dataset of which some is deleted is none.

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job, Root
+from shardctl.build.shards.job import NEW_FOLDER, Job, Root
 from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import is_file
-from shardctl.format.names import JOB, REPLACED
-from shardctl.system.files import PARTIAL, is_folder, naming_the_path, refuse_link, remove_tree
+from shardctl.format.names import REPLACED
+from shardctl.system.files import is_folder, naming_the_path
+from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.lease.file_lease import LEASE
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -56,17 +54,12 @@ def is_given_up(staging: Path) -> bool:
     return False
 
 
-def record_of(folder: Path) -> dict[str, Any]:
-    """Return what job.json says, unchecked. Raises OSError, ValueError."""
-    return dict(json.loads((folder / JOB).read_bytes()))
-
-
 def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> DatasetJob | None:
     """Return the job that was begun in `folder` with this recipe, for the sources as they are now; None if none was.
 
     Writes nothing.
     """
-    if not (folder / JOB).exists():
+    if not JobFolder(folder).is_begun():
         return None
     try:
         return replace(DatasetJob.load(folder, recipe), roots=roots)
@@ -82,7 +75,7 @@ def go_on(job: Job) -> None:
 
 def clear_partial_files(job: Job) -> None:
     """Delete the incomplete files of killed workers."""
-    _delete_partial(job, lambda name: True)
+    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)
 
 
 def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
@@ -90,16 +83,7 @@ def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
     names = set()
     for shard in np.flatnonzero(chosen).tolist():
         names |= {path(shard).name for path in (job.shard_path, job.marker_path, job.rejects_path)}
-    _delete_partial(job, lambda name: name in names)
-
-
-def _delete_partial(job: Job, wanted: Callable[[str], bool]) -> None:
-    """Delete what was to become files with these names."""
-    with naming_the_path(job.folder):
-        for made in (NEW_FOLDER, DONE_FOLDER):
-            for left in (job.folder / made).glob(f"*{PARTIAL}"):
-                if wanted(left.name.rsplit(".", 2)[0]):
-                    left.unlink(missing_ok=True)
+    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: name in names)
 
 
 def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, ShardMarker]]:
@@ -111,7 +95,7 @@ def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[i
 
 def marked_shards(job: Job) -> list[int]:
     """Return the shards that have a marker, in their order. It is not read: where the power failed, it may be torn."""
-    stems = (name.removesuffix(".arrow") for name in os.listdir(job.folder / DONE_FOLDER) if name.endswith(".arrow"))
+    stems = (name.removesuffix(".arrow") for name in JobFolder(job.folder).markers() if name.endswith(".arrow"))
     return sorted(int(stem) for stem in stems if stem.isdecimal() and int(stem) < job.shards)
 
 
@@ -119,16 +103,16 @@ def how_far(staging: Path) -> tuple[int, int] | None:
     """Return how many shards of the unfinished conversion are done, and how many it has; None if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it may end, or give way to another one, meanwhile
         for found in filter(is_file, staging.glob(f"*/{JOB}")):
-            shards = sum(split["shards"] for split in json.loads(found.read_bytes())["splits"])
-            return sum(1 for _ in (found.parent / DONE_FOLDER).glob("*.arrow")), shards
+            folder = JobFolder(found.parent)
+            shards = sum(split["shards"] for split in folder.record()["splits"])
+            return sum(name.endswith(".arrow") for name in folder.markers()), shards
     return None
 
 
 def begin(job: Job) -> None:
     """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes it one to go on from."""
+    JobFolder(job.folder).make_folders(NEW_FOLDER)
     with naming_the_path(job.folder):
-        for made in (NEW_FOLDER, DONE_FOLDER):
-            (job.folder / made).mkdir()
         job.write_files()
     job.save()
 
@@ -142,7 +126,7 @@ def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str], recipe: R
         return
     with naming_the_path(staging):
         for entry in sorted(staging.iterdir()):
-            if (entry / JOB).exists():
+            if JobFolder(entry).is_begun():
                 refuse_to_lose_job(entry, parts)
 
 
@@ -155,19 +139,11 @@ def make_room(staging: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from.
+    """Take away the folder of a job. Raises OSError, and StorageError if the folder, or the one that it lies in, is a link.
 
-    What says that its dataset takes its place goes when the name says that it is discarded. It is renamed before it is deleted:
-    a worker whose parent was killed may still write files by the old path. Raises OSError, and StorageError if the folder, or
-    the one that it lies in, is a link.
+    What says that its dataset takes its place goes when the name says that the job is discarded.
     """
-    refuse_link(folder.parent)
-    refuse_link(folder)
-    (folder / JOB).unlink(missing_ok=True)
-    discarded = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-    folder.rename(discarded)
-    (discarded / REPLACED).unlink(missing_ok=True)
-    remove_tree(discarded, folder.parent.parent)
+    JobFolder(folder).discard(folder.parent.parent, [REPLACED])
 
 
 def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
@@ -175,10 +151,11 @@ def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
 
     Its recipe is not read: it may name anybody's function. Without `parts` it is that of a conversion, and this is none.
     """
-    done = sum(1 for each in (folder / DONE_FOLDER).glob("*") if not each.name.endswith(PARTIAL))
+    job = JobFolder(folder)
+    done = len(job.markers())
     what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        record = json.loads((folder / JOB).read_bytes())
+        record = job.record()
         if "written" in record and done and parts is None and record["written"] is not None:
             raise DatasetError(
                 f"{printable(str(folder.parent.parent))}: holds {done:,} of {int(record['parts']):,} parts that an earlier call"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -26,7 +25,8 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import JOB, MANIFEST
+from shardctl.format.names import MANIFEST
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
@@ -80,7 +80,7 @@ def _merge(
         raise DatasetError(
             f"{printable(str(folder))}: not a job of this version of shardctl; merge it with the one of the parts"
         )
-    recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
+    recipe = Recipe.without_functions(JobFolder(folder).record()["recipe"], folder / NEW_FOLDER)
     job = DatasetJob.load(folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)

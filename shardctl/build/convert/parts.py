@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.build.commit import publish
-from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards, record_of
+from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
 from shardctl.build.convert.inputs import Inputs
@@ -47,6 +47,7 @@ from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LOOK_SECONDS
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
@@ -154,7 +155,7 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
         if parted.parts != part.parts:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
         named = user_functions({"transform": request.recipe.get("transform")})
-        refuse_unnamed_functions(record_of(folder)["recipe"], named, request.folder, "a part")
+        refuse_unnamed_functions(JobFolder(folder).record()["recipe"], named, request.folder, "a part")
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}

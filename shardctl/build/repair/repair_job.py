@@ -24,7 +24,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, PlannedUnit, Root
+from shardctl.build.shards.job import KNOWN, NEW_FOLDER, Job, PlannedUnit, Root
 from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.reject_writer import of_several
@@ -39,6 +39,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -64,9 +65,7 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
-        with naming_the_path(folder):
-            for made in (NEW_FOLDER, DONE_FOLDER):
-                (folder / made).mkdir(exist_ok=True)
+        JobFolder(folder).make_folders(NEW_FOLDER)
         job = self.planned_job(folder, splits, recorded)
         job.write_files()
         job.save()

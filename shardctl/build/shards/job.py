@@ -26,7 +26,7 @@ from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, JOB, PLAN, SHARDS, is_file_name, shard_name
+from shardctl.format.names import FILES, PLAN, SHARDS, is_file_name, shard_name
 from shardctl.format.roles import Objects
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.format.tables import UNIT_FIELDS, open_table
@@ -37,6 +37,7 @@ from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
 from shardctl.sources.remote.remote_files import check_on_store, is_brought
 from shardctl.system.files import replacing, write_atomically
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -49,9 +50,6 @@ KNOWN = "known.jsonl"
 
 KEY = "key"
 """The field that shardctl gives to every sample."""
-
-DONE_FOLDER = "done"
-"""The folder of the markers."""
 
 PLAN_ROWS = 2048
 """Rows of the plan that are Python objects at a time."""
@@ -189,7 +187,7 @@ class Job:
 
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come before."""
-        write_atomically(self.folder / JOB, json.dumps(self._record()).encode())
+        JobFolder(self.folder).save(self._record())
 
     def _record(self) -> dict[str, Any]:
         """Return the job as the keys of job.json."""
@@ -256,7 +254,7 @@ class Job:
         Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
         """
         try:
-            return cls._of_record(json.loads((folder / JOB).read_bytes()), folder, recipe)
+            return cls._of_record(JobFolder(folder).record(), folder, recipe)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
 
@@ -425,7 +423,7 @@ class Job:
 
     def marker_path(self, shard: int) -> Path:
         """Path of the marker of a finished shard, with what became of each of its units."""
-        return self.folder / DONE_FOLDER / f"{shard:07d}.arrow"
+        return marker_path(self.folder, shard)
 
     def rejects_path(self, shard: int) -> Path:
         """Path of the rejects of a finished shard; there is no such file if there are none."""
@@ -518,6 +516,11 @@ class Job:
         unit = Unit._make(_unit_of(row))
         fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
         return PlannedUnit(number, unit, row["file"], file, fault, row.get("digest"))
+
+
+def marker_path(folder: Path, shard: int) -> Path:
+    """Return the path of the marker of a finished shard, below the folder of its job."""
+    return JobFolder(folder).marker(f"{shard:07d}", ".arrow")
 
 
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:

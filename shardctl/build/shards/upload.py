@@ -8,9 +8,10 @@ from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
-from shardctl.format.names import JOB, STAGING
+from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.format.names import STAGING
 from shardctl.system.files import PARTIAL, replacing, write_atomically
+from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.lease.file_lease import PARTS
 from shardctl.system.lease.store_lease import LeaseToken
 from shardctl.system.stores import open_store
@@ -61,15 +62,15 @@ def read_sign(folder: Path) -> LeaseToken:
 
 def bring_job(url: str, folder: Path) -> None:
     """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
-    for made in (NEW_FOLDER, DONE_FOLDER):
-        (folder / made).mkdir(parents=True)
+    folder.mkdir(parents=True)
+    JobFolder(folder).make_folders(NEW_FOLDER)
     store, state = _store(url), state_folder(folder)
     for page in store.pages(state):
         for entry in page:
             name = entry.key.removeprefix(state)
             if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
                 bring_file(store, entry, folder / name)
-    trust_no_place(folder / JOB, url)
+    trust_no_place(JobFolder(folder), url)
 
 
 def bring_file(store: Store, found: Stored, path: Path) -> None:
@@ -81,10 +82,10 @@ def bring_file(store: Store, found: Stored, path: Path) -> None:
                 sink.write(piece)
 
 
-def trust_no_place(path: Path, url: str) -> None:
+def trust_no_place(folder: JobFolder, url: str) -> None:
     """Write into job.json where the dataset is that it was brought from: a copy of it may say another place."""
     with contextlib.suppress(OSError, ValueError, TypeError):  # whoever reads it says that it is none
-        write_atomically(path, json.dumps({**json.loads(path.read_bytes()), "url": url}).encode())
+        folder.save({**folder.record(), "url": url})
 
 
 def state_folder(job: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import threading
@@ -16,12 +15,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER, marker_path
 from shardctl.build.shards.marker import read_marker
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.manifest import Manifest, SplitFacts
-from shardctl.format.names import JOB, MANIFEST, STAGING, shard_name
+from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
 from shardctl.loader.blocks import Batch, Indices
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
@@ -30,6 +29,7 @@ from shardctl.loader.loader import Loader, LoaderStats
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
+from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.text import printable
 from shardctl.version import __version__
 
@@ -163,7 +163,7 @@ class ShardWatcher:
     def _of_job(self, path: Path) -> Finished | None:
         job = (path.parent, path.stat().st_ino)
         if job != self._job:  # a job may begin anew, as it does where a late record has another type
-            record = json.loads(path.read_bytes())
+            record = JobFolder(path.parent).record()
             self._refuse_unknown([split["name"] for split in record["splits"]])
             self._places, first = [], 0
             for split in record["splits"]:
@@ -172,7 +172,7 @@ class ShardWatcher:
                 first += split["shards"]
             self._job, self._known, self._recipe, self._looked_at = job, [], record["recipe"], 0
         for number, name in islice(self._places, self._looked_at, None):
-            marker, shard = path.parent / DONE_FOLDER / f"{number:07d}.arrow", path.parent / NEW_FOLDER / name
+            marker, shard = marker_path(path.parent, number), path.parent / NEW_FOLDER / name
             if not marker.exists():
                 break
             facts = read_marker(marker).facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from shardctl.build.commit.generations import settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
 from shardctl.build.options import check_if_running
 from shardctl.build.paths import check_destination, check_writable
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.call_identity import Stretches, identity_of
 from shardctl.build.write.commit import finish
 from shardctl.build.write.field_roles import roles_of
@@ -30,13 +29,14 @@ from shardctl.build.write.samples import Names, classes_of, elements_of, is_inde
 from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit, in_order, new_keys, refuse_bad_names
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import JOB, MANIFEST, STAGING
+from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.sample import Sample
 from shardctl.format.tables import MADE_BY
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
-from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.importing import refuse_while_importing
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease import file_lease
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -269,24 +269,23 @@ def _write_parts(
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in jobs_in(target / STAGING):
         if other != folder:
-            if not overwrite and (other / JOB).exists():
+            if not overwrite and JobFolder(other).is_begun():
                 refuse_to_lose_job(other, None)
             discard(other)
-    job = PartsJob(folder, calls.make, calls.parts, names, given, limits)
-    new = folder / NEW_FOLDER
+    job_folder, new = JobFolder(folder), folder / NEW_FOLDER
+    job = PartsJob(job_folder, calls.make, calls.parts, names, given, limits)
     with workers_for(job, calls.workers) as do:
         (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
         record = {"written": identity, "parts": len(calls.parts), "layout": fields.layout.to_json()}
         with naming_the_path(folder):
-            if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
+            if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
                     raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
                 discard(folder)
             if new.exists():
                 remove_tree(new, target)  # what a killed process has put together in part
-            for made in (new, folder / DONE_FOLDER):
-                made.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / JOB, json.dumps(record).encode())
+        job_folder.make_folders(NEW_FOLDER)
+        job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
     written = in_order(written, [name for part in calls.parts for name in part.splits.names])
     manifest = _finish(new, fields, written, given, limits)

@@ -10,7 +10,6 @@ The folder of the job is in the staging folder of the dataset, named by what sta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.samples import Names, named, part_of
 from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit
@@ -32,6 +31,7 @@ from shardctl.format.shard import Compression
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.processes.channel import Ended
 from shardctl.system.processes.forked_pool import ForkedPool
 from shardctl.system.text import counted, printable
@@ -71,7 +71,7 @@ def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Par
 class PartsJob:
     """What makes the parts, and the folder in which they are put together."""
 
-    folder: Path
+    folder: JobFolder
     make: Callable[[Any], Iterable[Any]]
     parts: Sequence[Part]
     names: Names
@@ -88,10 +88,10 @@ class PartsJob:
 
     def make_part(self, fields: Fields, number: int) -> None:
         """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
-        folder = self.folder / PARTS_FOLDER / f"{number:05d}"
+        folder = self.folder.path / PARTS_FOLDER / _name(number)
         with naming_the_path(folder):
             if folder.exists():
-                remove_tree(folder, self.folder)  # of a process that was killed
+                remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
         writer = SampleWriter(folder, fields, self.given.compression_of(fields), self.limits, len(self.given.classes or ()))
         part = self.parts[number]
@@ -114,15 +114,12 @@ class PartsJob:
                 for each in written
             ],
         }
-        write_atomically(self._marker(number), json.dumps(record).encode())
+        self.folder.mark_done(_name(number), record)
 
     def copy(self, layout: Layout, compression: Compression, copy: Copy) -> Copied:
         """Put a shard of the dataset together. Raises DatasetError, StorageError."""
-        path = self.folder / NEW_FOLDER / shard_name(copy.split, copy.number)
+        path = self.folder.path / NEW_FOLDER / shard_name(copy.split, copy.number)
         return copy_shard(path, layout, copy.split, copy.number, compression, copy.runs)
-
-    def _marker(self, number: int) -> Path:
-        return self.folder / DONE_FOLDER / f"{number:05d}.json"
 
     @cached_property
     def _splits(self) -> set[str]:
@@ -130,29 +127,35 @@ class PartsJob:
 
     def is_done(self, number: int) -> bool:
         """Return whether a part was made, by this run or an earlier one."""
-        return self._marker(number).exists()
+        return self.folder.marker(_name(number)).exists()
 
     def written(self, fields: Fields, number: int) -> list[WrittenSplit]:
         """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes.
 
         Raises DatasetError if something else is said of the part than what was made of it.
         """
-        record = json.loads(self._marker(number).read_bytes())
+        record = self.folder.read_marker(_name(number))
         names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
         if not all(map(is_file_name, names)) or not {each["split"] for each in record["splits"]} <= self._splits:
-            raise DatasetError(f"{printable(str(self._marker(number)))}: not written by shardctl; delete it, and call again")
+            marker = printable(str(self.folder.marker(_name(number))))
+            raise DatasetError(f"{marker}: not written by shardctl; delete it, and call again")
         for shape in record["shapes"]:
             fields.remember(tuple(shape))
-        folder = Path(PARTS_FOLDER, f"{number:05d}")
+        folder = Path(PARTS_FOLDER, _name(number))
         found = []
         for each in record["splits"]:
             entries = tuple(
                 ShardEntry(**{**entry, "path": str(folder / entry["path"]), "block_rows": tuple(entry["block_rows"])})
                 for entry in each["entries"]
             )
-            hashes = np.frombuffer((self.folder / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
+            hashes = np.frombuffer((self.folder.path / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
             found.append(WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
         return found
+
+
+def _name(number: int) -> str:
+    """Return the name of a part: of its folder, and of its marker."""
+    return f"{number:05d}"
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,7 @@ def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy
         rows = size = 0
 
     for entry in (entry for each in written for entry in each.entries):
-        path, first, left = job.folder / entry.path, 0, entry.rows
+        path, first, left = job.folder.path / entry.path, 0, entry.rows
         if size + entry.bytes > job.limits.bytes:
             flush()
         while left:

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError
 from shardctl.format.lazy_folder.files import exists, is_regular_file, sha256_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
+from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"

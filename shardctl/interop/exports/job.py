@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,9 +46,8 @@ class ExportJob:
         return {**self.to_json(), "dataset": str(origin_of(self.source.root.resolve()))}
 
     @classmethod
-    def load(cls, path: Path) -> ExportJob:
-        """Read a job that was written by `to_json`. Raises DatasetError if the dataset is not there any more."""
-        record = json.loads(path.read_bytes())
+    def from_json(cls, record: Mapping[str, Any]) -> ExportJob:
+        """Return the job that `to_json` gave. Raises DatasetError if the dataset is not there any more."""
         source = Source(Path(record["dataset"]), Choice.from_json(record["choice"]))
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)

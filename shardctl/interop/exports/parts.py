@@ -74,7 +74,7 @@ class Parts:
         self._progress(self._samples, self._job.source.samples)
 
     def _in_pool(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
-        version = self._staging.job.stat().st_mtime_ns
+        version = self._staging.job.record_path.stat().st_mtime_ns
         start = {"folder": str(self._staging.folder), "state": self._job.source.state, "version": version}
         kills: Counter[int] = Counter()
 

@@ -8,13 +8,13 @@ OUT.partial/DIGEST/pieces/      files of parts that are not of the export, while
 OUT.partial/old/                the export that was at OUT, between two renames
 
 Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these is deleted, the file that
-tells what it is goes last, so that it is known again after a kill.
+tells what it is goes last, so that it is known again after a kill. JobFolder.discard does it the other way round: it is for
+folders that are known by their names.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,14 +39,14 @@ from shardctl.system.files import (
     refuse_links,
     remove_tree,
     sync_folder,
-    write_atomically,
 )
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import LEASE, Lease
 from shardctl.system.text import printable
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
-JOB, FILES, DONE, PIECES = "job.json", "files", "done", "pieces"
+FILES, PIECES = "files", "pieces"
 
 JOB_NAMES = frozenset(("dataset", "choice", "to"))
 """What every job.json says, and hardly any other file."""
@@ -67,18 +67,17 @@ class Staging:
         return self.folder / FILES
 
     @property
-    def job(self) -> Path:
-        """The file that tells workers what to do."""
-        return self.folder / JOB
+    def job(self) -> JobFolder:
+        """The same folder, with the record that tells workers what to do, and the markers."""
+        return JobFolder(self.folder)
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Make the folders, and write the job. Raises StorageError."""
         with naming_the_path(self.folder):
             self.folder.mkdir(exist_ok=True)
-        write_atomically(self.job, json.dumps(job).encode())  # first of all: it tells what the folder is
+        self.job.save(job)  # first of all: it tells what the folder is
+        self.job.make_folders(FILES)
         with naming_the_path(self.folder):
-            self.files.mkdir(exist_ok=True)
-            (self.folder / DONE).mkdir(exist_ok=True)
             if (aside := self.folder / PIECES).exists():
                 for name in [name for name, is_folder in entries_below(aside) if not is_folder]:
                     _rename(aside / name, self.files / name)
@@ -93,12 +92,12 @@ class Staging:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
         for folder in {(self.files / name).parent for name in written.all_files}:
             sync_folder(folder)
-        write_atomically(self._marker(part), json.dumps(written.to_json()).encode())
+        self.job.mark_done(part.name, written.to_json())
 
     def done(self, part: ExportPart) -> PartResult | None:
         """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
         try:
-            written = PartResult.from_json(json.loads(self._marker(part).read_bytes()))
+            written = PartResult.from_json(self.job.read_marker(part.name))
             whole = all(self._place(name).stat().st_size == facts.bytes for name, facts in self._files_of(written))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -114,9 +113,6 @@ class Staging:
         for each in written:
             if each.loose is not None:
                 yield from listed(self._place(each.loose.list))
-
-    def _marker(self, part: ExportPart) -> Path:
-        return self.folder / DONE / f"{part.name}.json"
 
     def _place(self, name: str) -> Path:
         """Return where a file is that a part has written: pieces may be set aside."""
@@ -257,16 +253,16 @@ def _is_ours(path: Path) -> bool:
 def _is_of_job(folder: Path) -> bool:
     """Return whether a folder has the record of a job, or no file at all but one that was to become it."""
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
-    if not names <= {JOB, FILES, DONE, PIECES}:
+    if not names <= {JOB, FILES, DONE_FOLDER, PIECES}:
         return False
     if not all(is_folder(folder / name) for name in names - {JOB}):
         return False
     if JOB not in names:
         return not any(files for name in names for _, _, files in os.walk(folder / name))
-    if not is_file(folder / JOB):  # reading a pipe may never end
+    if not is_file(folder / JOB):
         return False
     try:
-        record = json.loads((folder / JOB).read_bytes())
+        record = JobFolder(folder).record()
     except ValueError:
         return False
     return isinstance(record, dict) and record.keys() >= JOB_NAMES

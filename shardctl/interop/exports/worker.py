@@ -9,6 +9,7 @@ from typing import Any
 from shardctl.errors import DatasetError
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
@@ -27,9 +28,9 @@ def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _job(path: Path, state: str, _version: int) -> ExportJob:
+def _job(folder: JobFolder, state: str, _version: int) -> ExportJob:
     """Return the job, which is read once for all parts of an export. Raises DatasetError if its dataset is another one."""
-    job = ExportJob.load(path)
+    job = ExportJob.from_json(folder.record())
     if job.source.state != state:  # moved away, and another one put in its place, since the export was planned
         raise DatasetError(f"{job.source.shown}: was changed while it was exported; run the same command again")
     return job

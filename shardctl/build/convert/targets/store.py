@@ -24,14 +24,15 @@ from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, JOB, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
+from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
 from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
 from shardctl.system.lease.probing import PROBES, probe, probe_with
@@ -168,15 +169,14 @@ class StoreTarget:
         if not inner or inner[0] == PARTS:
             return
         path = self.folder / STAGING / job / "/".join(inner)
-        for made in (NEW_FOLDER, DONE_FOLDER):
-            (self.folder / STAGING / job / made).mkdir(parents=True, exist_ok=True)
+        JobFolder(self.folder / STAGING / job).make_folders(NEW_FOLDER)
         if inner[0] == DONE_FOLDER:
             path.touch()
         elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job brings them
             with contextlib.suppress(NoSuchKeyError, ObjectChangedError):  # it has ended meanwhile
                 bring_file(self._store, entry, path)
             if path.name == JOB:
-                trust_no_place(path, self.url)
+                trust_no_place(JobFolder(path.parent), self.url)
 
     def check_writable(self) -> None:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
@@ -227,7 +227,7 @@ class StoreTarget:
         self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if f"{STAGING}/{name}" != LEASE_KEY])
         base = self._base_there()
         for job in (self.folder / STAGING / name for name in sorted(self._jobs)):
-            if not (job / JOB).exists():
+            if not JobFolder(job).is_begun():
                 self._delete_state(job)
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
@@ -494,8 +494,8 @@ class StoreTarget:
 
 def _base_of(job: Path) -> str | None:
     """Return the folder on the store that a job puts its shards into; None if it does not say."""
-    with contextlib.suppress(DatasetError, OSError, ValueError, KeyError):
-        base = staging.record_of(job)["base"]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        base = JobFolder(job).record()["base"]
         return base if _is_base(base) else None
     return None
 

@@ -21,7 +21,8 @@ from shardctl.build.shards.engines.local import LocalPool
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.upload import SIGN, bring_job
 from shardctl.errors import InstallError, ShardctlError, StorageError
-from shardctl.format.names import JOB, STAGING
+from shardctl.format.names import STAGING
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
@@ -138,7 +139,7 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
         folder = copies.enter_context(scratch_folder()) / "out" / STAGING / folder.name
         bring_job(order.url, folder)
         (folder / SIGN).write_text(order.sign)
-    if not (folder / JOB).is_file():
+    if not JobFolder(folder).is_begun():
         raise StorageError(
             f"{printable(str(folder.parent.parent))}: the dataset is not in this folder there; write it to a file system that"
             " all nodes see by the same path"
