@@ -1,5 +1,5 @@
 # setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter
-# demo      a small dataset, converted, verified, read       docs   write docs/cli.md, docs/api.md, and of docs/recipes.md pictures, tables, schema
+# demo      a small dataset, converted, verified, read       docs   write what docs/ takes from the code
 # test      the tests, the same examples in every run        bench  the figures of docs/performance.md
 # fuzz      the property tests on new examples, for MINUTES=10
 # memcheck  the tests of decoders and of the loader, with a C library that looks for writes beyond memory; images under valgrind
@@ -51,6 +51,7 @@ docs: setup
 	$(bin)/python scripts/docs/draw_recipe_pictures.py
 	$(bin)/python scripts/docs/write_recipe_docs.py
 	$(bin)/python scripts/docs/write_api_docs.py
+	$(bin)/python scripts/docs/write_architecture_docs.py
 
 bench: setup
 	$(bin)/python scripts/bench/bench_decode.py

@@ -186,3 +186,17 @@ def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
     names += [*open_table(raw_dataset / "plan.arrow").column_names, *open_table(raw_dataset / "files.arrow").column_names]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
     assert missing == []
+
+
+def test_the_page_on_architecture_and_its_picture_are_those_of_the_code() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_architecture_docs.py"))
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert page == script["page"](page), "run `make docs`"
+    assert (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8") == script["picture"](), "run `make docs`"
+
+
+def test_the_page_on_architecture_names_files_and_folders_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page)
+    assert len(named) > 40
+    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "shardctl" / path).exists()] == []

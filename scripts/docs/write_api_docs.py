@@ -22,7 +22,7 @@ CLASSES = {
     "What `loader` returns": [("loader.loader", "Loader"), ("loader.loader", "LoaderStats")],
     "What the other functions return": [
         ("build.convert.result", "ConvertResult"),
-        ("inspection.verify", "VerifyResult"),
+        ("inspection.verify.result", "VerifyResult"),
         ("build.repair.results", "RepairResult"),
         ("build.write", "WriteResult"),
         ("interop.exports.exporting", "ExportResult"),
@@ -31,9 +31,9 @@ CLASSES = {
         ("benchmark.advice", "Advice"),
     ],
     "Options of `convert`, `bench` and `advise`": [
-        ("build.convert.options", "Options"),
-        ("benchmark.measure.options", "BenchOptions"),
-        ("benchmark.advice", "AdviceOptions"),
+        ("build.options", "Options"),
+        ("benchmark.options", "BenchOptions"),
+        ("benchmark.advice_options", "AdviceOptions"),
     ],
 }
 """Classes that are not imported by name, but met."""
@@ -101,8 +101,17 @@ def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
         yield _prose(definition)
         fields = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
         if fields:
-            yield "```python\n" + "\n".join(_source(field) for field in fields) + "\n```"
+            yield "```python\n" + "\n".join(map(_field, fields)) + "\n```"
         yield from _methods(definition)
+
+
+def _field(field: ast.AnnAssign) -> str:
+    """Return a field of a class as source. Of a declared option (system/options.py) only the default, the second argument."""
+    value = field.value
+    if isinstance(value, ast.Call) and _source(value.func) in ("option", "option_as"):
+        value = value.args[1]
+    shown = f"{_source(field.target)}: {_source(field.annotation)}"
+    return shown if value is None else f"{shown} = {_source(value)}"
 
 
 def _methods(definition: ast.ClassDef) -> Iterator[str]:

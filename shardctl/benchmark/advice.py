@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, check_rate, feed_paced
-from shardctl.benchmark.measure.options import BenchOptions
+from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions
+from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
 from shardctl.benchmark.measure.presets import find_preset
 from shardctl.benchmark.measure.subjects import open_loader
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.measure.tokens import samples_per_s
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
+from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.build.convert import ConvertResult, convert
-from shardctl.build.convert.options import check_sources
+from shardctl.build.paths import check_sources
 from shardctl.build.sampling import settled, take_inputs
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.format.manifest import Manifest
@@ -33,7 +34,6 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.samples_per_record import samples_per_record
 
-INPUTS = 300
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
 RAW_COMPRESSIONS = ("none", "lz4", "zstd")
 TEXT_COMPRESSIONS = ("none", "lz4", "zstd:1", "zstd:3", "zstd:9")
@@ -42,9 +42,6 @@ LOSSY = ("jpeg", "webp")
 ROUNDS = 3
 ROUND_SECONDS = 0.7
 """Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over all choices."""
-
-PROOF_SECONDS = 3.0
-"""Seconds that the consumer is fed from the choice that is to be recommended."""
 
 
 @dataclass(frozen=True)
@@ -158,53 +155,6 @@ class Advice:
     def keeps_up_later(self) -> bool:
         """Whether it does so at least in the epochs after the first one."""
         return self.proven >= ENOUGH and (self.best.network is None or self.best.network.later.keeps_up)
-
-
-@dataclass(frozen=True)
-class AdviceOptions:
-    """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
-
-    `inputs` is the number of inputs to try; `workers` processes convert them. `python` is the Python that has the reader of
-    inputs that are shards of another tool. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
-    network to a store that the dataset will be read from, `cache_limit` ("500GB" or a number of bytes) a cache of that size on
-    this side of it. `shardctl advise` has the same defaults.
-    """
-
-    consumer_rate: float | None = None
-    consumer: str | None = None
-    gpus: int = 1
-    inputs: int = INPUTS
-    batch_size: int = 256
-    threads: int | str = "auto"
-    lossless: bool = False
-    workers: int | str = "auto"
-    python: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
-    cache_limit: int | str | None = None
-
-    @property
-    def network(self) -> Network | None:
-        """The network that is described, None if none is. Raises UsageError."""
-        return Network.parse(self.bandwidth, self.latency, self.cache_limit)
-
-    def check(self) -> None:
-        """Raise UsageError for impossible numbers."""
-        if (self.consumer_rate is None) == (self.consumer is None):
-            raise UsageError(
-                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or --consumer (a preset)"
-            )
-        if self.consumer_rate is not None:
-            check_rate(self.consumer_rate)
-        if self.consumer is not None and ":" in self.consumer:
-            raise UsageError("advise takes presets only; `shardctl bench --consumer module:function` measures a function")
-        if self.consumer is not None:
-            find_preset(self.consumer)
-        if self.gpus < 1 or self.inputs < 1:
-            raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
-        if self.consumer_rate is not None:
-            check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
-        _ = self.network
 
 
 def advise(

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from shardctl.build.convert import convert
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.options import INPUT_TIMEOUT
 from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines import local
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.record_sampling import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.format.lazy_folder.files import copy_file
@@ -101,7 +101,7 @@ def settled(settings: dict[str, Any], roots: list[Path], workers: int | str) -> 
 
     Raises InputError, UsageError.
     """
-    found, engine = dict(settings), local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    found, engine = dict(settings), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
         settle_kind(found, roots, engine)
     finally:
@@ -130,7 +130,7 @@ def _take_records(
     """
     folder = path.parent.with_name("taken")
     folder.mkdir()
-    engine = local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
         discovery = Discovery(listing, recipe.reading, False, engine)
         units = discovery.find_units()

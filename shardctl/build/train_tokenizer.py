@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
-from shardctl.build.convert.options import source_path
+from shardctl.build.paths import source_path
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.benchmark.advice_options import AdviceOptions
+from shardctl.cli.options import options_of, values_of
 from shardctl.cli.output import (
     Output,
-    auto_or_number,
     output_options,
     print_json,
     print_table,
     printing_to_stderr,
-    workers_option,
 )
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
@@ -37,6 +36,8 @@ _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged:
 
 def _marked(recipe: bytes) -> bytes:
     """Return a recipe with a line that tells, by its SHA-256, whether a person has changed it."""
+    import hashlib
+
     return _MARK + hashlib.sha256(recipe).hexdigest()[:16].encode() + b"\n" + recipe
 
 
@@ -46,42 +47,10 @@ RECIPE = Form("recipe", lambda content: content == _marked(content.partition(b"\
 
 @click.command()
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@click.option("--consumer-rate", type=float, metavar="R", help="One GPU trains on R samples per second.")
-@click.option(
-    "--consumer", metavar="PRESET", help="One GPU is as fast as in this published run (`shardctl bench --list-consumers`)."
-)
-@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="Number of such GPUs, all fed by one loader.")
+@options_of(AdviceOptions, "consumer")
 @source_options
 @transform_options
-@click.option("--lossless", is_flag=True, help="Do not try jpeg and webp, which change pixels.")
-@click.option(
-    "--inputs", type=int, default=300, show_default=True, metavar="N", help="Try with N inputs, evenly spaced over all of SRC."
-)
-@click.option(
-    "--bandwidth",
-    metavar="RATE",
-    help="The dataset will be read from a store over a network of 2Gbit or 250MB per second: compute what that allows.",
-)
-@click.option("--latency", metavar="TIME", help="Time until the store begins to answer a request, for instance 30ms.")
-@click.option(
-    "--cache-limit", metavar="SIZE", help="Size of a cache of what comes from the store, for instance 500GB. Default: no cache."
-)
-@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
-@click.option(
-    "--threads",
-    callback=auto_or_number,
-    default="auto",
-    show_default=True,
-    metavar="auto|N",
-    help="Threads that read and decode; auto finds the number while it reads.",
-)
-@workers_option
-@click.option(
-    "--python",
-    type=click.Path(),
-    metavar="PATH",
-    help="SRC is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
-)
+@options_of(AdviceOptions, "trial", "network", "reading")
 @click.option(
     "--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for `shardctl convert --recipe`."
 )
@@ -107,11 +76,9 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     if write is not None:
         RECIPE.check(Path(write))
     look_in_current_folder()
-    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers", "python")
-    far = ("bandwidth", "latency", "cache_limit")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():
-        advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in (*names, *far)})
+        advice = find_advice(list(src), recipe_of(given), told, **values_of(AdviceOptions, given))
     told("")
     recipe = recipe_toml(advice.recipe)
     if write is not None:

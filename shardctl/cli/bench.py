@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.benchmark.options import BenchOptions
+from shardctl.cli.options import option_of, options_of
 from shardctl.cli.output import (
     Output,
-    auto_or_number,
-    metrics_option,
     output_options,
     print_json,
     print_table,
     printing_to_stderr,
 )
 from shardctl.errors import UsageError
+from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -39,84 +40,15 @@ _ALMOST_NONE = 0.01
 
 @click.command()
 @click.argument("dataset", metavar="DST", required=False, type=click.Path())
-@click.option("--split", metavar="NAME", help="Read only this split, for instance val. Default: all.")
-@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
-@click.option(
-    "--threads",
-    callback=auto_or_number,
-    default="auto",
-    show_default=True,
-    metavar="auto|N",
-    help="Threads that read and decode; auto finds the number while it reads.",
-)
-@click.option(
-    "--processes",
-    type=int,
-    metavar="N",
-    help="Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
-)
-@click.option(
-    "--shuffle/--no-shuffle", default=True, show_default=True, help="Read in a random order, or in the order of the shards."
-)
+@options_of(BenchOptions, "reading")
 @click.option(
     "--order",
     type=click.Choice(["global", "window", "block"]),
     help="Which random order (docs/loader.md explains them). Default: the best that suits how DST is stored.",
 )
-@click.option("--epochs", type=int, metavar="N", help="Each run reads DST N times, instead of for a number of seconds.")
-@click.option(
-    "--seconds", type=float, metavar="S", help="Each run reads for S seconds; a consumer too.  [default: 2; consumers: 5]"
-)
-@click.option("--runs", type=int, default=5, show_default=True, metavar="N", help="Measure N times and report the median.")
-@click.option(
-    "--cold",
-    is_flag=True,
-    help="Measure reading from the disk: DST is dropped from the page cache before every epoch. Each run reads one epoch"
-    " (20 seconds at most), unless --epochs or --seconds is given.",
-)
-@click.option(
-    "--decode/--no-decode", default=True, show_default=True, help="Decode images to pixels, or hand over the stored bytes."
-)
-@click.option(
-    "--consumer-rate",
-    type=float,
-    metavar="R",
-    help="Simulate a GPU that trains on R samples per second, and report the share of time that it is busy.",
-)
-@click.option(
-    "--consumer",
-    metavar="PRESET|MODULE:FUNCTION",
-    help="The same with the rate of a published training run (--list-consumers), or with your own training step:"
-    " the function is called with every batch.",
-)
-@click.option(
-    "--gpus", type=int, default=1, show_default=True, metavar="N", help="Simulate N such GPUs, all fed by this loader."
-)
-@click.option(
-    "--device", metavar="cpu|cuda", help="Call your function with PyTorch tensors on this device. Default: numpy arrays."
-)
-@click.option(
-    "--consumer-timeout",
-    type=float,
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop with an error when your function needs longer than this for one batch.",
-)
+@options_of(BenchOptions, "runs", "consumer")
 @click.option("--list-consumers", is_flag=True, help="List the presets for --consumer with their rates, sources and dates.")
-@click.option(
-    "--baseline",
-    is_flag=True,
-    help="Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
-)
-@click.option(
-    "--transform",
-    "transforms",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="With --baseline: allow this function of yours to be called, if DST was made with it.",
-)
-@click.option("--sweep", is_flag=True, help="Also measure other numbers of threads, orders and batch sizes, and name the best.")
+@options_of(BenchOptions, "compared")
 @click.option(
     "--against",
     is_flag=True,
@@ -141,14 +73,8 @@ _ALMOST_NONE = 0.01
     is_flag=True,
     help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(),
-    metavar="DIR",
-    help="DST is on a store: keep what is read in this folder (docs/cache.md). Default: $SHARDCTL_CACHE.",
-)
-@click.option("--cache-limit", metavar="SIZE", help="Bytes of all datasets in the cache together, for instance 500GB.")
-@metrics_option
+@options_of(BenchOptions, "store")
+@option_of("metrics", METRICS)
 @output_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
@@ -210,7 +136,6 @@ class _Lines:
 
 def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any) -> int:
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
-    from shardctl.benchmark.measure import BenchOptions
     from shardctl.benchmark.measure.watching import watch_dataset
 
     unfit = next((name for name in ("compare", "html", "against", "python") if given.pop(name)), None)

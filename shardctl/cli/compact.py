@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
+from shardctl.build.shared_options import IF_RUNNING
+from shardctl.cli.options import option_of
+from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.system.text import counted, format_bytes, printable
 
 
 @click.command()
 @click.argument("dst", metavar="DST", type=click.Path())
 @click.option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
-@if_running_option
+@option_of("if_running", IF_RUNNING)
 @output_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """Put the shards of a dataset in order after many updates.

@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.build.options import Options
 from shardctl.build.shards import WORKER
-from shardctl.cli.output import (
-    Output,
-    byte_size,
-    if_running_option,
-    metrics_option,
-    output_options,
-    print_json,
-    print_reasons,
-    printing_to_stderr,
-    seconds_or_none,
-    waiting_line,
-    workers_option,
-)
+from shardctl.cli.options import options_of, values_of
+from shardctl.cli.output import Output, output_options, print_json, print_reasons, printing_to_stderr, waiting_line
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
-from shardctl.errors import UsageError
 from shardctl.format.step_counts import step_lines
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.processes.forkserver_client import forked_early
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.stores import is_url
 from shardctl.system.text import counted, format_bytes, printable
@@ -65,51 +53,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @source_options
-@click.option(
-    "--labels",
-    multiple=True,
-    metavar="auto|folder|FILE|none|FORMAT:PATH",
-    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto, the default, "
-    "takes metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, "
-    "else the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them: coco:FILE, "
-    "yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR (docs/annotations.md).",
-)
-@click.option(
-    "--boxes",
-    type=click.Choice(["keep", "clip", "drop"]),
-    default="keep",
-    show_default=True,
-    help="Annotated boxes that reach outside of their image: keep them, clip them, or drop their objects.",
-)
-@click.option(
-    "--annotation-frame",
-    type=click.Choice(["auto", "stored", "upright"]),
-    default="auto",
-    show_default=True,
-    help="Whether annotations are of the image as it is stored, or as EXIF turns it. auto: by the size that they say.",
-)
-@click.option(
-    "--task",
-    type=click.Choice(["detect", "segment", "pose", "obb"]),
-    help="What the lines of YOLO files are. Default: as data.yaml says, else by their length.",
-)
-@click.option(
-    "--lenient-labels",
-    is_flag=True,
-    help="Accept a labels file that does not match the inputs: rows without a file are skipped, missing values stay empty.",
-)
-@click.option(
-    "--drop-columns", metavar="A,B,…", help="Columns of the labels files to leave out; fields of the inputs themselves stay."
-)
-@click.option(
-    "--split",
-    default="auto",
-    show_default=True,
-    metavar="auto|folder|source|column|none|NAME=SHARE,…",
-    help="train=0.9,val=0.1 splits by a hash of the key; folder takes the top folders, source the names of the SRC, "
-    "column the column split of the labels file; auto decides by the names (train, val, test and the like: "
-    "docs/inputs.md).",
-)
+@options_of(Options, "labels")
 @transform_options
 @click.option(
     "--store",
@@ -121,43 +65,13 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     metavar="auto|none|lz4|zstd[:LEVEL]",
     help="Compression of the blocks. auto: zstd for text, none for images.",
 )
-@click.option(
-    "--shard-size",
-    callback=byte_size,
-    metavar="SIZE",
-    help="Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
-)
-@click.option("--samples-per-shard", type=int, metavar="N", help="Maximum number of samples in a shard.")
-@click.option(
-    "--shuffle",
-    metavar="SEED|none",
-    default="none",
-    show_default=True,
-    help="Store the samples of each split in a random order, drawn from SEED.",
-)
+@options_of(Options, "shards")
 @click.option("--seed", type=int, metavar="S", help="Seed of random steps and splits. Default: 0.")
 @click.option(
     "--variants", type=int, metavar="K", help="Make K samples of every input, each with other random numbers. Default: 1."
 )
 @click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
-@workers_option
-@click.option(
-    "--engine",
-    default="local",
-    show_default=True,
-    metavar="local|ray[:ADDRESS]",
-    help="What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
-    " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
-)
-@click.option(
-    "--max-rejects",
-    metavar="N|P%",
-    help="Fail with exit code 1 if more inputs than this cannot be converted."
-    " Without it, a conversion does not begin if more than half of those that are tried first fail; 100% allows all.",
-)
-@click.option(
-    "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."
-)
+@options_of(Options, "work")
 @click.option(
     "--truncated",
     type=click.Choice(["reject", "keep"]),
@@ -196,69 +110,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     help="Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
     " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
 )
-@click.option(
-    "--input-timeout",
-    callback=seconds_or_none,
-    default="120",
-    show_default=True,
-    metavar="SECONDS|none",
-    help="Reject an input that takes longer than this.",
-)
-@click.option(
-    "--worker-memory",
-    callback=byte_size,
-    metavar="SIZE",
-    help="Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
-)
-@click.option(
-    "--update",
-    is_flag=True,
-    help="Bring the dataset at DST up to date: only shards of which inputs changed or went are built again, and new inputs fill"
-    " new shards. Without a dataset at DST, make one.",
-)
-@click.option(
-    "--append",
-    is_flag=True,
-    help="Add the inputs of SRC to the dataset at DST, in new shards, without a look at those that it has: for logs, crawls and"
-    " new days. What lies in a source of the dataset has its key from there. Without a dataset at DST, make one.",
-)
-@click.option(
-    "--keep",
-    type=int,
-    metavar="N",
-    help="Keep the N generations before the one that --update or --append makes, in DST/generations; shards that they share are"
-    " there once. Default: as the time before, at first 0.",
-)
-@click.option(
-    "--source",
-    "moved_from",
-    multiple=True,
-    metavar="OLD",
-    type=click.Path(),
-    help="With --update: where a source was when the dataset was made, if it has moved; once per source, in their order.",
-)
-@click.option(
-    "--overwrite", is_flag=True, help="Replace the dataset at DST. The old one stays intact until the new one replaces it."
-)
-@click.option(
-    "--part",
-    metavar="I/N",
-    help="Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl merge DST`. The first part"
-    " plans the conversion for all. I is 1 to N, or 0 to N-1 (docs/cluster.md).",
-)
-@if_running_option
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print what would be done, and write nothing. Fails where the real run would, but for --max-rejects: how many are"
-    " rejected is known only in the end.",
-)
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Print what exactly differs from the dataset at DST: settings, steps, inputs, versions; and write nothing.",
-)
-@metrics_option
+@options_of(Options, "limits", "update", "target", "part", "run")
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
@@ -279,7 +131,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     """
     src, dst = paths
     look_in_current_folder()
-    options = _options(given)
+    options = values_of(Options, given)
     import_without_threads()
     keep_pandas_out_of_arrow()
     reuse_memory()
@@ -300,37 +152,13 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
             click.echo(f"{counted(result.copied, 'rejected input')} copied to {printable(given['copy_rejects'])}")
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    shuffle = given["shuffle"]
-    if shuffle != "none" and not shuffle.isdecimal():
-        raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
-    names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "engine", "max_rejects", "overwrite")
-    more = (
-        "if_running",
-        "worker_memory",
-        "input_timeout",
-        "copy_rejects",
-        "dry_run",
-        "update",
-        "append",
-        "moved_from",
-        "keep",
-        "explain",
-        "metrics",
-        "part",
-    )
-    chosen = {name: given[name] for name in names + more}
-    chosen["drop_columns"] = given["drop_columns"] or ()
-    chosen["labels"] = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
-    chosen |= {name: given[name] for name in ("boxes", "annotation_frame", "task")}
-    return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
-
-
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless there seems to be no work for them."""
     complete = Path(dst, "manifest.json").exists() and not any(options[way] for way in ("overwrite", "update", "append"))
     if complete or options["workers"] == 0:
         return nullcontext()
+    from shardctl.system.processes.forkserver_client import forked_early
+
     return forked_early(WORKER, options["worker_memory"] or 0)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
+from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.convert import print_result, result_record
-from shardctl.cli.output import Output, if_running_option, output_options, print_json, waiting_line
+from shardctl.cli.options import option_of
+from shardctl.cli.output import Output, output_options, print_json, waiting_line
 
 
 @click.command()
 @click.argument("dst", metavar="DST", type=click.Path())
 @click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
-@if_running_option
+@option_of("if_running", IF_RUNNING)
 @output_options
 def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
     """Make a dataset of the shards that `convert --part I/N` has built.

@@ -1,11 +1,10 @@
-"""What the commands share: output options, tables, JSON, and sizes such as 128MiB."""
+"""What the commands share: output options, tables, JSON."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
@@ -19,8 +18,6 @@ from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from shardctl.format.tables import Reject
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -53,29 +50,6 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --workers to a command: `auto` or a number of processes."""
-    return click.option(
-        "--workers",
-        callback=auto_or_number,
-        default="auto",
-        show_default=True,
-        metavar="auto|N",
-        help="Number of worker processes; 0 does the work in this process.",
-    )(function)
-
-
-def if_running_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --if-running to a command that writes a dataset."""
-    return click.option(
-        "--if-running",
-        type=click.Choice(["wait", "fail"]),
-        default="wait",
-        show_default=True,
-        help="What to do while another shardctl is writing DST.",
-    )(function)
-
-
 def waiting_line(owner: str, dst: str) -> str:
     """Return what a command says that waits for another writer of a dataset."""
     from shardctl.system.lease.file_lease import STALE_SECONDS
@@ -84,17 +58,6 @@ def waiting_line(owner: str, dst: str) -> str:
     # In a folder of this machine its lock tells: one that was killed has ended, one that was stopped has not.
     lost = f", or gives no sign of life for {STALE_SECONDS:.0f} seconds" if is_url(dst) else ""
     return f"another shardctl is writing it ({owner}); waiting until it ends{lost}"
-
-
-def metrics_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --metrics to a command that takes long."""
-    return click.option(
-        "--metrics",
-        multiple=True,
-        metavar="FILE",
-        help="Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT (Prometheus, on this"
-        " machine) or tensorboard:FOLDER. May be given several times.",
-    )(function)
 
 
 @contextmanager
@@ -149,33 +112,6 @@ def print_reasons(reasons: dict[str, int], examples: Iterable[Reject]) -> None:
     """Print how many inputs were rejected for which reason, each with an example."""
     for (reason, count), example in zip(reasons.items(), examples, strict=True):
         click.echo(f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}")
-
-
-def byte_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Read a size such as 128MiB, 64MB or 1000000 as a number of bytes."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise click.BadParameter(f"{value!r} is not a size; write 128MiB, 64MB or a number of bytes", context, parameter)
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def auto_or_number(context: click.Context, parameter: click.Parameter, value: str) -> int | str:
-    """Read `auto` or a whole number."""
-    if value != "auto" and not value.isdecimal():
-        raise click.BadParameter(f"{value!r} is neither auto nor a whole number", context, parameter)
-    return value if value == "auto" else int(value)
-
-
-def seconds_or_none(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    """Read a number of seconds, or `none`."""
-    if value == "none":
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number of seconds nor none", context, parameter) from None
 
 
 TEXT_WIDTH = 100

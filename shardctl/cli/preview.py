@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.build.options import Options
 from shardctl.build.shards import WORKER
 from shardctl.cli.convert import convert
 from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.step_options import recipe_of
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.processes.forkserver_client import forked_early
+from shardctl.system.options import declared_in
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
@@ -31,7 +32,7 @@ _OTHERS = frozenset(
 )
 """Parameters of convert that are about the dataset, or that this command has of its own. All others mean the same here."""
 
-_PLANNING = ("boxes", "annotation_frame", "task", "lenient_labels", "split", "workers", "input_timeout", "worker_memory")
+_PLANNING = (*declared_in(Options, "labels"), "workers", "input_timeout", "worker_memory")
 """Options of convert that are no part of the recipe and are passed on as they are."""
 
 
@@ -71,8 +72,6 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
 
     check_outputs(given)
     options = {name: given[name] for name in _PLANNING}
-    labels = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
-    options |= {"labels": labels, "drop_columns": given["drop_columns"] or ()}
     show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
     with _workers_ahead(options), printing_to_stderr():
         made = make_preview(src, recipe_of(given), given["inputs"] or INPUTS, given["keys"], show_lines, **options)
@@ -89,7 +88,11 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
 
 
 def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
-    return nullcontext() if options["workers"] == 0 else forked_early(WORKER, options["worker_memory"] or 0)
+    if options["workers"] == 0:
+        return nullcontext()
+    from shardctl.system.processes.forkserver_client import forked_early
+
+    return forked_early(WORKER, options["worker_memory"] or 0)
 
 
 def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:

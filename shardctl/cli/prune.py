@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, if_running_option, output_options, print_json
+from shardctl.build.shared_options import IF_RUNNING
+from shardctl.cli.options import option_of
+from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.errors import InputError
 from shardctl.system.files import read_named
 from shardctl.system.text import counted, printable
@@ -27,7 +29,7 @@ SHOWN = 5
 @click.option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
 @click.option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
 @click.option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
-@if_running_option
+@option_of("if_running", IF_RUNNING)
 @output_options
 def prune(
     dst: str, where: str | None, keys: str | None, single: tuple[str, ...], dry_run: bool, if_running: str, output: Output

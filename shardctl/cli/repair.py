@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line, workers_option
+from shardctl.build.shared_options import WORKERS
+from shardctl.cli.options import option_of
+from shardctl.cli.output import Output, counting, output_options, print_json, waiting_line
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, printable
 
@@ -41,7 +43,7 @@ SHOWN = 10
     is_flag=True,
     help="Remove lost samples whose sources changed or are gone from the dataset; rejects.jsonl lists them.",
 )
-@workers_option
+@option_of("workers", WORKERS)
 @output_options
 def repair(
     dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output

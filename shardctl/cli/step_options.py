@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardctl.errors import UsageError
-from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.system.text import printable
 
 Command = Callable[..., Any]
@@ -30,7 +30,7 @@ _SOURCE = (
     ),
     click.option(
         "--record",
-        type=click.Choice(["file", "line", "paragraph"]),
+        type=click.Choice(RECORDS),
         help="What one sample of a text file (.txt, .md) is. Default: file.",
     ),
     click.option("--text-field", metavar="FIELD", help="Field of the records that is the text; it is renamed to text."),

@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
-from shardctl.cli.output import Output, byte_size, output_options, print_json, printing_to_stderr, workers_option
+from shardctl.build.shared_options import WORKERS
+from shardctl.cli.options import option_of, reading
+from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import ByteSize
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -55,10 +58,13 @@ def tokenizer() -> None:
 @click.option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
 @click.option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
 @click.option(
-    "--max-bytes", callback=byte_size, metavar="SIZE", help="Train on about this much text, from all over the sources."
+    "--max-bytes",
+    callback=reading(ByteSize()),
+    metavar="SIZE",
+    help="Train on about this much text, from all over the sources.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
-@workers_option
+@option_of("workers", WORKERS)
 @output_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     """Train a tokeniser on the texts of SRC: any sources of convert, or datasets.

@@ -11,7 +11,7 @@ from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.verify import Finding
+    from shardctl.inspection.verify.finding import Finding
 
 FOUND_SOMETHING = 1
 
@@ -54,7 +54,7 @@ def verify(target: str, level: str, output: Output) -> int:
         with counting("records", output) as draw:
             result = check(Path(target), progress=draw)
     else:
-        from shardctl.inspection.verify import verify as verify_dataset
+        from shardctl.inspection.verify.verification import verify as verify_dataset
 
         with counting("shards", output) as draw:
             result = verify_dataset(target, level, draw)

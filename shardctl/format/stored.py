@@ -180,7 +180,7 @@ class ShardUnits:
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """A unit that has a record: `file` and `unit` from the tables, the `record`'s number (0: the file is one record).
 
     `shard` is the number of the shard that the unit's samples are in, among its rows from `first_row` to before `end_row`.
@@ -307,7 +307,7 @@ class StoredDataset:
         there = pc.is_in(self.paths_of(files), value_set=pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
         return next((self.file(number) for number in files[there].tolist()), None)
 
-    def find(self, key: str) -> list[Place]:
+    def find(self, key: str) -> list[RecordPlace]:
         """Return the units that have the record with this key, in the order of the dataset.
 
         None: no file has such a record. Where the records of a unit are in several splits, the unit is in a shard of each.
@@ -316,7 +316,7 @@ class StoredDataset:
         import pyarrow.compute as pc  # 40 ms that only this needs
 
         paths = self.paths
-        places: list[Place] = []
+        places: list[RecordPlace] = []
         for path, record in possible_names(key):
             start = 0
             while (at := pc.index(paths.slice(start), path).as_py()) >= 0:
@@ -339,7 +339,7 @@ class StoredDataset:
             return None
         return f"{path}#{min(max(record, low), high)}" if low > 0 else path
 
-    def _of_record(self, number: int, record: int) -> Iterator[Place]:
+    def _of_record(self, number: int, record: int) -> Iterator[RecordPlace]:
         """Yield the units of a file that have one of its records."""
         file = self.file(number)
         start = 0
@@ -354,7 +354,7 @@ class StoredDataset:
                 if units is None or units[0] != shard:
                     units = shard, self.units(shard)
                 place = row - units[1].entry.first_unit
-                yield Place(file, units[1][place], record, shard, *units[1].rows_of(place))
+                yield RecordPlace(file, units[1][place], record, shard, *units[1].rows_of(place))
             start += batch.num_rows
 
     def blocks_of_keys(self) -> Iterator[tuple[int, int, pa.Array]]:
@@ -365,7 +365,7 @@ class StoredDataset:
                 yield shard, row, checked_column(file, block)
                 row += rows
 
-    def rows_with(self, key: str, place: Place) -> list[int]:
+    def rows_with(self, key: str, place: RecordPlace) -> list[int]:
         """Return the rows of a shard that have this key, among those of a place. Reads the blocks that may have it."""
         entry = self.shards[place.shard]
         file, row, rows = keys_of(self.root / entry.path), 0, []

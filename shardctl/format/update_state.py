@@ -144,7 +144,7 @@ def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter,
         writer.finish(pruned)
 
 
-class Seen:
+class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
     def __init__(self, root: Path, facts: FileFacts | None) -> None:

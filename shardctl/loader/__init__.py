@@ -1,1 +1,1 @@
-"""Reading a dataset for training: open, blocks, cache, order, batches, mixtures, metrics."""
+"""Reading a dataset for training: blocks, cache, order of samples, batches, mixtures, metrics."""

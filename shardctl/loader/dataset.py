@@ -23,7 +23,7 @@ from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.loader.blocks import (
     Batch,
-    Gatherer,
+    BatchReader,
     GatherOptions,
     Indices,
     Normalization,
@@ -205,10 +205,10 @@ class Dataset:
         gatherer = self._samples if columns is None and decode else self._gatherer(columns, decode)
         return gatherer.gather(self._selection.samples(wanted))[0]
 
-    def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> Gatherer:
+    def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         shards = self._selection.shards
         chosen = None if columns is None else names("columns", columns)
-        return Gatherer(shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions())
+        return BatchReader(shards, columns_of(shards, chosen), Transforms(decode=decode), GatherOptions())
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.

@@ -12,7 +12,7 @@ from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
 from shardctl.loader.blocks import (
     HEADER_FIELDS,
-    Gatherer,
+    BatchReader,
     GatherOptions,
     Indices,
     Transforms,
@@ -62,7 +62,7 @@ def _matching(selection: Selection, predicate: pc.Expression, columns: list[str]
     images = _images_for(derived, shards.layout.roles)
     read = columns_of(shards, [*columns, *dict.fromkeys(images.values())] or ["key"])
     by_name = {column.name: column for column in read}
-    samples = Gatherer(shards, read, Transforms(), GatherOptions())
+    samples = BatchReader(shards, read, Transforms(), GatherOptions())
     starts = selection.starts()
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         places = selection.samples(np.arange(begin, end))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from shardctl.errors import UsageError
 from shardctl.loader.blocks import GatherOptions, Transforms
 from shardctl.loader.order import OrderOptions
+from shardctl.loader.shared_options import THREADS
 from shardctl.system.arguments import whole_number
 
 REMAINDERS = ("uneven", "pad", "drop")
-MOST_THREADS = 1024
 MOST_PROCESSES = 256
 
 
@@ -52,8 +52,7 @@ class LoaderOptions:
         rank, world_size = self.place
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} is not one of a world of {world_size}")
-        if self.threads != "auto" and not (type(self.threads) is int and 1 <= self.threads <= MOST_THREADS):
-            raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
+        THREADS.check("threads", self.threads)
         self._check_processes()
         if self.remainder is not None and self.remainder not in REMAINDERS:
             raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.loader.blocks import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
+from shardctl.loader.blocks import Batch, BatchMemory, BatchReader, Column, Indices, Shards, Spec, columns_of
 from shardctl.loader.lookahead import DatasetLookahead, Lookahead
 from shardctl.loader.options import StreamOptions
 from shardctl.loader.order import EpochOrder, Ordering
@@ -108,7 +108,7 @@ class DatasetStream:
         self._ordering = Ordering(selection.starts(), options.order)
         columns = columns_of(selection.shards, options.columns)
         gather = replace(options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks))
-        self._gatherer = Gatherer(selection.shards, columns, options.transforms, gather)
+        self._gatherer = BatchReader(selection.shards, columns, options.transforms, gather)
 
     def __len__(self) -> int:
         return len(self._selection)

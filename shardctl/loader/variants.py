@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.loader.blocks import Gatherer, GatherOptions, Indices, Transforms, columns_of
+from shardctl.loader.blocks import BatchReader, GatherOptions, Indices, Transforms, columns_of
 from shardctl.loader.options import StreamOptions
 from shardctl.loader.order import EpochOrder, Ordering
 from shardctl.loader.stream import DatasetStream, Selection
@@ -101,7 +101,7 @@ def _variants(selection: Selection) -> Indices:
 
 def _column(selection: Selection, name: str) -> list[Any]:
     """Return a column of the samples, block by block."""
-    gatherer = Gatherer(selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions())
+    gatherer = BatchReader(selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions())
     starts = selection.starts().tolist()
     tables = (gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts))
     with selection.shards.in_turn(selection.chosen):

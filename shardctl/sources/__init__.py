@@ -1,1 +1,1 @@
-"""Where samples come from: files are found (walk), cut into units (formats), and are of a kind (kinds)."""
+"""Raw inputs: files are found (walk), cut into units and records (formats), labelled and annotated."""

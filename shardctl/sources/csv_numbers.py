@@ -26,7 +26,7 @@ _LOOKS_LIKE_A_NUMBER = re.compile(rf"{_LIKE_A_NUMBER}|{_WORDS}")
 
 
 @dataclass(frozen=True)
-class Written:
+class CellStats:
     """How the cells of a column are written: what decides whether the column is one of numbers. Found in parts and joined.
 
     The parts may be joined in any order and grouping: the type is the same. An empty cell says nothing.
@@ -55,7 +55,7 @@ class Written:
         return self.text or bool(self.nulls)
 
     @classmethod
-    def of(cls, column: pa.Array | pa.ChunkedArray) -> Written:
+    def of(cls, column: pa.Array | pa.ChunkedArray) -> CellStats:
         """Look at a column of strings, in which an empty string is an empty cell; null is one too."""
         few = [value for value in column.slice(0, 100).to_pylist() if value and value not in _NO_NUMBER]
         if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
@@ -69,7 +69,7 @@ class Written:
             return cls._of_any(values)
 
     @classmethod
-    def _of_whole(cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray) -> Written:
+    def _of_whole(cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray) -> CellStats:
         """Look at cells that can be read as int64: 007 and 0x1F can too."""
         if not numbers.cast(pa.string()).equals(values):
             return cls._of_any(values)
@@ -79,11 +79,11 @@ class Written:
         return cls(True, digits=True, places=(0, 0), inexact=_first_inexact(values))
 
     @classmethod
-    def _of_any(cls, values: pa.Array | pa.ChunkedArray) -> Written:
+    def _of_any(cls, values: pa.Array | pa.ChunkedArray) -> CellStats:
         return cls._of_decimals(values) or cls._of_patterns(values)
 
     @classmethod
-    def _of_decimals(cls, values: pa.Array | pa.ChunkedArray) -> Written | None:
+    def _of_decimals(cls, values: pa.Array | pa.ChunkedArray) -> CellStats | None:
         """Look at decimals that float64 gives back, without an exponent; None if there are other cells. It saves patterns."""
         if not pc.all(_plainly_exact(values)).as_py():
             return None
@@ -99,7 +99,7 @@ class Written:
         return cls(True, False, True, False, few_and_many, beyond, None, str(padded[0]) if len(padded) else None)
 
     @classmethod
-    def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> Written:
+    def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> CellStats:
         if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
             are_nulls = pc.is_in(values, value_set=pa.array(_NO_NUMBERS, values.type))
             nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
@@ -122,12 +122,12 @@ class Written:
         places = (ends["min"].as_py(), ends["max"].as_py())
         return cls(True, False, True, whole, places, beyond, inexact, str(padded[0]) if len(padded) else None)
 
-    def join(self, other: Written) -> Written:
+    def join(self, other: CellStats) -> CellStats:
         """Return how the cells of both are written."""
         if self.text or other.text:
-            return Written(True, text=True)
+            return CellStats(True, text=True)
         ends = [end for places in (self.places, other.places) if places for end in places]
-        return Written(
+        return CellStats(
             cells=self.cells or other.cells,
             digits=self.digits or other.digits,
             whole=self.whole and other.whole,
@@ -164,7 +164,7 @@ class Written:
         return [self.cells, self.text, self.digits, self.whole, self.places, sorted(self.nulls), *odd]
 
     @classmethod
-    def from_json(cls, record: list[Any]) -> Written:
+    def from_json(cls, record: list[Any]) -> CellStats:
         """Build what `to_json` gave."""
         some, text, digits, whole, places, nulls, beyond, inexact, padded = record
         return cls(some, text, digits, whole, tuple(places) if places else None, beyond, inexact, padded, frozenset(nulls))
@@ -182,10 +182,10 @@ def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
     """
     if places == "any":
         odd = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))  # the others have no zeros at their end
-        known = Written(True, digits=True, whole=False, places=(0, 1))
-        return bool(pa.types.is_floating(known.join(Written.of(odd)).type()))
-    known = Written(True, digits=True, whole=False, places=(int(places), int(places)))
-    joined = known.join(Written.of(cells))
+        known = CellStats(True, digits=True, whole=False, places=(0, 1))
+        return bool(pa.types.is_floating(known.join(CellStats.of(odd)).type()))
+    known = CellStats(True, digits=True, whole=False, places=(int(places), int(places)))
+    joined = known.join(CellStats.of(cells))
     return bool(pa.types.is_floating(joined.type())) and joined.places == known.places
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.csv_numbers import Written, filled
+from shardctl.sources.csv_numbers import CellStats, filled
 from shardctl.sources.jsonl import null_notice
 from shardctl.sources.remote.remote_files import local_path
 from shardctl.sources.types import UNNAMED
@@ -69,7 +69,7 @@ def narrowed(table: pa.Table, as_text: Collection[str]) -> tuple[pa.Table, list[
         if name in as_text:
             columns.append(column)
             continue
-        written = Written.of(column)
+        written = CellStats.of(column)
         type_ = written.type()
         columns.append(column if pa.types.is_string(type_) else filled(column).cast(type_))
         if (odd := written.odd()) is not None:

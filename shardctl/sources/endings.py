@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, TABLE_SUFFIXES, TEXT_SUFFIXES
+from shardctl.sources.format_table import (
+    CONTAINER_SUFFIXES,
+    INPUT_FORMATS,
+    PLAIN_TEXTS,
+    TABLE_SUFFIXES,
+    TEXT_SUFFIXES,
+    Family,
+    InputFormat,
+)
+from shardctl.sources.formats import import_attribute
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import COMPRESSED, suffix_of
 
-_SPELLINGS = (
-    (re.compile(r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$"), ".tfrecord"),
-    (re.compile(r"(^|[._-])array_?records?(-\d+-of-\d+)?$"), ".array_record"),
-    (re.compile(r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$"), ".mds"),
-    (re.compile(r"^\d{1,20}\.manifest$"), ".lance"),
-    (re.compile(r"\.(tgz|tar\.gz)$"), ".tar.gz"),
-    (re.compile(r"\.(tzst|tar\.zstd)$"), ".tar.zst"),
-)
+_SPELLINGS = tuple((re.compile(pattern), ending) for row in INPUT_FORMATS for pattern, ending in row.spellings)
 """Other ways to spell an ending: numbered files, and short forms. How such a file is compressed, its content says."""
+
+_FAMILIES = list(Family)
+_BY_MAGIC = sorted((row for row in INPUT_FORMATS if row.magic), key=lambda row: _FAMILIES.index(row.family))
+_BY_FUNCTION = [row for row in INPUT_FORMATS if row.begins]
+"""The formats that are known by how a file begins. The first one counts: a tar may begin with any name of a file."""
 
 _OTHERS = frozenset(
     (".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".db", ".mat", ".pkl")
@@ -36,7 +42,7 @@ SNIFFED_BYTES = 512
 def without_compression(suffix: str) -> str:
     """Return the ending of a file's name without that of its compression: .jsonl of .jsonl.gz."""
     plain, _, last = suffix.rpartition(".")
-    return plain if f".{last}" in COMPRESSED and (plain in PLAIN_TEXTS or plain in CONTAINERS) else suffix
+    return plain if f".{last}" in COMPRESSED and (plain in PLAIN_TEXTS or plain in CONTAINER_SUFFIXES) else suffix
 
 
 def ending_of(path: str, opened: str) -> str:
@@ -72,31 +78,18 @@ def _sniffed(opened: str, *_version: int) -> str:
     from shardctl.sources.formats.content import open_content  # it imports compressions, which few files need
 
     try:
-        with open_content(opened, _begins_as_tfrecord) as content:
+        with open_content(opened, lambda begin: _known_by_function(begin) is not None) as content:
             start = content.at(0, SNIFFED_BYTES)
             compressed = content.compression is not None
     except (OSError, Rejection):
         return ""
-    ending = next((ending for ending, begins in _BEGINNINGS.items() if begins(start)), "")
-    return ending if not compressed or ending in CONTAINERS else ""
+    row = _known_by_magic(start) or _known_by_function(start)
+    return row.endings[0] if row is not None and (not compressed or row.family is Family.CONTAINER) else ""
 
 
-def _begins_as_tfrecord(start: bytes) -> bool:
-    from shardctl.sources.formats.tfrecord import begins
-
-    return begins(start)
+def _known_by_magic(start: bytes) -> InputFormat | None:
+    return next((row for row in _BY_MAGIC if all(start.startswith(magic, place) for place, magic in row.magic)), None)
 
 
-_BEGINNINGS: dict[str, Callable[[bytes], bool]] = {
-    ".parquet": lambda start: start.startswith(b"PAR1"),
-    ".arrow": lambda start: start.startswith(b"ARROW1\0\0"),
-    ".tar": lambda start: start[257:262] == b"ustar",
-    ".rec": lambda start: start.startswith(b"\x0a\x23\xd7\xce"),
-    ".npy": lambda start: start.startswith(b"\x93NUMPY"),
-    ".megatron": lambda start: start.startswith(b"MMIDIDX\0\0"),
-    ".h5": lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
-    ".mdb": lambda start: start[16:20] == b"\xde\xc0\xef\xbe",
-    ".array_record": lambda start: start.startswith(b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f") and start[16:24] == b"\x40" + bytes(7),
-    ".tfrecord": _begins_as_tfrecord,
-}
-"""How files of each format begin."""
+def _known_by_function(start: bytes) -> InputFormat | None:
+    return next((row for row in _BY_FUNCTION if import_attribute(row.begins)(start)), None)

@@ -52,7 +52,7 @@ ROWS_AT_ONCE = 65536
 
 
 @dataclass(frozen=True)
-class SideTable:
+class LabelTable:
     """The rows of the labels files, found by the path of the input that they are about.
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
@@ -101,7 +101,7 @@ class SideTable:
             place[left] += 1
         return rows
 
-    def without(self, column: str) -> SideTable:
+    def without(self, column: str) -> LabelTable:
         """Return the same table without a column."""
         return replace(self, columns=self.columns.drop_columns([column]))
 
@@ -137,7 +137,7 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     return count, few
 
 
-def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> SideTable:
+def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> LabelTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
     `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
@@ -174,7 +174,7 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: S
     order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
+    return LabelTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
 def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:

@@ -5,47 +5,63 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.names import CHECKSUMS
 from shardctl.sources.export_description import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
-from shardctl.sources.remote.remote_files import exists, is_brought, local, version_of
+from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
+from shardctl.sources.formats import import_attribute
+from shardctl.sources.formats.beside import MOST_BYTES, ExclusionRule, is_beside, json_in
+from shardctl.sources.remote.remote_files import exists, local, version_of
 from shardctl.sources.small_files import read_small
-from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
+from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.text import counted, printable
 
-MOST_BYTES = 64 << 20
-"""The largest file that is looked at: an index of 100,000 shards."""
+_Found = TypeVar("_Found")
 
-_KEYS: dict[str, tuple[frozenset[str], ...]] = {
-    "index.json": (frozenset(("shards", "version")), frozenset(("chunks", "config"))),
-    "features.json": (frozenset(("featuresDict",)), frozenset(("sequence",)), frozenset(("pythonClassName",))),
-    "dataset_info.json": (frozenset(("features",)), frozenset(("splits",)), frozenset(("builder_name",)), frozenset(("name",))),
-    "state.json": (frozenset(("_data_files",)),),
-    "dataset_dict.json": (frozenset(("splits",)),),
-    "shardctl.json": (frozenset(("format", "to")),),
-}
-"""Names of files that describe others, and keys of which such a file has all of one set: MosaicML Streaming and LitData, TFDS,
-Hugging Face, and exports of shardctl."""
-
-_STATS = re.compile(r"^(\d+)_stats\.json$")
-_COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
-_SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
+_OWN = (Sidecar((".json",), r"shardctl\.json", keys=(frozenset(("format", "to")),)), Sidecar(("",), re.escape(CHECKSUMS)))
+"""What describes the files of an export of shardctl, whatever their format."""
 
 
-_SUFFIXES = frozenset(
-    ("", ".bin", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2", ".mdb")
+class _Rule(NamedTuple):
+    """A sidecar, and how its name is compared."""
+
+    sidecar: Sidecar
+    name: re.Pattern[str]
+
+
+def _by_ending(pairs: Iterable[tuple[Iterable[str], _Found]]) -> dict[str, list[_Found]]:
+    """Return what is known of files with an ending, by the ending."""
+    found: dict[str, list[_Found]] = {}
+    for endings, each in pairs:
+        for ending in endings:
+            found.setdefault(ending, []).append(each)
+    return found
+
+
+_SIDECARS = _by_ending(
+    (sidecar.endings, _Rule(sidecar, re.compile(sidecar.name, re.DOTALL)))
+    for sidecar in (*_OWN, *(sidecar for row in INPUT_FORMATS for sidecar in row.sidecars))
 )
+_EXCLUSIONS = _by_ending((row.excluded.endings, row.excluded.rule) for row in INPUT_FORMATS if row.excluded is not None)
+_FOLDERS = _by_ending(
+    (row.folder.endings, (re.compile(row.folder.path), row.folder.file)) for row in INPUT_FORMATS if row.folder is not None
+)
+
+_FAILURES = ".parquet"
+"""The ending of tables of img2dataset."""
+
+_SUFFIXES = frozenset((*_SIDECARS, *_EXCLUSIONS, _FAILURES))
 """The endings of files that may describe or repeat others."""
 
-_OF_LANCE = frozenset((".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"))
-"""The endings of files in a folder of Lance, of which one stands for all: the manifest of the newest version."""
+_NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.numbered for ending in row.endings)
+"""How the endings of numbered files begin."""
 
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 """How TFDS names a file: DATASET-SPLIT.FORMAT-NUMBER-of-ALL."""
@@ -90,46 +106,34 @@ def inputs_among(
     Without `notice`, nothing is said of them, they are not read for what to say, and exports may lack files. Raises InputError
     where such a file lists others that are not there: they would be missing silently.
     """
-    copies, unlisted = LeftOut(), LeftOut()
-    failed, series = _Failures(), _Series()
+    failed, series, exclusions = _Failures(), _Series(), _Exclusions()
     for file in files:
         series.add(file)
-        if file.suffix in _OF_LANCE and (manifest := _manifest_of_lance(file)) is not None:
-            if file.opened == manifest:
+        if file.suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
+            if file.opened == standing:
                 yield file
             continue
         if file.suffix not in _SUFFIXES and not file.suffix.startswith(_NUMBERED):  # nearly all: there may be millions
             yield file
             continue
         name = file.path.rpartition("/")[2]
-        if file.fault is None and _describes(name, file):
-            beside.append(file)
-            if name == "index.json":
-                _refuse_missing_shards(file)
-            elif name == "state.json":
-                series.add_listed(file)
-            elif name == DESCRIPTION and notice is not None:
+        if (sidecar := _sidecar_of(name, file)) is not None:
+            if sidecar.use is not Use.NOTHING:
+                beside.append(file)
+            if sidecar.missing:
+                series.add_missing(import_attribute(sidecar.missing)(file))
+            if name == DESCRIPTION and notice is not None:
                 _refuse_other_files(Path(file.opened))
-        elif name == "lock.mdb" and _is_beside(file, "data.mdb"):  # it changes when the file is opened, and has no data
+        elif file.fault is None and exclusions.exclude(file, name):
             continue
-        elif file.suffix == ".bin" and _is_beside(file, f"{name[: -len('.bin')]}.idx"):
-            beside.append(file)
-        elif file.fault is None and (match := _COPY.match(name)) and _is_beside(file, match[1]):
-            copies.add(file.path)
-        elif file.fault is None and _SHARD.search(name) and not _is_listed(file, name):
-            unlisted.add(file.path)
-        elif file.fault is None and name.endswith(".parquet") and _is_beside(file, f"{name[: -len('.parquet')]}.tar"):
+        elif file.fault is None and name.endswith(_FAILURES) and is_beside(file, f"{name[: -len(_FAILURES)]}.tar"):
             if notice is not None:
                 failed.add(file)
         else:
             yield file
     if notice is None:
         return
-    if copies.count:
-        notice(f"left out: {copies.counted('compressed copy', 'compressed copies')}: the shards are there uncompressed too")
-    if unlisted.count:
-        notice(f"left out: {unlisted.counted('shard', 'shards')}: index.json does not list them")
-    for sentence in series.missing():
+    for sentence in (*exclusions.notices(), *series.missing()):
         notice(sentence)
     failed.tell(notice)
 
@@ -137,75 +141,34 @@ def inputs_among(
 def depends_on_others(name: str) -> bool:
     """Return whether `inputs_among` may leave out a file with this name because of others in its folder."""
     suffix = suffix_of(name)
-    return suffix in _SUFFIXES or suffix in _OF_LANCE or suffix.startswith(_NUMBERED)
+    return suffix in _SUFFIXES or suffix in _FOLDERS or suffix.startswith(_NUMBERED)
 
 
-def _manifest_of_lance(file: FoundFile) -> str | None:
-    """Return the manifest that stands for the folder of Lance that a file is in, None for a file that is in none."""
-    folder = os.path.basename(os.path.dirname(file.opened))  # noqa: PTH119, PTH120 - see pyproject.toml
-    if file.fault is not None or not (folder.startswith("_") or file.suffix == ".lance" or "/_indices/" in file.opened):
+def _file_of_folder(file: FoundFile) -> str | None:
+    """Return the path of the file that stands for the folder that a file is in, None if the folder is not one input."""
+    if file.fault is not None:
         return None
-    from shardctl.sources.formats.lance import folder_of, newest_in
-
-    if is_brought(file.opened):
-        if folder == "_versions" and file.suffix == ".manifest":
-            raise InputError(f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it to a disk first")
-        return None
-
-    found = folder_of(file.opened)
-    return None if found is None else str(newest_in(found))
+    found = (import_attribute(name)(file) for path, name in _FOLDERS[file.suffix] if path.search(file.opened))
+    return next((path for path in found if path is not None), None)
 
 
-def _describes(name: str, file: FoundFile) -> bool:
-    """Return whether a file describes others."""
-    if name in _KEYS:
-        keys = _top_keys(file)
-        return any(wanted <= keys for wanted in _KEYS[name])
-    if name == CHECKSUMS:
-        return True
-    if name.endswith(".labels.txt"):
-        return _is_beside(file, "features.json")
-    stats = _STATS.match(name)
-    return stats is not None and (_is_beside(file, f"{stats[1]}.tar") or _is_beside(file, f"{stats[1]}.parquet"))
+def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
+    """Return what a file is beside others, None for one that may be an input."""
+    for sidecar, pattern in _SIDECARS.get(file.suffix, ()):
+        match = pattern.fullmatch(name)
+        if match is None or (file.fault is not None and sidecar.use is Use.DESCRIBES):
+            continue
+        if sidecar.beside and not any(is_beside(file, match.expand(other)) for other in sidecar.beside):
+            continue
+        if not sidecar.keys or _has_keys(file, sidecar.keys):
+            return sidecar
+    return None
 
 
-def _top_keys(file: FoundFile) -> frozenset[str]:
-    record = _json_in(file)
-    return frozenset(record) if isinstance(record, dict) else frozenset()
-
-
-def _json_in(file: FoundFile) -> Any:
-    if file.size > MOST_BYTES:
-        return None
-    try:
-        return json.loads(read_small(file.opened, MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _is_beside(file: FoundFile, name: str) -> bool:
-    return exists(os.path.join(os.path.dirname(file.opened), name))  # noqa: PTH120 - see pyproject.toml
-
-
-def _is_listed(file: FoundFile, name: str) -> bool:
-    from shardctl.sources.formats.mds import INDEX, listed_in
-
-    listed = listed_in(Path(file.opened).with_name(INDEX))
-    return not listed or name in listed
-
-
-def _refuse_missing_shards(file: FoundFile) -> None:
-    """Raise InputError if an index of MDS lists a shard that is not there, compressed or not."""
-    record = _json_in(file)
-    shards = record.get("shards") if isinstance(record, dict) else None
-    for shard in shards if isinstance(shards, list) else ():
-        parts = [shard.get(part) for part in ("raw_data", "zip_data")] if isinstance(shard, dict) else []
-        names = [part["basename"] for part in parts if isinstance(part, dict) and isinstance(part.get("basename"), str)]
-        if names and not any(_is_name(name) and _is_beside(file, name) for name in names):
-            shown = " or ".join(map(printable, names))
-            raise InputError(
-                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the shards themselves as sources"
-            )
+def _has_keys(file: FoundFile, wanted: tuple[frozenset[str], ...]) -> bool:
+    """Return whether a file is a JSON object that has all keys of one of some sets."""
+    record = json_in(file)
+    return isinstance(record, dict) and any(keys <= record.keys() for keys in wanted)
 
 
 def refuse_part_of_export(folder: Path) -> None:
@@ -262,20 +225,14 @@ def _another_size(path: Path, what: str, wanted: int) -> InputError:
     )
 
 
-def _is_name(name: str) -> bool:
-    return "/" not in name and "\0" not in name and name not in ("", ".", "..")
-
-
 MISSING = "missing: "
 """What a notice begins with that is about shards which should be there."""
-
-_NUMBERED = (".tfrecord-", ".array_record-")
 
 _OF_SERIES = re.compile(r"^(.*?)-(\d{3,})-of-(\d{3,})(\..*)?$")
 
 
 class _Series:
-    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a state.json lists."""
+    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a list has."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str, int], int] = {}
@@ -290,14 +247,10 @@ class _Series:
             of_series = (file.folder, match[1], match[4] or "", int(match[3]))
             self._found[of_series] = self._found.get(of_series, 0) + 1
 
-    def add_listed(self, file: FoundFile) -> None:
-        """Look for the files that a state.json of Hugging Face lists."""
-        record = _json_in(file)
-        listed = record.get("_data_files") if isinstance(record, dict) else None
-        names = [each.get("filename") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-        lost = [name for name in names if isinstance(name, str) and _is_name(name) and not _is_beside(file, name)]
-        if lost:
-            self._lost.append(f"{MISSING}{printable(file.opened)} lists {printable(lost[0])}, which is not there; get it")
+    def add_missing(self, sentence: str | None) -> None:
+        """Note what a list says of a file that is not there."""
+        if sentence is not None:
+            self._lost.append(f"{MISSING}{sentence}")
 
     def missing(self) -> Iterator[str]:
         """Yield a sentence for each series that is not whole."""
@@ -308,6 +261,27 @@ class _Series:
                     f"{folder}/{stem}-…-of-{wanted:05d}{suffix}" if folder else f"{stem}-…-of-{wanted:05d}{suffix}"
                 )
                 yield f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others, or go on without them"
+
+
+class _Exclusions:
+    """The rules of formats for files that are left out, for one walk. A rule is imported when a file that it is for is met."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, ExclusionRule] = {}
+
+    def exclude(self, file: FoundFile, name: str) -> bool:
+        """Return whether a file, whose path ends in `name`, is left out."""
+        for rule in _EXCLUSIONS.get(file.suffix, ()):
+            if rule not in self._rules:
+                self._rules[rule] = import_attribute(rule)()
+            if self._rules[rule].excludes(file, name):
+                return True
+        return False
+
+    def notices(self) -> Iterator[str]:
+        """Yield what to say of them."""
+        for rule in self._rules.values():
+            yield from rule.notices()
 
 
 class _Failures:

@@ -27,7 +27,7 @@ from shardctl.sources.values import (
     UTF8,
     WHOLE,
     Feature,
-    Kinds,
+    InferredTypes,
     arrow_type,
     columns_of,
     fields_from_json,
@@ -72,7 +72,7 @@ class Types:
 
     def __init__(
         self,
-        fields: dict[str, Kinds],
+        fields: dict[str, InferredTypes],
         lead: tuple[str, ...],
         label: str,
         labels: frozenset[str] | None = frozenset(),
@@ -139,10 +139,10 @@ class Types:
 
         Raises InputError if two columns have the same name.
         """
-        from shardctl.sources.csv_numbers import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
+        from shardctl.sources.csv_numbers import CellStats  # its parts of Arrow take 40 ms to import, and most have no CSV
 
         names = _unique_names(batch.schema)
-        fields = {name: Kinds(written=Written.of(column)) for name, column in zip(names, batch.columns, strict=True)}
+        fields = {name: InferredTypes(written=CellStats.of(column)) for name, column in zip(names, batch.columns, strict=True)}
         return cls(fields, names, label, _label_strings(batch.column(label)) if label in names else frozenset())
 
     def times_as_text(self) -> Types:
@@ -229,7 +229,7 @@ class Types:
         None: not all of its values are strings, there are none, or more than 100,000 different ones. Empty strings and nulls
         name no class.
         """
-        type_ = _common(self._fields.get(self._label, Kinds()).decided())
+        type_ = _common(self._fields.get(self._label, InferredTypes()).decided())
         are_strings = type_ is not None and str(type_) in STRINGS
         return sorted(self._labels) if self._labels and are_strings else None
 
@@ -311,13 +311,13 @@ def _group(name: str) -> str:
     return LIST if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST) else name
 
 
-def _is_mixed(kinds: Kinds) -> bool:
+def _is_mixed(kinds: InferredTypes) -> bool:
     """Return whether values fit no common type, whatever is nested in them."""
     groups = {_group(name) for name in _settled(kinds).names}
     return len(groups) > 1 or DEEP in groups or HUGE in groups or (groups == {"number"} and _number(kinds) is None)
 
 
-def _settled(kinds: Kinds) -> Kinds:
+def _settled(kinds: InferredTypes) -> InferredTypes:
     """Return the same with bytes that are text as what they are beside the others: bytes, or strings."""
     if UTF8 not in kinds.names:
         return kinds
@@ -325,7 +325,7 @@ def _settled(kinds: Kinds) -> Kinds:
     return replace(kinds, names=names if BYTES in names else names | {"string"})
 
 
-def _common(kinds: Kinds) -> pa.DataType | None:
+def _common(kinds: InferredTypes) -> pa.DataType | None:
     """Return the type of a column that holds all of these values. None: there is none."""
     kinds = _settled(kinds)
     if _is_mixed(kinds):
@@ -346,8 +346,8 @@ def _common(kinds: Kinds) -> pa.DataType | None:
     return arrow_type(group)
 
 
-def _list(kinds: Kinds) -> pa.DataType | None:
-    inside = _common(kinds.items or Kinds())
+def _list(kinds: InferredTypes) -> pa.DataType | None:
+    inside = _common(kinds.items or InferredTypes())
     if inside is None:
         return None
     name = next(iter(kinds.names))
@@ -358,12 +358,12 @@ def _list(kinds: Kinds) -> pa.DataType | None:
     return pa.large_list(inside) if LARGE_LIST in kinds.names else pa.list_(inside)
 
 
-def _struct(kinds: Kinds) -> pa.DataType | None:
+def _struct(kinds: InferredTypes) -> pa.DataType | None:
     inside = [(name, _common(kinds.fields[name])) for name in ordered(kinds.fields, kinds.lead)]
     return None if any(type_ is None for _, type_ in inside) else pa.struct(inside)
 
 
-def _number(kinds: Kinds) -> pa.DataType | None:
+def _number(kinds: InferredTypes) -> pa.DataType | None:
     """Return the type of numbers that rounds none of them. None: there is none."""
     whole = [type_ for name, type_ in WHOLE.items() if name in kinds.names]
     floats = [type_ for name, type_ in FLOATS.items() if name in kinds.names]
@@ -386,13 +386,13 @@ def _number(kinds: Kinds) -> pa.DataType | None:
     return pa.uint64() if low >= 0 else None
 
 
-def _rigid_names(kinds: Kinds) -> set[str]:
+def _rigid_names(kinds: InferredTypes) -> set[str]:
     """Return the types in a field that JSON text cannot hold."""
     names = {name for part in kinds.parts() for name in _settled(part).names if name.startswith(ARROW)}
     return {str(arrow_type(name)) for name in names}
 
 
-def _shown(kinds: Kinds) -> list[str]:
+def _shown(kinds: InferredTypes) -> list[str]:
     """Return what values are, for a message."""
     shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels", ONE: LIST}
     return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in _settled(kinds).names]

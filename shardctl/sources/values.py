@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
 
 if TYPE_CHECKING:
-    from shardctl.sources.csv_numbers import Written
+    from shardctl.sources.csv_numbers import CellStats
 
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -48,7 +48,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Kinds:
+class InferredTypes:
     """What the values of a field are, all of them: which type holds them is decided only when the schema is asked for.
 
     Joining is a union of sets, so that it gives the same in any order. `low` and `high` are the ends of the whole numbers,
@@ -59,43 +59,43 @@ class Kinds:
     names: frozenset[str] = frozenset()
     low: int | None = None
     high: int | None = None
-    items: Kinds | None = None
-    fields: dict[str, Kinds] = field(default_factory=dict)
+    items: InferredTypes | None = None
+    fields: dict[str, InferredTypes] = field(default_factory=dict)
     lead: tuple[str, ...] = ()
-    written: Written | None = None
+    written: CellStats | None = None
 
-    def join(self, other: Kinds) -> Kinds:
+    def join(self, other: InferredTypes) -> InferredTypes:
         """Return what the values of both are."""
         lows = [end for end in (self.low, other.low) if end is not None]
         highs = [end for end in (self.high, other.high) if end is not None]
-        items = (self.items or Kinds()).join(other.items) if other.items else self.items
+        items = (self.items or InferredTypes()).join(other.items) if other.items else self.items
         fields = join_fields(self.fields, other.fields)
         names = self.names | other.names
         written = self.written.join(other.written) if self.written and other.written else self.written or other.written
-        return Kinds(names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written)
+        return InferredTypes(names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written)
 
-    def decided(self) -> Kinds:
+    def decided(self) -> InferredTypes:
         """Return the same with the cells of CSV files as numbers or strings, whichever they are all together."""
         if self.written is None or not self.written.cells:
             return replace(self, written=None)
         type_ = self.written.type()
         low, high = INT64 if self.written.inexact else (-EXACT_IN_FLOAT, EXACT_IN_FLOAT)
         whole = pa.types.is_int64(type_)
-        kinds = Kinds(frozenset([str(type_)]), low if whole else None, high if whole else None)
+        kinds = InferredTypes(frozenset([str(type_)]), low if whole else None, high if whole else None)
         return replace(self, written=None).join(kinds)
 
-    def parts(self) -> Iterator[Kinds]:
+    def parts(self) -> Iterator[InferredTypes]:
         """Yield this and all that is nested in it."""
         yield self
         for part in (*((self.items,) if self.items else ()), *self.fields.values()):
             yield from part.parts()
 
-    def times_as_text(self) -> Kinds:
+    def times_as_text(self) -> InferredTypes:
         """Return the same with strings for timestamps."""
         names = frozenset("string" if is_time(name) else name for name in self.names)
         items = self.items.times_as_text() if self.items else None
         fields = {name: part.times_as_text() for name, part in self.fields.items()}
-        return Kinds(names, self.low, self.high, items, fields, self.lead, self.written)
+        return InferredTypes(names, self.low, self.high, items, fields, self.lead, self.written)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -111,43 +111,43 @@ class Kinds:
         return record
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Kinds:
+    def from_json(cls, record: dict[str, Any]) -> InferredTypes:
         """Build what `to_json` gave."""
         items = cls.from_json(record["items"]) if "items" in record else None
         fields = fields_from_json(record.get("fields", []))
         names = frozenset(record["kinds"])
         written = None
         if "written" in record:
-            from shardctl.sources.csv_numbers import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
+            from shardctl.sources.csv_numbers import CellStats  # its parts of Arrow take 40 ms to import, and most have no CSV
 
-            written = Written.from_json(record["written"])
+            written = CellStats.from_json(record["written"])
         return cls(names, record.get("low"), record.get("high"), items, fields, tuple(record.get("lead", ())), written)
 
 
-def join_fields(one: dict[str, Kinds], other: dict[str, Kinds]) -> dict[str, Kinds]:
+def join_fields(one: dict[str, InferredTypes], other: dict[str, InferredTypes]) -> dict[str, InferredTypes]:
     """Return what the values of the fields of both are."""
     joined = dict(one)
     for name, kinds in other.items():
-        joined[name] = joined.get(name, Kinds()).join(kinds)
+        joined[name] = joined.get(name, InferredTypes()).join(kinds)
     return joined
 
 
-def ordered(fields: dict[str, Kinds], lead: tuple[str, ...]) -> list[str]:
+def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str]:
     """Return the names of fields: those of the leftmost part first, then the others by name."""
     return [*lead, *sorted(fields.keys() - set(lead))]
 
 
-def fields_to_json(fields: dict[str, Kinds]) -> list[Any]:
+def fields_to_json(fields: dict[str, InferredTypes]) -> list[Any]:
     """Return fields as plain data."""
     return [[name, kinds.to_json()] for name, kinds in fields.items()]
 
 
-def fields_from_json(record: list[Any]) -> dict[str, Kinds]:
+def fields_from_json(record: list[Any]) -> dict[str, InferredTypes]:
     """Build what `fields_to_json` gave."""
-    return {name: Kinds.from_json(kinds) for name, kinds in record}
+    return {name: InferredTypes.from_json(kinds) for name, kinds in record}
 
 
-def kinds_of_array(array: pa.Array, levels: int) -> Kinds:
+def kinds_of_array(array: pa.Array, levels: int) -> InferredTypes:
     """Return what the values of an array are, lists and objects at most `levels` deep."""
     type_ = array.type
     if pa.types.is_dictionary(type_):
@@ -156,37 +156,37 @@ def kinds_of_array(array: pa.Array, levels: int) -> Kinds:
         return kinds_of_array(array.values, levels)
     if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
         low, high = _ends(array) if str(type_) in WHOLE else (None, None)
-        return Kinds(frozenset(_names(type_)), low, high)
+        return InferredTypes(frozenset(_names(type_)), low, high)
     if array.null_count == len(array):
         # Nothing in it has a value; a reader of JSON cannot tell null from a list without items here, the others can.
         return kinds_of_type(type_, levels, empty=True)
     if not levels:
-        return Kinds(frozenset([DEEP]))
+        return InferredTypes(frozenset([DEEP]))
     if pa.types.is_map(type_):
         pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        return Kinds(frozenset([LIST]), items=kinds_of_array(pairs, levels - 1))
+        return InferredTypes(frozenset([LIST]), items=kinds_of_array(pairs, levels - 1))
     if pa.types.is_struct(type_):
         fields = {f.name: kinds_of_array(part, levels - 1) for f, part in zip(type_, array.flatten(), strict=True)}
-        return Kinds(frozenset([STRUCT]), fields=fields, lead=tuple(f.name for f in type_))
-    return Kinds(frozenset(_names(type_)), items=kinds_of_array(array.flatten(), levels - 1))
+        return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(f.name for f in type_))
+    return InferredTypes(frozenset(_names(type_)), items=kinds_of_array(array.flatten(), levels - 1))
 
 
-def kinds_of_type(type_: pa.DataType, levels: int, empty: bool = False) -> Kinds:
+def kinds_of_type(type_: pa.DataType, levels: int, empty: bool = False) -> InferredTypes:
     """Return what values of a type may be; `empty`: there are none, so that whole numbers have no ends."""
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return kinds_of_type(type_.value_type, levels, empty)
     if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
         whole = None if empty or str(type_) not in WHOLE else np.iinfo(str(type_))
-        return Kinds(frozenset(_names(type_)), *((int(whole.min), int(whole.max)) if whole else (None, None)))
+        return InferredTypes(frozenset(_names(type_)), *((int(whole.min), int(whole.max)) if whole else (None, None)))
     if not levels:
-        return Kinds(frozenset([DEEP]))
+        return InferredTypes(frozenset([DEEP]))
     if pa.types.is_map(type_):
         pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
-        return Kinds(frozenset([LIST]), items=kinds_of_type(pairs, levels - 1, empty))
+        return InferredTypes(frozenset([LIST]), items=kinds_of_type(pairs, levels - 1, empty))
     if pa.types.is_struct(type_):
         fields = {f.name: kinds_of_type(f.type, levels - 1, empty) for f in type_}
-        return Kinds(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
-    return Kinds(frozenset(_names(type_)), items=kinds_of_type(type_.value_type, levels - 1, empty))
+        return InferredTypes(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
+    return InferredTypes(frozenset(_names(type_)), items=kinds_of_type(type_.value_type, levels - 1, empty))
 
 
 def _names(type_: pa.DataType) -> list[str]:
@@ -227,7 +227,7 @@ _SCALARS = {str: "string", bool: "bool", float: "double"}
 BYTES = ARROW + base64.b64encode(pa.schema([("", pa.binary())]).serialize()).decode()
 
 
-def kinds_of_values(values: list[Any], levels: int) -> Kinds:
+def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
     """Return what parsed JSON values are, and bytes, arrays and features."""
     types = set(map(type, values))
     if types & {bytes, np.ndarray, Feature}:
@@ -241,7 +241,7 @@ def kinds_of_values(values: list[Any], levels: int) -> Kinds:
         low, high = (None, None) if HUGE in names else (low, high)
     nested = types & {list, dict}
     if nested and not levels:
-        return Kinds(frozenset({*names, DEEP}), low, high)
+        return InferredTypes(frozenset({*names, DEEP}), low, high)
     items, fields = None, {}
     if list in nested:
         names.add(LIST)
@@ -250,14 +250,14 @@ def kinds_of_values(values: list[Any], levels: int) -> Kinds:
         names.add(STRUCT)
         columns = columns_of(value for value in values if type(value) is dict)
         fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
-    return Kinds(frozenset(names), low, high, items, fields, tuple(fields))
+    return InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
 
 
-def _kinds_of_others(values: list[Any], levels: int) -> Kinds:
+def _kinds_of_others(values: list[Any], levels: int) -> InferredTypes:
     """Return what values are of which some are no JSON."""
     found = kinds_of_values([value for value in values if type(value) not in (bytes, np.ndarray, Feature)], levels)
     if any(type(value) is bytes for value in values):
-        found = found.join(Kinds(frozenset([BYTES])))
+        found = found.join(InferredTypes(frozenset([BYTES])))
     for dimensions in {value.ndim for value in values if type(value) is np.ndarray}:
         alike = [value for value in values if type(value) is np.ndarray and value.ndim == dimensions]
         found = found.join(_kinds_of_shapes(alike, dimensions, levels))
@@ -266,33 +266,33 @@ def _kinds_of_others(values: list[Any], levels: int) -> Kinds:
     return found.join(_kinds_of_features(LIST, [each for each in features if len(each.items) > 1]))
 
 
-def _kinds_of_shapes(arrays: list[npt.NDArray[Any]], dimensions: int, levels: int) -> Kinds:
+def _kinds_of_shapes(arrays: list[npt.NDArray[Any]], dimensions: int, levels: int) -> InferredTypes:
     """Return what arrays of so many dimensions are."""
     if dimensions > levels:
-        return Kinds(frozenset([DEEP]))
+        return InferredTypes(frozenset([DEEP]))
     kinds = _kinds_of_items([array.reshape(-1) for array in arrays])
     for _ in range(dimensions):
-        kinds = Kinds(frozenset([LIST]), items=kinds)
+        kinds = InferredTypes(frozenset([LIST]), items=kinds)
     return kinds
 
 
-def _kinds_of_features(name: str, features: list[Feature]) -> Kinds:
+def _kinds_of_features(name: str, features: list[Feature]) -> InferredTypes:
     """Return what features are that all have one value (`name` is ONE), or several (LIST)."""
     if not features:
-        return Kinds()
+        return InferredTypes()
     items = _kinds_of_items([each.items for each in features if isinstance(each.items, np.ndarray)])
     texts = [each.items for each in features if not isinstance(each.items, np.ndarray)]
     names = {UTF8 if all(map(_is_utf8, values)) else BYTES for values in texts}
-    return Kinds(frozenset([name]), items=items.join(Kinds(frozenset(names))))
+    return InferredTypes(frozenset([name]), items=items.join(InferredTypes(frozenset(names))))
 
 
-def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> Kinds:
+def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
     """Return what the values in arrays of one dimension are: all of a type are looked at together, as each look takes 20 µs."""
     by_type = defaultdict(list)
     for array in arrays:
         if array.size:
             by_type[array.dtype].append(array)
-    found = Kinds()
+    found = InferredTypes()
     for alike in by_type.values():
         found = found.join(kinds_of_array(pa.array(np.concatenate(alike)), 0))
     return found

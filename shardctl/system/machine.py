@@ -21,6 +21,12 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 UNLIMITED = 1 << 30
 """More files than any process opens."""
 
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or of the machine, that has as many files open as it may have."""
+
+MORE_FILES = "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+"""What helps against NO_DESCRIPTORS."""
+
 
 def usable_cores() -> int:
     """Return how many cores this process may use. A share of 2.5 cores counts as 3."""

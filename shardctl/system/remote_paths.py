@@ -17,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from shardctl.system.schemes import SCHEMES
+
 FOLDER = "shardctl-sources-"
 """How the name of the folder begins."""
 
@@ -39,7 +41,9 @@ MARK = "mirror.json"
 _SHOWN = re.compile(rf"{SCRATCH}\w+/{SCRATCH_FILES}")
 
 
-_URL = re.compile(r"(s3|gs|az)://([^/]+)(?:/(.*))?", re.DOTALL)
+_SCHEME = "|".join(SCHEMES)
+
+_URL = re.compile(rf"({_SCHEME})://([^/]+)(?:/(.*))?", re.DOTALL)
 
 
 class Object(NamedTuple):
@@ -140,7 +144,7 @@ def shown(text: str) -> str:
 def _source_urls(text: str) -> str:
     if FOLDER not in text:
         return text
-    return re.sub(rf"{re.escape(folder_of_all())}/(s3|gs|az)/", r"\1://", text)
+    return re.sub(rf"{re.escape(folder_of_all())}/({_SCHEME})/", r"\1://", text)
 
 
 def _dataset_urls(text: str) -> str:

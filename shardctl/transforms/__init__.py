@@ -1,4 +1,4 @@
-"""What is done to a sample between its source and its shard: small, pure, and handed its randomness.
+"""The recipe, and what it does to samples between source and shard: small, pure, and handed its randomness.
 
 The steps of images work on a `Picture` (picture.py). Those that only say which part is wanted, and how large, compose: the
 pixels are resampled once (images/geometry.py, images/codecs/resampling.py). A *filter* rejects images and changes none. A

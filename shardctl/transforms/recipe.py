@@ -17,7 +17,7 @@ from shardctl.format.shard import Compression
 from shardctl.images.codecs.image import MAX_PIXELS, Store
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
-from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
@@ -30,13 +30,13 @@ from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
-    Kind,
     Names,
     Optional,
     Parsed,
     Report,
     SettingError,
     Settings,
+    SettingType,
     Text,
     Whole,
     Word,
@@ -103,7 +103,7 @@ def _written_schema(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Delimiter(Kind[str]):
+class Delimiter(SettingType[str]):
     """One character that is between the cells of a line; `tab` for a tab."""
 
     def read(self, value: Any) -> str:
@@ -119,7 +119,7 @@ class Delimiter(Kind[str]):
 
 
 @dataclass(frozen=True)
-class KeptShare(Kind["float | str"]):
+class KeptShare(SettingType["float | str"]):
     """A share of an area from 0 to 1, or `center`."""
 
     def read(self, value: Any) -> float | str:
@@ -133,8 +133,6 @@ class KeptShare(Kind["float | str"]):
         """Return the schema of both."""
         return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
 
-
-RECORDS = ("file", "line", "paragraph")
 
 DEEPEST = 16
 """How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""

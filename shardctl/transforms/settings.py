@@ -48,7 +48,7 @@ def raise_it(error: SettingError) -> NoReturn:
     raise error
 
 
-class Kind(ABC, Generic[T]):
+class SettingType(ABC, Generic[T]):
     """What a setting may be. `read` takes what a recipe or an option says, `write` gives what a recipe has."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Kind(ABC, Generic[T]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Number(Kind[float]):
+class Number(SettingType[float]):
     """A number within limits, both of which are allowed unless `above` says that the lower one is not."""
 
     low: float = -math.inf
@@ -96,7 +96,7 @@ class Number(Kind[float]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole(Kind[int]):
+class Whole(SettingType[int]):
     """A whole number within limits, both of which are allowed."""
 
     low: int
@@ -114,7 +114,7 @@ class Whole(Kind[int]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flag(Kind[bool]):
+class Flag(SettingType[bool]):
     """True or false."""
 
     def read(self, value: Any) -> bool:
@@ -129,7 +129,7 @@ class Flag(Kind[bool]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Word(Kind[str]):
+class Word(SettingType[str]):
     """One of some words."""
 
     words: tuple[str, ...]
@@ -146,7 +146,7 @@ class Word(Kind[str]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Text(Kind[str]):
+class Text(SettingType[str]):
     """Any string."""
 
     def read(self, value: Any) -> str:
@@ -161,7 +161,7 @@ class Text(Kind[str]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Span(Kind[tuple[float, float]]):
+class Span(SettingType[tuple[float, float]]):
     """Two rising numbers within limits. One number n alone stands for what `alone` says.
 
     `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not allowed.
@@ -204,7 +204,7 @@ class Span(Kind[tuple[float, float]]):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeSpan(Kind[tuple[int, int]]):
+class WholeSpan(SettingType[tuple[int, int]]):
     """Two rising whole numbers within limits, or one number, which is both."""
 
     low: int
@@ -228,7 +228,7 @@ class WholeSpan(Kind[tuple[int, int]]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers(Kind[tuple[float, ...]]):
+class Numbers(SettingType[tuple[float, ...]]):
     """A list of `count` numbers within limits (None: of any). One of them alone stands for all where `repeat` says so."""
 
     count: int | None
@@ -263,7 +263,7 @@ class Numbers(Kind[tuple[float, ...]]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sides(Kind["int | Size"]):
+class Sides(SettingType["int | Size"]):
     """A size in pixels: 224, or 320x240 for width x height. `pair` makes one number both sides."""
 
     pair: bool = False
@@ -290,7 +290,7 @@ class Sides(Kind["int | Size"]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill(Kind[Colour]):
+class Fill(SettingType[Colour]):
     """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
 
     def read(self, value: Any) -> Colour:
@@ -312,10 +312,10 @@ class Fill(Kind[Colour]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Optional(Kind["T | None"], Generic[T]):
+class Optional(SettingType["T | None"], Generic[T]):
     """What another kind allows, or nothing at all: then it is left out of the recipe."""
 
-    kind: Kind[T]
+    kind: SettingType[T]
 
     def read(self, value: Any) -> T | None:
         """Return None where there is nothing."""
@@ -331,10 +331,10 @@ class Optional(Kind["T | None"], Generic[T]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Auto(Kind["T | None"], Generic[T]):
+class Auto(SettingType["T | None"], Generic[T]):
     """What another kind allows, or `auto`: it follows from the other settings, or from the sources."""
 
-    kind: Kind[T]
+    kind: SettingType[T]
 
     def read(self, value: Any) -> T | None:
         """Return None for `auto`."""
@@ -350,7 +350,7 @@ class Auto(Kind["T | None"], Generic[T]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Names(Kind[tuple[str, ...]]):
+class Names(SettingType[tuple[str, ...]]):
     """Different names: a list, or one string with commas between them."""
 
     def read(self, value: Any) -> tuple[str, ...]:
@@ -372,7 +372,7 @@ class Names(Kind[tuple[str, ...]]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Table(Kind[str]):
+class Table(SettingType[str]):
     """A table of anything that TOML and JSON both have, but no times. It is held as JSON with sorted keys."""
 
     def read(self, value: Any) -> str:
@@ -391,7 +391,7 @@ class Table(Kind[str]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Parsed(Kind[T]):
+class Parsed(SettingType[T]):
     """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str` writes.
 
     `form` is a JSON schema of such strings.
@@ -515,7 +515,7 @@ def _schema(field: dataclasses.Field[Any]) -> dict[str, Any]:
     return {**field.metadata["kind"].schema(), **described, **({} if default is None else {"default": default})}
 
 
-def setting(kind: Kind[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False) -> Any:
+def setting(kind: SettingType[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False) -> Any:
     """Return a field of a step. `default` is what `kind.read` would return; `doc` is a short description of it.
 
     One that a step got `later` is written only where it is not the default: so the recipes of older datasets stay the same.

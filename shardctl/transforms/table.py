@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import Kind, Report, SettingError, raise_it, unknown
+from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it, unknown
 
 _MODULES = {
     "image.resize": ("resize", "letterbox", "pad"),
@@ -145,7 +145,7 @@ def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "")
 
 
-class Steps(Kind[tuple[Transform, ...]]):
+class Steps(SettingType[tuple[Transform, ...]]):
     """A list of steps, each with its `name` and its settings."""
 
     def read(self, value: Any) -> tuple[Transform, ...]:

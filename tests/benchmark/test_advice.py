@@ -150,14 +150,6 @@ def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Pa
         shardctl.advise(tmp_path / "in", consumer_rate=1000)
 
 
-def test_the_command_and_the_function_have_the_same_defaults() -> None:
-    from shardctl.cli.advise import advise as command
-
-    given = command.make_context("advise", ["photos"]).params
-    for field in dataclasses.fields(advice.AdviceOptions):
-        assert given[field.name] == field.default, field.name
-
-
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 

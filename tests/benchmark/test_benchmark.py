@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -183,14 +182,6 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
 def test_impossible_measurements_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         BenchOptions(**options).check()
-
-
-def test_the_command_and_the_function_have_the_same_defaults() -> None:
-    from shardctl.cli.bench import bench as command
-
-    given = command.make_context("bench", ["out"]).params
-    for field in dataclasses.fields(BenchOptions):
-        assert given[field.name] == field.default, field.name
 
 
 def test_a_dataset_that_is_not_there_is_said(cli: Any, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from test_conversion import images
 from test_resume import HELD
 
 import shardctl
-from shardctl.build.convert import Listener, converting
+from shardctl.build.convert import Listener, planning
 from shardctl.build.convert.targets import store
 from shardctl.build.shards.task import WorkDone
 from shardctl.errors import (
@@ -498,13 +498,13 @@ def begun(photos: Path, url: str, object_server: ObjectServer) -> list[str]:
 def test_who_is_taken_over_while_it_plans_takes_no_job_away(
     photos: Path, url: str, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = converting.make_draft
+    real = planning.make_draft
 
     def draft(*given: Any) -> Any:
         open_store(url).put(".shardctl/lease.json", b"{}")
         return real(*given)
 
-    monkeypatch.setattr(converting, "make_draft", draft)
+    monkeypatch.setattr(planning, "make_draft", draft)
     with pytest.raises(BusyError, match="took over; nothing was lost"):
         convert(photos, url, recipe=other(24), overwrite=True)
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
@@ -532,7 +532,7 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
     photos: Path, url: str, whole: bytes, object_server: ObjectServer
 ) -> None:
     with store.on_store(url) as place:
-        (job,) = (path.parent for path in place.target.glob(".shardctl/*/job.json"))
+        (job,) = (path.parent for path in place.folder.glob(".shardctl/*/job.json"))
         with nothing_can_be_deleted(object_server):
             convert(photos, url)
         place.discard(job)

@@ -14,7 +14,6 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert import converting
 from shardctl.errors import TooManyRejectsError
 from shardctl.sources.encoding_guess import guess_encoding, guess_encodings
 
@@ -257,7 +256,7 @@ def test_an_update_that_was_stopped_says_it_too(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(converting, "build", stops)
+        stopped.setattr("shardctl.build.convert.run.build", stops)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, tmp_path / "out", **FOLLOWING)
     result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **FOLLOWING)

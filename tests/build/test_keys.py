@@ -23,8 +23,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import shardctl
-from shardctl.build.convert import converting
-from shardctl.build.convert.request import Asked
+from shardctl.build.convert.request import ConvertRequest
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
@@ -291,9 +290,9 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monke
 
 def test_a_dataset_whose_splits_were_drawn_by_numbers_is_not_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older shardctl has made it: it is neither up to date nor mixed, and repair makes it as it was."""
-    planning = Asked.planning
+    settings = ConvertRequest.settings
     with monkeypatch.context() as older:
-        older.setattr(Asked, "planning", lambda self, made: replace(planning(self, made), by_key=False))
+        older.setattr(ConvertRequest, "settings", lambda self, made: replace(settings(self, made), by_key=False))
         write_lines(tmp_path / "a.jsonl", rows(60))
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
     before, whole = split_of(tmp_path / "out"), sums(tmp_path / "out")
@@ -432,7 +431,7 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(converting, "build", stops)
+        stopped.setattr("shardctl.build.convert.run.build", stops)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, out, **options)
     assert "39 of 39 records" in warned(shardctl.convert(source, out, **options))[0]

@@ -23,7 +23,7 @@ from test_resume import HELD
 
 import shardctl
 from shardctl.build.convert import discover
-from shardctl.build.convert.options import Part
+from shardctl.build.part import Part
 from shardctl.cli.convert import print_result
 from shardctl.errors import BusyError, DatasetError, InputError, TooManyRejectsError, UnfinishedError, UsageError
 

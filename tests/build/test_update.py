@@ -20,7 +20,7 @@ from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.build.commit import publish
-from shardctl.build.convert import ConvertResult, Listener, converting
+from shardctl.build.convert import ConvertResult, Listener, run
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.lazy_folder.files import sha256_of
@@ -467,7 +467,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
     for change in some_changes(3 * (how == "kill")):
         shutil.copytree(before, out)
         again = partial(update, source, out, keep=1, **options)
-        if not stopped_at(change, how, converting.Conversion, "_write", again, monkeypatch):
+        if not stopped_at(change, how, run, "_write", again, monkeypatch):
             assert change > 30
             break
         found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)

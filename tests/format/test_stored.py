@@ -20,7 +20,8 @@ from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.format.stored import StoredDataset
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.records import record_of_key
-from shardctl.inspection.verify.provenance import ShardContent, number_at_end
+from shardctl.inspection.verify.keys import PlannedKeys, number_at_end
+from shardctl.inspection.verify.provenance import Provenance
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9
@@ -118,9 +119,9 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | No
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
     changed = wrong and wrong.format(path=path, number=number, key=keys[-1], before=keys[-2])
-    content = ShardContent(stored, 0)
-    assert content.first_wrong_key([block]) is None
-    found = content.first_wrong_key([pa.record_batch({"key": pa.array([*keys[:-1], changed], pa.string())})])
+    planned = PlannedKeys(Provenance(stored, 0))
+    assert planned.first_wrong([block]) is None
+    found = planned.first_wrong([pa.record_batch({"key": pa.array([*keys[:-1], changed], pa.string())})])
     assert found is not None
     assert found[1] in (changed, None)
 

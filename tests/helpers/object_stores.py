@@ -17,8 +17,8 @@ import pytest
 from object_server import ObjectServer
 from obstore.store import MemoryStore
 
-from shardctl.system.stores.clouds import S3
 from shardctl.system.stores.objects import Clients, Objects
+from shardctl.system.stores.s3 import S3
 
 ROOT = Path(__file__).parents[2]
 AZURITE = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop")) / "azurite" / "node_modules" / ".bin" / "azurite-blob"

@@ -19,7 +19,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.system.processes.pool import FATAL_KILLS
+from shardctl.system.processes.death import FATAL_KILLS
 
 SHARD = "train-00002.arrow"
 
@@ -237,7 +237,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
 def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.shards as s\n"
+        "import os, shardctl.inspection.verify.decoding as s\n"
         "real = s._decode_fault\n"
         "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
     )
@@ -345,7 +345,7 @@ def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset:
 
 
 UNREADABLE = f"""
-import errno, os, shardctl.inspection.verify.shards as s
+import errno, os, shardctl.format.lazy_folder.files as s  # before the modules that take the function from there
 real = s.sha256_of
 def fail(path):
     if path.name == {SHARD!r}:
@@ -392,7 +392,7 @@ def test_a_name_that_the_system_refuses_is_one_sentence(cli: Any, command: str) 
 
 
 KILLED = """
-import os, signal, shardctl.inspection.verify.shards as s
+import os, signal, shardctl.inspection.verify.{module} as s
 real = s.{name}
 def {name}(*given):
     if {where} and len(os.listdir({log!r})) < {times}:
@@ -412,7 +412,8 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     ) -> Path:
         log = tmp_path / "kills"
         log.mkdir()
-        program = KILLED.format(name=name, where=where, times=times, log=str(log), signal=signal)
+        module = "shards" if name == "ShardReader" else "decoding"
+        program = KILLED.format(module=module, name=name, where=where, times=times, log=str(log), signal=signal)
         (tmp_path / "sitecustomize.py").write_text(program)
         monkeypatch.syspath_prepend(tmp_path)
         return log

@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import csv
 
 import shardctl
-from shardctl.build.convert import converting
+from shardctl.build.convert import inputs
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
@@ -709,14 +709,14 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
 ) -> None:
     source, out = images(tmp_path / "in", 2), tmp_path / "out"
     (source / name).write_text(before)
-    fingerprint_parts = converting.fingerprint_parts
+    fingerprint_parts = inputs.fingerprint_parts
 
     def of_a_changed_file(*arguments: Any) -> dict[str, str]:
         (source / name).write_text(after)
         return fingerprint_parts(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(converting, "fingerprint_parts", of_a_changed_file)
+        patched.setattr(inputs, "fingerprint_parts", of_a_changed_file)
         shardctl.convert(source, out, workers=0)
     ds = shardctl.open(out)
     assert [ds.classes[label] for label in open_table(out / "files.arrow")["label"].to_pylist()] == ["cat", "dog"]

@@ -648,6 +648,7 @@ class Generated:
     """A store of many keys that are made when they are asked for."""
 
     url = "s3://generated"
+    seeks = True
 
     def __init__(self, names: Callable[[int], str], count: int) -> None:
         self._names, self.count = names, count

@@ -22,7 +22,8 @@ from shardctl.build.convert import Listener
 from shardctl.errors import WorkerError
 from shardctl.system.lease import file_lease
 from shardctl.system.processes import forkserver_client, pool
-from shardctl.system.processes.pool import Death, Limits, Pool, Task
+from shardctl.system.processes.death import TAIL_BYTES, Death
+from shardctl.system.processes.pool import Limits, Pool, Task
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -198,7 +199,7 @@ def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
 
 def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
     three.run({"do": "flood"})
-    assert [len(line) for line in three.said] == [len("worker 1: ") + forkserver_client.TAIL_BYTES]
+    assert [len(line) for line in three.said] == [len("worker 1: ") + TAIL_BYTES]
 
 
 @pytest.mark.parametrize(("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")])

@@ -10,7 +10,6 @@ from typing import Any
 from shardctl.benchmark.measure.baseline import run_baseline
 from shardctl.benchmark.measure.environment import environment
 from shardctl.benchmark.measure.feeding import find_consumer
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.presets import PRESETS, Preset
 from shardctl.benchmark.measure.result import BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of
 from shardctl.benchmark.measure.subjects import OwnDataset, opened
@@ -18,6 +17,7 @@ from shardctl.benchmark.measure.summary import Measured, summarize
 from shardctl.benchmark.measure.sweeping import sweep
 from shardctl.benchmark.measure.throughput import measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
+from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.dataset import Dataset
 from shardctl.system.stores import is_url

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.page_cache import drop
 from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, PlannedUnit, Root
 from shardctl.build.shards.record_choice import choice_of
@@ -42,7 +42,7 @@ from shardctl.system.files import ordinary
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.samples import Origin, SamplePipeline
+from shardctl.transforms.pipeline.samples import RecordContext, SamplePipeline
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
 
 INPUTS = 2048
@@ -201,7 +201,7 @@ class _Inputs:
             _stack(values)
         return _Batch(samples, rejected)
 
-    def _records(self, planned: PlannedUnit, split: str) -> Iterator[tuple[Sample, Origin] | int]:
+    def _records(self, planned: PlannedUnit, split: str) -> Iterator[tuple[Sample, RecordContext] | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
@@ -212,7 +212,7 @@ class _Inputs:
             check_digest(job, planned, digest_of(data))
             yield (
                 KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
-                Origin(planned.key(), file.label, file.columns),
+                RecordContext(planned.key(), file.label, file.columns),
             )
             return
         digest = xxhash.xxh3_64()

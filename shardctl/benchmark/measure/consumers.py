@@ -6,7 +6,6 @@ definitions of MLPerf Storage (https://github.com/mlcommons/storage, Submission_
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import traceback
@@ -40,12 +39,6 @@ class Fed:
     def utilization(self) -> float:
         """Share of the time that the consumer was busy."""
         return min(1.0, self.busy / self.seconds) if self.seconds > 0 else 1.0
-
-
-def check_rate(rate: float) -> None:
-    """Raise UsageError for an impossible rate."""
-    if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0")
 
 
 def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "give a smaller --batch-size") -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from shardctl.benchmark.measure.meters import own_memory_mb, peak_memory_mb
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.page_cache import evict, residency
+from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.loader.blocks import Batch, zeros

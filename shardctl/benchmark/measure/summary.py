@@ -6,9 +6,9 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.result import AgainstResult, BenchResult, NetworkResult, spread_of
 from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.options import BenchOptions
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.result import SweepPoint, best_of
 from shardctl.benchmark.measure.subjects import IN_ORDER, OwnDataset, open_loader
 from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.options import BenchOptions
 from shardctl.loader.order import MODES
 from shardctl.system.machine import usable_cores
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from shardctl.benchmark.measure.consumers import feed_paced
 from shardctl.benchmark.measure.feeding import FunctionConsumer, find_consumer
-from shardctl.benchmark.measure.options import BenchOptions
 from shardctl.benchmark.measure.subjects import open_loader, opened
 from shardctl.benchmark.measure.tokens import samples_per_s
+from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.metrics import Sink
 from shardctl.loader.metrics.watching import watch

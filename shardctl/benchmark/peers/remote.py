@@ -17,6 +17,7 @@ from typing import Any
 from shardctl.benchmark.peers.readers import PeerReader
 from shardctl.errors import InputError, InstallError
 from shardctl.loader.blocks import Batch
+from shardctl.system.processes.death import await_end, last_line_of
 from shardctl.system.text import printable
 
 PROGRAM = Path(__file__).parent / "programs" / "serve.py"
@@ -25,8 +26,6 @@ PATIENCE = 300.0
 """Seconds that a reader may take for one answer: its first includes the import of TensorFlow, or a copy of Parquet files."""
 
 CANNOT_READ = " cannot read these shards: "
-
-_END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,8 @@ class Remote:
         self._signal(signal.SIGCONT)
         with contextlib.suppress(OSError):
             self._commands.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-        self._signal(signal.SIGKILL)
+        await_end(self._process)
+        self._signal(signal.SIGKILL)  # its processes that are left
         self._process.wait()
         self._answers.close()
         self._said.close()
@@ -179,10 +177,7 @@ class Remote:
         """Return why there is no answer: what the process said last."""
         if not ended:
             return f"no answer for {PATIENCE:g} s"
-        code = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        code, last = self._process.wait(), last_line_of(self._said)
         return f"its process ended with code {code}{f': {last}' if last else ''}"
 
 

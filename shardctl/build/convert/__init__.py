@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert import converting, parts
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.request import Asked
+from shardctl.build.convert.parts import run_part
+from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
-from shardctl.build.convert.targets import destination
+from shardctl.build.convert.run import run as run_conversion
+from shardctl.build.convert.targets import open_target
 from shardctl.system.importing import refuse_while_importing
 
 __all__ = ["ConvertResult", "Listener", "convert"]
@@ -31,9 +32,9 @@ def convert(
     TooManyRejectsError. With `part="I/N"` it builds a part of the shards, and `merge` makes them the dataset (docs/cluster.md).
     """
     refuse_while_importing("convert")
-    asked, told = Asked.of(src, dst, recipe, options), listener or Listener()
-    with destination(dst, list(asked.roots)) as place:
-        asked = replace(asked, target=place.target)
-        if asked.options.part is not None:
-            return parts.run_part(asked, told, place)
-        return converting.run(asked, told, place)
+    request, told = ConvertRequest.of(src, dst, recipe, options), listener or Listener()
+    with open_target(dst, list(request.roots)) as target:
+        request = replace(request, folder=target.folder)
+        if request.options.part is not None:
+            return run_part(request, told, target)
+        return run_conversion(request, told, target)

@@ -29,7 +29,7 @@ from shardctl.build.convert.columns import (
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
 from shardctl.build.convert.discover import DELIMITERS, Discovery
-from shardctl.build.convert.options import Options
+from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units

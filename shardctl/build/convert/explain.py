@@ -18,7 +18,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLANNED
 from shardctl.format.tables import open_checked_table
-from shardctl.format.update_state import Seen
+from shardctl.format.update_state import UpdateState
 from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3
@@ -102,7 +102,7 @@ def _files(root: Path, manifest: Manifest, listing: Listing) -> tuple[Files, Fil
     known = np.flatnonzero(rows >= 0)
     same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
     with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= Seen(root, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
+        same &= UpdateState(root, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
     gone = np.ones(table.num_rows, bool)
     gone[rows[known]] = False
     of = ((listing.table, np.flatnonzero(rows < 0)), (table, np.flatnonzero(gone)), (listing.table, known[~same]))

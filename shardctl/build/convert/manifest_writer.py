@@ -1,4 +1,4 @@
-"""The end of a conversion, once all shards are built: the dataset's tables, its manifest, and its place."""
+"""The end of a conversion, once all shards are built: the dataset's tables, its manifest, and its target."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pyarrow as pa
 from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.filled_shards import Filled, without_empty
 from shardctl.build.convert.table_writer import Commit, Committed
-from shardctl.build.convert.targets.base import Destination
+from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.update.known_records import still_pruned
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED, SHARDS
 from shardctl.format.tables import ShardTable
@@ -46,17 +46,17 @@ class Closing:
     seconds: float | None = None
 
 
-def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, place: Destination) -> Manifest:
+def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, target: Target) -> Manifest:
     """Complete the new dataset in the folder of a job whose shards are all built.
 
-    `before` is the dataset that it brings up to date, `place` where it is.
+    `before` is the dataset that it brings up to date, `target` where it is.
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)
-    place.bring_done(job, np.ones(job.shards, bool))
-    place.bring_rejects(job)
+    target.bring_done(job, np.ones(job.shards, bool))
+    target.bring_rejects(job)
     outcomes = Outcomes(job, before)
-    place.keep(outcomes)
+    target.keep(outcomes)
     changes = changes_of(job)
     shards = without_empty(outcomes) if changes is None or changes.anew else outcomes
     if isinstance(shards, Filled):
@@ -64,17 +64,17 @@ def write_dataset(job: DatasetJob, closing: Closing, before: Before | None, plac
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"seen": job.files, "beside": job.lineage.beside, "pruned": pruned}
     commit = Commit(shards.job, closing.settings, shards.done, shards.lines, **given)
-    return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, place.base(job)))
+    return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
 
 
-def leave_out_others(job: Job, place: Destination) -> None:
+def leave_out_others(job: DatasetJob, target: Target) -> None:
     """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
 
-    To be done before that takes its place, and not before it is complete: until then whoever goes on needs all of them.
+    To be done before that takes its target, and not before it is complete: until then whoever goes on needs all of them.
     """
     there = ShardTable(job.folder / NEW_FOLDER / SHARDS).names
     if len(there) < job.shards:
-        place.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
+        target.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
 
 
 def changes_of(job: DatasetJob) -> Changes | None:

@@ -14,15 +14,16 @@ from shardctl.build.commit import publish
 from shardctl.build.commit.staging import finished_shards
 from shardctl.build.convert.execute import telling_what_is_done
 from shardctl.build.convert.manifest_writer import changes_of, leave_out_others, write_dataset
-from shardctl.build.convert.options import Part, check_if_running, reject_limit
 from shardctl.build.convert.parts import Parted, before_of, parted_jobs, parts_of
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.result import ConvertResult, result_of
-from shardctl.build.convert.targets import destination
-from shardctl.build.convert.targets.base import Destination, Held
+from shardctl.build.convert.targets import open_target
+from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.options import check_if_running, reject_limit
+from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError, UnfinishedError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, MANIFEST
@@ -46,34 +47,34 @@ def merge(
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
-    with destination(dst, []) as place:
-        target = place.target
-        if not parted_jobs(target) and not publish.is_broken_off(target):
-            return _merged_before(place, began)
-        with place.planning(wait) as held:
-            publish.recover(target)
-            jobs = parted_jobs(target)
+    with open_target(dst, []) as target:
+        root = target.folder
+        if not parted_jobs(root) and not publish.is_broken_off(root):
+            return _merged_before(target, began)
+        with target.planning(wait) as held:
+            publish.recover(root)
+            jobs = parted_jobs(root)
             if not jobs:
-                return _merged_before(place, began)
-            return _merge(jobs[0], place, max_rejects, held, wait, began)
+                return _merged_before(target, began)
+            return _merge(jobs[0], target, max_rejects, held, wait, began)
 
 
-def _merged_before(place: Destination, began: float) -> ConvertResult:
-    target = place.target
-    place.bring_dataset()
-    if not (target / MANIFEST).exists():
+def _merged_before(target: Target, began: float) -> ConvertResult:
+    root = target.folder
+    target.bring_dataset()
+    if not (root / MANIFEST).exists():
         raise DatasetError(
-            f"{printable(str(target))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
+            f"{printable(str(root))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
         )
-    place.refuse_lost_files(Manifest.load(target))
-    return result_of(target, "up-to-date", time.monotonic() - began)
+    target.refuse_lost_files(Manifest.load(root))
+    return result_of(root, "up-to-date", time.monotonic() - began)
 
 
 def _merge(
-    folder: Path, place: Destination, max_rejects: str | int | None, held: Held, waiting: Waiting | None, began: float
+    folder: Path, target: Target, max_rejects: str | int | None, held: WriteLease, waiting: Waiting | None, began: float
 ) -> ConvertResult:
     """Merge the parts of the job in a folder."""
-    target = place.target
+    root = target.folder
     parted = Parted.load(folder)
     if parted is None:
         raise DatasetError(
@@ -81,34 +82,34 @@ def _merge(
         )
     recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
     job = DatasetJob.load(folder, recipe)
-    before = before_of(job, place)
-    place.entrust(job, held)
-    place.bring_done(job, np.ones(job.shards, bool))
+    before = before_of(job, target)
+    target.entrust(job, held)
+    target.bring_done(job, np.ones(job.shards, bool))
     new = folder / NEW_FOLDER
     if not (new / MANIFEST).exists():  # a merge that was killed may have taken away shards without samples
-        _refuse_missing(job, parted, place)
-    place.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
-    status = "created" if before is None and not (target / MANIFEST).exists() else "updated"
+        _refuse_missing(job, parted, target)
+    target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
+    status = "created" if before is None and not (root / MANIFEST).exists() else "updated"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            write_dataset(job, parted.closing, before, place)
-        refuse_many_rejects(target, Manifest.load(new), max_rejects)
+            write_dataset(job, parted.closing, before, target)
+        refuse_many_rejects(root, Manifest.load(new), max_rejects)
     held.check()
-    leave_out_others(job, place)
-    place.publish(new, updates=before is not None)
+    leave_out_others(job, target)
+    target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
-    result = result_of(target, status, seconds, parted.notices, parted.warnings, parted.labelled)
+    result = result_of(root, status, seconds, parted.notices, parted.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))
 
 
-def _refuse_missing(job: Job, parted: Parted, place: Destination) -> None:
+def _refuse_missing(job: DatasetJob, parted: Parted, target: Target) -> None:
     """Raise UnfinishedError if shards are missing, with the parts that they are of."""
     missing = job.kept == NOT_KEPT
     for shard, _ in finished_shards(job, missing.copy()):
         missing[shard] = False
     if not missing.any():
         return
-    building = place.parts_being_built()
+    building = target.parts_being_built()
     counts = Counter(parts_of(np.flatnonzero(missing), job.shards, parted.parts).tolist())
     parts = [Part(number, parted.parts) for number in sorted(counts)]
     said = []
@@ -119,6 +120,6 @@ def _refuse_missing(job: Job, parted: Parted, place: Destination) -> None:
     first = next((part for part in parts if str(part) not in building), None)
     advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
     raise UnfinishedError(
-        f"{printable(str(place.target))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
+        f"{printable(str(target.folder))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
         f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and merge again"
     )

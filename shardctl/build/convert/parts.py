@@ -19,17 +19,21 @@ import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards, record_of
-from shardctl.build.convert.converting import Conversion, conversion_of
+from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
+from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import Closing
-from shardctl.build.convert.options import Options, Part, check_sources
-from shardctl.build.convert.request import Asked
+from shardctl.build.convert.planning import announce
+from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
-from shardctl.build.convert.targets.base import Destination, Held
+from shardctl.build.convert.run import BegunJob, begin_job, closing_of, look
+from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.options import Options
+from shardctl.build.part import Part
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.fingerprint import difference, fingerprint, parts_without_sources
-from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
@@ -44,6 +48,7 @@ from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
 from shardctl.system.lease.file_lease import LOOK_SECONDS
+from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 
@@ -86,41 +91,41 @@ class Parted:
             return None
 
 
-def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertResult:
+def run_part(request: ConvertRequest, listener: Listener, target: Target) -> ConvertResult:
     """Build a part of a conversion, and plan the conversion before if no part has. Raises what `convert` does."""
-    part = Part.parse(str(asked.options.part))
-    options, started = asked.options, time.monotonic()
-    check_sources(asked.roots)
+    part = Part.parse(str(request.options.part))
+    options, started = request.options, time.monotonic()
+    check_sources(request.roots)
     engine = registry.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
             stack.enter_context(remote_files.in_use())
-            begun = _begin(asked, part, listener, engine, place, stack)
+            begun = _begin(request, part, listener, engine, target, stack)
             if isinstance(begun, ConvertResult):
                 return begun
             job, parted, held = begun
-            return _Building(part, job, parted, asked, started, place).run(engine, listener, held)
+            return _Building(part, job, parted, request, started, target).run(engine, listener, held)
     finally:
         engine.close()
 
 
 def _begin(
-    asked: Asked, part: Part, listener: Listener, engine: Engine, place: Destination, stack: ExitStack
-) -> tuple[DatasetJob, Parted, Held] | ConvertResult:
+    request: ConvertRequest, part: Part, listener: Listener, engine: Engine, target: Target, stack: ExitStack
+) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
-    waiting = listener.waiting if asked.options.if_running == "wait" else None
+    waiting = listener.waiting if request.options.if_running == "wait" else None
     told = ""
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
-        with place.planning(waiting and (_say_nothing if told else waiting)) as held:
-            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(asked, part)
+        with target.planning(waiting and (_say_nothing if told else waiting)) as held:
+            found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
             if found is None:
-                place.await_parts(waiting)  # of another conversion, whose job gives way to the new one
-                found = _plan(asked, listener, engine, place, held)
+                target.await_parts(waiting)  # of another conversion, whose job gives way to the new one
+                found = _plan(request, listener, engine, target, held)
             if isinstance(found, ConvertResult):
                 return found
             try:
-                return *found, stack.enter_context(place.building(found[0].folder, f"{part}"))
+                return *found, stack.enter_context(target.building(found[0].folder, f"{part}"))
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
@@ -135,21 +140,21 @@ def _say_nothing(owner: str) -> None:
     """Wait without a word."""
 
 
-def _job_of(asked: Asked, part: Part) -> tuple[DatasetJob, Parted] | None:
+def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build other shards.
     """
-    digest = _digest(asked)
-    for folder in parted_jobs(asked.target):
+    digest = _digest(request)
+    for folder in parted_jobs(request.folder):
         parted = Parted.load(folder)
         if parted is None or parted.asked != digest or publish.is_taking_its_place(folder):
             continue
-        shown = printable(str(asked.target))
+        shown = printable(str(request.folder))
         if parted.parts != part.parts:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
-        named = user_functions({"transform": asked.settings.get("transform")})
-        refuse_unnamed_functions(record_of(folder)["recipe"], named, asked.target, "a part")
+        named = user_functions({"transform": request.recipe.get("transform")})
+        refuse_unnamed_functions(record_of(folder)["recipe"], named, request.folder, "a part")
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
@@ -162,45 +167,54 @@ def _job_of(asked: Asked, part: Part) -> tuple[DatasetJob, Parted] | None:
     return None
 
 
-def parted_jobs(target: Path) -> list[Path]:
+def parted_jobs(root: Path) -> list[Path]:
     """Return the folders of the jobs at a destination that are built in parts: one, unless something is left over."""
-    return sorted(path.parent for path in (target / STAGING).glob(f"*/{PARTED}"))
+    return sorted(path.parent for path in (root / STAGING).glob(f"*/{PARTED}"))
 
 
-def _digest(asked: Asked) -> str:
+def _digest(request: ConvertRequest) -> str:
     """Return what stands for the arguments that decide the plan."""
-    given = {each.name: getattr(asked.options, each.name) for each in fields(Options)}
+    given = {each.name: getattr(request.options, each.name) for each in fields(Options)}
     decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
-    roots = [recorded(root) for root in asked.roots]
-    record = json.dumps([roots, dict(asked.settings), decides], sort_keys=True, default=str)
+    roots = [recorded(root) for root in request.roots]
+    record = json.dumps([roots, dict(request.recipe), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 
 
-class _Planning(Conversion):
-    """A conversion that ends where its shards would be built."""
-
-    job: tuple[DatasetJob, Parted] | None = None
-
-    def _complete(self, job: DatasetJob, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
-        """Leave the job for the parts: their machines may see the sources on other devices."""
-        expected = self.expected or self._announce(job, listing)
-        job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
-        job.save()
-        parts, said = Part.parse(str(self.options.part)).parts, tuple(listing.notices)
-        parted = Parted(_digest(self.asked), parts, self._closing(None), said, self._warnings(listing), has_own_labels(listing))
-        parted.save(job.folder)
-        self.place.begun(job)
-        self.job = job, parted
-        return self._only_planned(expected, fingerprint(job.lineage.parts), listing)
-
-
 def _plan(
-    asked: Asked, listener: Listener, engine: Engine, place: Destination, held: Held
+    request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease
 ) -> tuple[DatasetJob, Parted] | ConvertResult:
     """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
-    planning = conversion_of(_Planning, asked, listener, engine, place, held)
-    result = planning.run()
-    return result if planning.job is None else planning.job
+    conversion = Conversion.of(request, listener, engine, target, held)
+    while True:
+        with scratch_folder() as scratch:
+            found: ConvertResult | Inputs | BegunJob | None = look(conversion, scratch)
+            if isinstance(found, Inputs):
+                found = begin_job(conversion, found, held)
+            if isinstance(found, BegunJob):
+                return _leave(conversion, found)
+        if found is not None:
+            return found
+
+
+def _leave(conversion: Conversion, begun: BegunJob) -> tuple[DatasetJob, Parted]:
+    """Leave a job for the parts: their machines may see the sources on other devices."""
+    job, listing = begun.job, begun.inputs.listing
+    if begun.status == "resumed":
+        announce(conversion, job, listing)
+    job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
+    job.save()
+    parted = Parted(
+        asked=_digest(conversion.request),
+        parts=Part.parse(str(conversion.options.part)).parts,
+        closing=closing_of(conversion, begun, None),
+        notices=tuple(listing.notices),
+        warnings=(*listing.warnings, *begun.warnings),
+        labelled=has_own_labels(listing),
+    )
+    parted.save(job.folder)
+    conversion.target.begun(job)
+    return job, parted
 
 
 @dataclass(frozen=True)
@@ -210,22 +224,22 @@ class _Building:
     part: Part
     job: DatasetJob
     parted: Parted
-    asked: Asked
+    request: ConvertRequest
     started: float
-    place: Destination
+    target: Target
 
-    def run(self, engine: Engine, listener: Listener, held: Held) -> ConvertResult:
+    def run(self, engine: Engine, listener: Listener, held: WriteLease) -> ConvertResult:
         """Build what is left of the part."""
-        self.place.entrust(self.job, held)
+        self.target.entrust(self.job, held)
         job, chosen = self.job, self._chosen
         clear_partial_files_of(job, chosen)
         records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
         listener.part(str(self.part), int(chosen.sum()), records)
-        before = before_of(job, self.place)
-        self.place.bring_done(job, chosen)
+        before = before_of(job, self.target)
+        self.target.bring_done(job, chosen)
         try:
             with telling_what_is_done(job, chosen):
-                made = build(job, chosen, before, engine, self.asked.options.max_rejects, listener)
+                made = build(job, chosen, before, engine, self.request.options.max_rejects, listener)
         except TypesDifferError as error:
             raise InputError(
                 f"{error}; the parts cannot find the types anew: give them (--schema), or convert without --part"
@@ -243,8 +257,8 @@ class _Building:
 
     def _result(self, made: int) -> ConvertResult:
         job, seconds = self.job, time.monotonic() - self.started
-        self.place.bring_done(job, self._chosen)  # other parts have gone on meanwhile
-        self.place.bring_rejects(job)
+        self.target.bring_done(job, self._chosen)  # other parts have gone on meanwhile
+        self.target.bring_rejects(job)
         samples = size = rejected = 0
         for _, done in finished_shards(job, self._chosen):
             samples, size, rejected = samples + done.facts.rows, size + done.facts.bytes, rejected + done.rejected
@@ -277,16 +291,16 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
     return found
 
 
-def before_of(job: DatasetJob, place: Destination) -> Before | None:
+def before_of(job: DatasetJob, target: Target) -> Before | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
     if not job.lineage.updates:
         return None
-    target = place.target
-    place.bring_dataset()
-    manifest = Manifest.load(target)
+    root = target.folder
+    target.bring_dataset()
+    manifest = Manifest.load(root)
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
-            f"{printable(str(target))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
+            f"{printable(str(root))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
             " and run the parts again"
         )
-    return Before(target, manifest)
+    return Before(root, manifest)

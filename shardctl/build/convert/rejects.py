@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import is_failing
-from shardctl.build.convert.options import reject_limit
 from shardctl.build.convert.result import count_rejects
+from shardctl.build.options import reject_limit
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.probe import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError

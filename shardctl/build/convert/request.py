@@ -1,4 +1,4 @@
-"""What a conversion is asked to do: its arguments, checked. Nothing of the sources is read, and they need not be there."""
+"""The request for a conversion: its arguments, checked. Nothing of the sources is read, and they need not be there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert.options import Options, check_destination, check_place_on_store, check_quarantine, source_path
+from shardctl.build.options import Options
+from shardctl.build.paths import check_destination, check_place_on_store, check_quarantine, source_path
 from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule
@@ -21,15 +22,15 @@ from shardctl.transforms.recipe_files.reading import load_recipe
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The arguments of a conversion. `settings` are those of its recipe, which may leave to the sources what they hold.
+class ConvertRequest:
+    """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what they hold.
 
-    `target` is the folder of the dataset, or the one that stands for it where that is on an object store.
+    `folder` is that of the dataset, or the one that stands for it where that is on an object store.
     """
 
     roots: tuple[Path, ...]
-    target: Path
-    settings: Mapping[str, Any]
+    folder: Path
+    recipe: Mapping[str, Any]
     options: Options
     split: SplitRule
 
@@ -40,7 +41,7 @@ class Asked:
         dst: str | Path,
         recipe: dict[str, Any] | str | Path | None,
         options: Mapping[str, Any],
-    ) -> Asked:
+    ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
         unknown = [name for name in options if name not in {field.name for field in fields(Options)}]
         if unknown:
@@ -70,7 +71,7 @@ class Asked:
             check_quarantine(Path(chosen.copy_rejects), target, roots)
         return cls(tuple(roots), target, settings, chosen, split)
 
-    def changed(self, **options: Any) -> Asked:
+    def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""
         return replace(self, options=replace(self.options, **options))
 
@@ -81,11 +82,11 @@ class Asked:
         annotations = AnnotationRule(options.boxes, options.annotation_frame, options.task)
         return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
 
-    def planning(self, recipe: Recipe) -> PlanSettings:
-        """Return the settings of the plan."""
+    def settings(self, recipe: Recipe) -> PlanSettings:
+        """Return how the inputs are divided."""
         return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""
         sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
-        return {**self.planning(recipe).record(), **sizes}
+        return {**self.settings(recipe).record(), **sizes}

@@ -11,20 +11,14 @@ from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.format.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described, may_be_of_export
-from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CONTAINERS, NUMBERED, PACKAGED, Reading
+from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
+from shardctl.sources.formats import Reading
 from shardctl.sources.formats.export_reader import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-
-TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *PACKAGED, *NUMBERED, *CONTAINERS))
-"""Endings of tables whose columns may be images as bytes. In others bytes are text."""
-
-_UNDECLARED = frozenset((*PACKAGED, *CONTAINERS))
-"""Endings of those that do not say the types of their columns."""
 
 LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
@@ -102,10 +96,10 @@ def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | 
     if file is None or file.fault is not None:
         return None
     ending = ending_of(file.path, file.opened)
-    if without_compression(ending) not in TYPED:
+    if without_compression(ending) not in BINARY_SUFFIXES:
         return None
     # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
-    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in _UNDECLARED else 0)
+    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0)
     scan = ScanTask((ByteRange(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
     answers: list[Any] = []
     engine.examine([scan], lambda _, found: answers.extend(found))

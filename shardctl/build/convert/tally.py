@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardctl.build.convert.options import reject_limit
 from shardctl.build.convert.result import count_rejects
+from shardctl.build.options import reject_limit
 from shardctl.build.shards.task import WorkDone
 from shardctl.errors import TooManyRejectsError
 

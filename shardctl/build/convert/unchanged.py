@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.convert.request import Asked
+from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.plan.fingerprint import labels_digest, only_versions_differ, parts_without_sources
 from shardctl.build.plan.listing import wanted_files
 from shardctl.errors import DatasetError, UsageError
@@ -15,7 +15,7 @@ from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
-from shardctl.format.update_state import Seen
+from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -29,44 +29,44 @@ SETTLED = ("format", "image_field", "key_field", "fields")
 """Settings beside the kind that a conversion may take from its sources."""
 
 
-def recipe_if_same(asked: Asked, manifest: Manifest) -> Recipe | None:
+def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None:
     """Return the recipe, with what it leaves to the sources as it is recorded; None if it, settings or code are others.
 
     Versions do not count.
     """
-    left = (name for name in ("kind", *SETTLED) if asked.settings.get(name) in (None, "auto"))
+    left = (name for name in ("kind", *SETTLED) if request.recipe.get(name) in (None, "auto"))
     try:
         recipe = Recipe.from_settings(
-            {**asked.settings, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
+            {**request.recipe, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
         )
     except UsageError:  # it does not go with the kind that is recorded
         return None
-    parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, asked.recorded_settings(recipe))}
+    parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, request.recorded_settings(recipe))}
     return recipe if only_versions_differ(manifest.fingerprint_parts, parts) else None
 
 
-def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
+def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
     """Return whether this is certain without a new list of the inputs: all are as they were, and there are no new ones.
 
     False says nothing: it may depend on what is in a file, or on annotations.
     """
     if (
-        any(map(is_brought, asked.roots))
-        or asked.labels.annotations
-        or _takes_more_from_sources(asked.settings, manifest.recipe)
+        any(map(is_brought, request.roots))
+        or request.labels.annotations
+        or _takes_more_from_sources(request.recipe, manifest.recipe)
     ):
         return False
-    if tuple(place_of(root).name for root in asked.roots) != tuple(Path(source).name for source in manifest.sources):
+    if tuple(place_of(root).name for root in request.roots) != tuple(Path(source).name for source in manifest.sources):
         return False
-    recipe = recipe_if_same(asked, manifest)
+    recipe = recipe_if_same(request, manifest)
     if recipe is None:
         return False
     try:
-        seen = Seen(asked.target, manifest.update)
-        files = open_checked_table(asked.target / FILES)
+        seen = UpdateState(request.folder, manifest.update)
+        files = open_checked_table(request.folder / FILES)
         if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
             return False
-        return _labels_if_same(asked, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")
+        return _labels_if_same(request, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")
     except (DatasetError, ChangedError, OSError):
         return False
 
@@ -76,15 +76,15 @@ def _takes_more_from_sources(settings: Mapping[str, Any], recorded: Mapping[str,
     return any(settings.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
 
 
-def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
+def _labels_if_same(request: ConvertRequest, recipe: Recipe, listed: Listed) -> str:
     """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
-    if any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in asked.roots):
+    if any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in request.roots):
         raise ChangedError
     beside: list[FoundFile] = []
     side_files: list[tuple[Path, str]] = []
-    others = inputs_among(unlisted_files(list(asked.roots), listed, depends_on_others), None, beside)
-    rule, names = asked.labels, [recipe.kind]
-    if asked.settings.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
+    others = inputs_among(unlisted_files(list(request.roots), listed, depends_on_others), None, beside)
+    rule, names = request.labels, [recipe.kind]
+    if request.recipe.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
         names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
     for file in others:
         for name in names:

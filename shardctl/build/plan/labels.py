@@ -17,7 +17,7 @@ from shardctl.build.plan.splits import SplitRule, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.formats.export_reader import name_in_records
-from shardctl.sources.label_table import SideTable, some
+from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
 from shardctl.system.files import replacing
@@ -188,7 +188,7 @@ def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classe
     listing.notices.append(f"{lie}: no label")
 
 
-def side_fields(side: SideTable | None) -> list[pa.Field]:
+def side_fields(side: LabelTable | None) -> list[pa.Field]:
     """Return the columns that the labels files add to every sample, `label` apart."""
     return [f for f in side.columns.schema if f.name != LABEL] if side else []
 

@@ -30,17 +30,18 @@ from shardctl.sources.annotations import (
     parse_source,
     read_annotations,
 )
-from shardctl.sources.annotations.base import Place
+from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
-from shardctl.sources.formats import TABLE_SUFFIXES, Reading
-from shardctl.sources.kinds import Form, Kind
+from shardctl.sources.format_table import TABLE_SUFFIXES
+from shardctl.sources.formats import Reading
+from shardctl.sources.kinds import Form, SampleKind
 from shardctl.sources.kinds.image import is_unnamed
-from shardctl.sources.label_table import SideTable, some
+from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.remote import remote_files
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
@@ -139,12 +140,12 @@ class Listing:
     """
 
     path: Path
-    kind: Kind
+    kind: SampleKind
     roots: list[Path]
     whole: bool
     groups: list[Group]
     ignored: Counter[str]
-    side: SideTable | None = None
+    side: LabelTable | None = None
     side_rows: npt.NDArray[np.int64] | None = None
     annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -180,12 +181,12 @@ class Listing:
         root = int(str(row["root"]))
         return str(self.roots[root] / str(row["path"])) if self._are_folders[root] else str(self.roots[root])
 
-    def places_of(self, rows: Sequence[int]) -> list[Place]:
+    def places_of(self, rows: Sequence[int]) -> list[InputPlace]:
         """Return where some files are."""
         found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
         roots = [self.roots[row["root"]] for row in found]
         folders = [os.path.realpath(root if root.is_dir() else root.parent) for root in roots]
-        return [Place(self.opened(row), folder) for row, folder in zip(found, folders, strict=True)]
+        return [InputPlace(self.opened(row), folder) for row, folder in zip(found, folders, strict=True)]
 
     @cached_property
     def _are_folders(self) -> list[bool]:
@@ -228,7 +229,7 @@ class KnownFiles:
 
 def list_files(
     roots: list[Path],
-    kind: Kind,
+    kind: SampleKind,
     reading: Reading,
     rule: LabelRule,
     path: Path,
@@ -363,7 +364,7 @@ def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[tuple[int, st
 
 def wanted_files(
     files: Iterator[FoundFile],
-    kind: Kind,
+    kind: SampleKind,
     reading: Reading,
     rule: LabelRule,
     side_files: list[tuple[Path, str]],
@@ -471,7 +472,7 @@ def _nothing_in(file: Path) -> str:
     return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
 
 
-def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> str:
+def detect_kind(roots: list[Path], kinds: Iterable[SampleKind], reading: Reading) -> str:
     """Return the name of the first of the kinds of which there is an input. Raises InputError if there is none of any."""
     candidates = list(kinds)
     present: set[str] = set()
@@ -499,7 +500,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     raise InputError(why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored))
 
 
-def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
+def first_file(roots: list[Path], kind: SampleKind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
     files = inputs_among(_walked(roots, lambda _: None), None, [])
     return next((file for file in files if kind.form(file, reading) in wanted), None)
@@ -541,7 +542,7 @@ def _lower(keys: list[str]) -> list[str]:
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
-def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.NDArray[np.int64]:
+def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
     rows = np.empty(len(listing), np.int64)
     place = 0

@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed
 from shardctl.build.convert.conversion_plan import Draft, make_draft
-from shardctl.build.convert.options import Options, check_sources
 from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.options import Options
+from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanSettings, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import Job, Root
 from shardctl.build.shards.marker import read_marker
 from shardctl.build.shards.probe import Probe
@@ -120,7 +121,7 @@ def make_preview(
     chosen.check()
     roots, settings = check_sources(src), dict(recipe)
     split = SplitRule.parse(chosen.split)
-    engine = local.start(chosen.workers, chosen.limits(), on_line)
+    engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
         notices = settle_kind(settings, roots, engine)
         checked = _checked_recipe(settings)

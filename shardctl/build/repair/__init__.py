@@ -13,7 +13,8 @@ from pathlib import Path
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard
-from shardctl.build.convert.options import Options, check_sources
+from shardctl.build.options import Options
+from shardctl.build.paths import check_sources
 from shardctl.build.repair.repairing import Repair
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.errors import UsageError

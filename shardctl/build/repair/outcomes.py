@@ -22,7 +22,7 @@ from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
-from shardctl.format.update_state import NO_COUNTS, Seen
+from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.system.files import FileFacts
 from shardctl.system.text import printable
@@ -43,12 +43,12 @@ class Outcomes:
         self._plan = open_checked_table(root / PLAN) if PLAN in intact else None
         self._reasons = read_rejects(root / REJECTS) if REJECTS in intact else None
         self._lines: list[bytes] | None = None
-        self._counts: Seen | None = None
+        self._counts: UpdateState | None = None
         with contextlib.suppress(DatasetError):  # without it, the dataset can be repaired, and only not be brought up to date
-            self._counts = Seen(root, update)
+            self._counts = UpdateState(root, update)
 
     @property
-    def counts(self) -> Seen | None:
+    def counts(self) -> UpdateState | None:
         """What update.arrows says; None if it is lost."""
         return self._counts
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.commit import publish
-from shardctl.build.convert.options import INPUT_TIMEOUT, check_sources
 from shardctl.build.convert.table_writer import Commit, Committed, write_final_files
+from shardctl.build.options import INPUT_TIMEOUT
+from shardctl.build.paths import check_sources
 from shardctl.build.repair.evidence import (
     damaged_files,
     delete_misplaced,
@@ -43,8 +44,8 @@ from shardctl.build.repair.repair_job import (
 )
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.marker import read_finished, read_marker
 from shardctl.build.shards.task import WorkDone
@@ -120,7 +121,7 @@ class Repair:
         if is_written(self.manifest.settings):
             self._mend_written()
             return False
-        engine = local.start(self.workers, Limits(seconds=INPUT_TIMEOUT))
+        engine = local_engine(self.workers, Limits(seconds=INPUT_TIMEOUT))
         try:
             job = self._job(engine)
             self._build(job, engine)

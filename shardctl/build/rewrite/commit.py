@@ -20,8 +20,8 @@ import pyarrow as pa
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import keep, link_or_copy, settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
-from shardctl.build.convert.options import check_writable, refuse_generation
 from shardctl.build.convert.update.previous import refuse_damaged_tables
+from shardctl.build.paths import check_writable, refuse_generation
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.commit import digest_of_shards
@@ -43,7 +43,7 @@ from shardctl.format.tables import (
     read_rejects,
     taken,
 )
-from shardctl.format.update_state import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
+from shardctl.format.update_state import NO_COUNTS, Pruned, ShardCounts, UpdateState, writing_update
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.lease import file_lease
 
@@ -53,7 +53,7 @@ PLAN_ROWS = 65536
 """Rows of the plan that are written together."""
 
 
-class Old:
+class SourceDataset:
     """The dataset whose shards are written again. Raises DatasetError if a table of it is damaged."""
 
     def __init__(self, root: Path) -> None:
@@ -80,10 +80,10 @@ class Old:
         return found
 
     @cached_property
-    def seen(self) -> Seen | None:
+    def seen(self) -> UpdateState | None:
         """What an update must know; None if that is lost."""
         try:
-            return Seen(self.root, self.manifest.update)
+            return UpdateState(self.root, self.manifest.update)
         except DatasetError:
             return None
 
@@ -114,7 +114,7 @@ class NewShard:
 
 
 @dataclass(frozen=True)
-class Totals:
+class RewriteTotals:
     """What the new manifest says that is not the sum of its shards."""
 
     class_counts: dict[str, list[int]] | None
@@ -124,7 +124,7 @@ class Totals:
 
 
 @contextmanager
-def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Old, Path, file_lease.Lease]]:
+def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
     """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that in the end is deleted."""
     with naming_the_path(Path(dst)):
         root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
@@ -138,7 +138,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
         try:
             with naming_the_path(folder):
                 (folder / NEW_FOLDER).mkdir(parents=True)
-            yield Old(root), folder / NEW_FOLDER, held
+            yield SourceDataset(root), folder / NEW_FOLDER, held
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):
                 with contextlib.suppress(OSError):  # the next one that writes deletes it
@@ -146,12 +146,12 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
 
 
 def commit(
-    old: Old,
+    old: SourceDataset,
     new: Path,
     held: file_lease.Lease,
     shards: Sequence[NewShard],
     files: pa.Table,
-    totals: Totals,
+    totals: RewriteTotals,
     command: str,
     removed: int = 0,
     pruned: Pruned = (),

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from shardctl.build.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
 from shardctl.build.convert.missing_shards import refuse_lost_files
-from shardctl.build.convert.options import Options
-from shardctl.build.rewrite.commit import NewShard, Old, Totals, commit, rewriting
+from shardctl.build.options import Options
+from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import StorageError, UsageError
 from shardctl.format.jpeg_record import COUNTS
@@ -68,7 +68,7 @@ def compact(
     """
     refuse_url(dst, "compact")
     if dry_run:
-        return _result(Old(Path(dst)))
+        return _result(SourceDataset(Path(dst)))
     waiting = (lambda owner: None) if if_running == "wait" else None
     with rewriting(dst, waiting) as (old, new, held):
         result, plan = _result(old), _Plan(old)
@@ -79,12 +79,12 @@ def compact(
         objects = old.manifest.objects
         if objects is not None and objects["cut_off"]:
             objects = None  # how many were cut off is known of whole shards only
-        totals = Totals(old.manifest.class_counts, objects, old.manifest.jpeg, None)
+        totals = RewriteTotals(old.manifest.class_counts, objects, old.manifest.jpeg, None)
         manifest = commit(old, new, held, shards, old.files, totals, "compact")
         return replace(result, bytes=manifest.bytes)
 
 
-def _result(old: Old) -> CompactResult:
+def _result(old: SourceDataset) -> CompactResult:
     plan = _Plan(old)
     kept = sum(1 for shard in plan.shards if shard.kept is not None)
     status = "up-to-date" if kept == len(plan.shards) == len(old.table) else "compacted"
@@ -93,7 +93,7 @@ def _result(old: Old) -> CompactResult:
     return CompactResult(status, old.manifest.samples, len(old.table), len(plan.shards), kept, old.manifest.bytes)
 
 
-def _check_space(old: Old, plan: _Plan) -> None:
+def _check_space(old: SourceDataset, plan: _Plan) -> None:
     need = sum(old.table[shard].bytes for shard in {unit for each in plan.shards if each.kept is None for unit in each.of})
     free = free_bytes(old.root)
     if need > free:
@@ -123,7 +123,7 @@ class _Shard:
 class _Plan:
     """Which rows each new shard has."""
 
-    def __init__(self, old: Old) -> None:
+    def __init__(self, old: SourceDataset) -> None:
         self._old = old
         if old.stored.joins:
             raise UsageError(
@@ -215,7 +215,7 @@ class _Plan:
         return place if same and in_place else None
 
 
-def _written(old: Old, new: Path, plan: _Plan, progress: Callable[[int, int], None]) -> Iterator[NewShard]:
+def _written(old: SourceDataset, new: Path, plan: _Plan, progress: Callable[[int, int], None]) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
     rejects = _rejects_of_units(old)
@@ -236,7 +236,7 @@ def _written(old: Old, new: Path, plan: _Plan, progress: Callable[[int, int], No
             yield _new_shard(old, new, shard, copied, inputs, lines)
 
 
-def _runs(old: Old, shard: _Shard) -> list[Run]:
+def _runs(old: SourceDataset, shard: _Shard) -> list[Run]:
     found = []
     for number, first, rows in shard.runs:
         entry = old.table[number]
@@ -244,12 +244,12 @@ def _runs(old: Old, shard: _Shard) -> list[Run]:
     return found
 
 
-def _copy(old: Old, new: Path, shard: _Shard) -> Copied:
+def _copy(old: SourceDataset, new: Path, shard: _Shard) -> Copied:
     path = new / shard_name(shard.split, shard.number)
     return copy_shard(path, old.layout, shard.split, shard.number, old.compression, _runs(old, shard))
 
 
-def _new_shard(old: Old, new: Path, shard: _Shard, copied: Copied, inputs: Numbers, lines: list[bytes]) -> NewShard:
+def _new_shard(old: SourceDataset, new: Path, shard: _Shard, copied: Copied, inputs: Numbers, lines: list[bytes]) -> NewShard:
     """Return what is recorded of a shard that was written."""
     facts = copied.facts
     part = old.stored.plan.take(pa.array(shard.units))
@@ -280,7 +280,7 @@ def _new_shard(old: Old, new: Path, shard: _Shard, copied: Copied, inputs: Numbe
     return NewShard(entry, table, lines, counts, plain, False)
 
 
-def _jpegs(old: Old, new: Path, entry: ShardEntry) -> tuple[int, ...] | None:
+def _jpegs(old: SourceDataset, new: Path, entry: ShardEntry) -> tuple[int, ...] | None:
     """Count the JPEG images of a new shard. They are looked at only where not all of the dataset are of the same kinds."""
     counts, image = old.manifest.jpeg, old.layout.roles.main_image
     if counts is None or image is None:
@@ -291,7 +291,7 @@ def _jpegs(old: Old, new: Path, entry: ShardEntry) -> tuple[int, ...] | None:
     return tuple(record_of_jpegs([jpeg_facts(each) for each in data]).counts().values())
 
 
-def _inputs_of_units(old: Old) -> Numbers:
+def _inputs_of_units(old: SourceDataset) -> Numbers:
     """Return how many of the records of each unit were read for its shard, (units,); blank lines are not known of one unit.
 
     They are taken to be in proportion to its samples, so that the sum is right.
@@ -308,7 +308,7 @@ def _inputs_of_units(old: Old) -> Numbers:
     return counted
 
 
-def _rejects_of_units(old: Old) -> dict[int, list[Reject]]:
+def _rejects_of_units(old: SourceDataset) -> dict[int, list[Reject]]:
     """Return the rejects of each unit that has some, by its row of the plan."""
     rejected = np.flatnonzero(old.stored.plan["rejected"].to_numpy())
     rejects = (of_unit for of_shard in old.rejects for of_unit in of_shard)

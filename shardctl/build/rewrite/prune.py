@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.build.rewrite.commit import NewShard, Old, Totals, commit, forget, rewriting
+from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, forget, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import InputError, UsageError
 from shardctl.format.generations import folder_of, kept_generations
@@ -74,7 +74,7 @@ def prune(
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
-        old = Old(Path(dst))
+        old = SourceDataset(Path(dst))
         return _result(old, _chosen(old, where, keys))
     waiting = (lambda owner: None) if if_running == "wait" else None
     with rewriting(dst, waiting) as (old, new, held):
@@ -101,12 +101,12 @@ class _Chosen:
         return sum(map(len, self.rows.values()))
 
 
-def _result(old: Old, chosen: _Chosen) -> PruneResult:
+def _result(old: SourceDataset, chosen: _Chosen) -> PruneResult:
     left = old.manifest.samples - chosen.samples
     return PruneResult(chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations)
 
 
-def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
+def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
@@ -116,7 +116,7 @@ def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     kept = kept_generations(old.root)
     if where is not None:
         rows = _matching(old, where)
-        with_them = kept if rows else [each for each in kept if _matching(Old(folder_of(old.root, each)), where)]
+        with_them = kept if rows else [each for each in kept if _matching(SourceDataset(folder_of(old.root, each)), where)]
         return _Chosen(rows, (), tuple(kept if with_them else ()))
     wanted = set(keys or ())
     if not wanted:
@@ -124,7 +124,7 @@ def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     rows, found = _rows_with(old, wanted)
     before = {pruned_reject(source, record).key for source, record in (() if old.seen is None else old.seen.pruned)}
     missing = tuple(sorted(wanted - found - before))
-    if rows or any(_rows_with(Old(folder_of(old.root, each)), wanted)[0] for each in kept):
+    if rows or any(_rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept):
         return _Chosen(rows, missing, tuple(kept))
     if missing:
         shown = printable(str(old.root))
@@ -132,12 +132,12 @@ def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     return _Chosen(rows, missing, ())
 
 
-def _matching(old: Old, where: str) -> dict[int, Numbers]:
+def _matching(old: SourceDataset, where: str) -> dict[int, Numbers]:
     """Return the rows of records of which a sample matches a condition, by shard."""
     return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))[0]
 
 
-def _keys_of(old: Old, samples: Numbers) -> Iterator[str]:
+def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
     """Yield the keys of samples, by their numbers, increasing."""
     first = 0
     for _, _, keys in old.stored.blocks_of_keys():
@@ -147,7 +147,7 @@ def _keys_of(old: Old, samples: Numbers) -> Iterator[str]:
         first += len(keys)
 
 
-def _rows_with(old: Old, wanted: set[str]) -> tuple[dict[int, Numbers], set[str]]:
+def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers], set[str]]:
     """Return the rows that have one of these keys, by shard; and the keys that were found."""
     rows: dict[int, list[Numbers]] = {}
     found: set[str] = set()
@@ -173,7 +173,9 @@ class _Dropped:
     records: set[tuple[str, int]]
 
 
-def _written(old: Old, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]) -> tuple[list[NewShard], _Dropped]:
+def _written(
+    old: SourceDataset, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]
+) -> tuple[list[NewShard], _Dropped]:
     """Write the shards that have rows which go without these, and return all shards of the dataset."""
     dropped = _Dropped(Counter(), 0, Counter(), set())
     shards: list[NewShard] = []
@@ -197,12 +199,12 @@ def _written(old: Old, new: Path, chosen: _Chosen, progress: Callable[[int, int]
     return shards, dropped
 
 
-def old_objects(old: Old, shard: int, copied: Copied) -> int:
+def old_objects(old: SourceDataset, shard: int, copied: Copied) -> int:
     """Return how many objects a shard has lost."""
     return max(0, old.counts(shard).objects - copied.objects)
 
 
-def _copy(old: Old, new: Path, shard: int, rows: Numbers) -> Copied:
+def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
     """Write a shard without some rows."""
     entry = old.table[shard]
     ends = np.concatenate([[-1], rows, [entry.rows]])
@@ -218,7 +220,7 @@ class _Gone:
     jpegs: Counter[str]
 
 
-def _facts_of(old: Old, entry: ShardEntry, rows: Numbers) -> _Gone:
+def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
     """Return the labels of rows that go, and what their images are as JPEG."""
     labels: Counter[int] = Counter()
     jpegs: Counter[str] = Counter()
@@ -239,7 +241,7 @@ def _facts_of(old: Old, entry: ShardEntry, rows: Numbers) -> _Gone:
 
 
 def _without(
-    old: Old, shard: int, entry: ShardEntry, rows: Numbers, copied: Copied, gone: _Gone, pruned: set[tuple[str, int]]
+    old: SourceDataset, shard: int, entry: ShardEntry, rows: Numbers, copied: Copied, gone: _Gone, pruned: set[tuple[str, int]]
 ) -> NewShard:
     """Return a shard without some rows: what becomes of its units and its rejects. The records are added to `pruned`."""
     facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
@@ -279,7 +281,7 @@ Record = tuple[int, str, int]
 """The number of a record in its file (0: it is the file), its key, and how many samples of it go."""
 
 
-def _records(old: Old, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> dict[int, list[Record]]:
+def _records(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> dict[int, list[Record]]:
     """Return the records whose samples go, by the place of their unit in the shard."""
     found: dict[int, dict[int, list[int]]] = {}
     if old.manifest.has_own_keys or not units.first.any():
@@ -295,7 +297,7 @@ def _records(old: Old, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> d
     return made
 
 
-def _by_place(old: Old, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
+def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, where rows are in the order of the records. Raises UsageError if not."""
     if not units.in_order:
         raise _unknown_records(old, "its records were shuffled")
@@ -308,14 +310,14 @@ def _by_place(old: Old, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int,
         yield place, int(units.first[place] + row - units.first_row[place])
 
 
-def _unknown_records(old: Old, why: str) -> UsageError:
+def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
         f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that it is not known which records these"
         " samples were made of; take them out of the source, and convert it anew"
     )
 
 
-def _by_key(old: Old, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
+def _by_key(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, as its key names them."""
     reader, first = ShardReader(old.root / entry.path), 0
     files = np.unique(units.file)
@@ -329,7 +331,7 @@ def _by_key(old: Old, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> It
             yield int(np.flatnonzero(of_file)[0]), record
 
 
-def _lines(old: Old, shard: int, units: ShardUnits, records: dict[int, list[Record]]) -> Iterator[bytes]:
+def _lines(old: SourceDataset, shard: int, units: ShardUnits, records: dict[int, list[Record]]) -> Iterator[bytes]:
     """Yield the lines of the rejects of a shard, in the order of its records."""
     left = iter(old.rejects[shard])
     for place in range(len(units)):
@@ -344,7 +346,7 @@ def _lines(old: Old, shard: int, units: ShardUnits, records: dict[int, list[Reco
 # --- the tables ---
 
 
-def _files(old: Old, shards: Sequence[NewShard]) -> pa.Table:
+def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
     """Return the table of files, without what labels files and annotations say of those of which all samples are gone."""
     files = old.files
     hidden = [name for name in ("label", "columns") if name in files.column_names]
@@ -364,7 +366,7 @@ def _files(old: Old, shards: Sequence[NewShard]) -> pa.Table:
     return files
 
 
-def _totals(old: Old, dropped: _Dropped) -> Totals:
+def _totals(old: SourceDataset, dropped: _Dropped) -> RewriteTotals:
     """Return what the manifest says of the samples that are left."""
     manifest = old.manifest
     counts = manifest.class_counts
@@ -377,4 +379,4 @@ def _totals(old: Old, dropped: _Dropped) -> Totals:
     if objects is not None:
         objects = {**objects, "kept": objects["kept"] - dropped.objects} if old.seen is not None else None
     jpeg = manifest.jpeg and {name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()}
-    return Totals(counts, objects, jpeg, manifest.steps)
+    return RewriteTotals(counts, objects, jpeg, manifest.steps)

@@ -25,7 +25,7 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said, witho
 from shardctl.sources.label_table import some
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.samples import Origin
+from shardctl.transforms.pipeline.samples import RecordContext
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _Look:
         self.boxes = _Boxes()
         self.count = self.turned = 0
 
-    def add(self, fields: Sample, origin: Origin, planned: PlannedUnit) -> None:
+    def add(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe = self._job.recipe
         data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
@@ -163,7 +163,7 @@ class _Look:
 
 def _records(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[Sample, Origin, PlannedUnit]]:
+) -> Iterator[tuple[Sample, RecordContext, PlannedUnit]]:
     for planned in units:
         progress.begin(planned.number)
         with suppress(Rejection, MemoryError):

@@ -22,7 +22,7 @@ from shardctl.images.codecs import image
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.samples import Origin
+from shardctl.transforms.pipeline.samples import RecordContext
 
 
 class TableImages:
@@ -43,7 +43,7 @@ class TableImages:
         """Begin with a unit."""
         self._digest, self.missing = None, None
 
-    def take(self, fields: Sample, origin: Origin, planned: PlannedUnit) -> tuple[Sample, Origin]:
+    def take(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> tuple[Sample, RecordContext]:
         """Return the fields of a record with the bytes of its images, and where they come from. Raises Rejection.
 
         The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were

@@ -23,7 +23,7 @@ from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
-from shardctl.transforms.pipeline.samples import Origin
+from shardctl.transforms.pipeline.samples import RecordContext
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
@@ -66,10 +66,10 @@ def read_fields(
         yield parsed
 
 
-def origin_of(planned: PlannedUnit, record: int | None, fields: Sample) -> Origin:
+def origin_of(planned: PlannedUnit, record: int | None, fields: Sample) -> RecordContext:
     """Return where a record comes from, and its key: its own, which is taken out of its fields, or that of the plan."""
     key = fields.pop(KEY, None)
-    return Origin(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
+    return RecordContext(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
 
 
 def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejection]) -> Parsed:
@@ -87,7 +87,9 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
     return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
 
 
-def records_of(job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints) -> Iterator[tuple[Sample, Origin]]:
+def records_of(
+    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
+) -> Iterator[tuple[Sample, RecordContext]]:
     """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
     file = planned.file
     if (planned.number, None) in hints.lost:
@@ -95,7 +97,7 @@ def records_of(job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: 
     if job.fields is None:
         fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
         mask = read_mask(job, planned)
-        yield fields if mask is None else {**fields, MASK: mask}, Origin(planned.key(), file.label, file.columns)
+        yield fields if mask is None else {**fields, MASK: mask}, RecordContext(planned.key(), file.label, file.columns)
         return
     for parsed in read_unit(job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):

@@ -9,7 +9,8 @@ from typing import Any
 
 from shardctl.build.shards.job import Job
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits
 from shardctl.system.processes.progress_slot import KEYS, TOGETHER
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable

@@ -13,7 +13,7 @@ from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.samples import Made
+from shardctl.transforms.pipeline.samples import EncodedRow
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
@@ -24,14 +24,14 @@ SETTLED_ROWS = 64
 SETTLED_BYTES = 4 << 20
 """Their bytes."""
 
-Settle = Callable[[Sequence[Made]], list[Made]]
+Settle = Callable[[Sequence[EncodedRow]], list[EncodedRow]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
 class WaitingSample(NamedTuple):
     """A sample on its way into the shard, with the place and the record that the progress slot has for it."""
 
-    made: Made
+    made: EncodedRow
     place: int
     record: int
 
@@ -52,7 +52,7 @@ class Rows:
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: Made) -> None:
+    def add(self, made: EncodedRow) -> None:
         """Append a sample of the record that the progress slot names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
@@ -153,7 +153,7 @@ class ShuffledRows(Rows):
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: Made) -> None:
+    def add(self, made: EncodedRow) -> None:
         """Hold a sample."""
         self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
         self._progress.leave()

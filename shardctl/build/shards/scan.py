@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 from shardctl.build.shards.prefetch import ReadRequest, prefetched
 from shardctl.errors import Rejection
-from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
+from shardctl.sources.format_table import PLAIN_TEXTS
+from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from shardctl.build.convert import ConvertResult, Listener, converting
+from shardctl.build.convert import ConvertResult, Listener
 from shardctl.build.convert.rejects import refuse_many_rejects
-from shardctl.build.convert.request import Asked
-from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.request import ConvertRequest
+from shardctl.build.convert.run import run
+from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.build.snapshot.log import Teller
-from shardctl.build.snapshot.partial_dataset import ArrivingDataset, Making
+from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, Place, place_of
 from shardctl.build.snapshot.ranks import rank_of
 from shardctl.errors import DatasetError, StorageError, UsageError
@@ -57,7 +58,7 @@ def snapshot(
     *,
     wait: Literal[False],
     **options: Any,
-) -> ArrivingDataset: ...
+) -> PartialDataset: ...
 
 
 def snapshot(
@@ -76,7 +77,7 @@ def snapshot(
     cache: str | Path | bool | None = None,
     cache_limit: int | str | None = None,
     **options: Any,
-) -> Dataset | ArrivingDataset:
+) -> Dataset | PartialDataset:
     """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
 
     All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
@@ -99,27 +100,29 @@ def snapshot(
     if is_url(dst) and not wait:
         raise UsageError("wait=False reads the shards of a folder while they are made; a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
-    asked = Asked.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(update=False, moved_from=())
-    if is_url(dst) and asked.options.keep is not None:
+    request = ConvertRequest.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(
+        update=False, moved_from=()
+    )
+    if is_url(dst) and request.options.keep is not None:
         raise UsageError("keep= is for datasets in folders; on a store the dataset that was replaced last stays in any case")
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    teller = Teller(str(dst if is_url(dst) else asked.target), progress and listener is None)
+    teller = Teller(str(dst if is_url(dst) else request.folder), progress and listener is None)
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
 
     def made_at(place: Place) -> _Snapshot:
-        there = replace(asked, target=place.destination.target)
+        there = replace(request, folder=place.target.folder)
         return _Snapshot(there, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener(), place)
 
     if wait:
-        with place_of(dst, asked.target) as place:
+        with place_of(dst, request.folder) as place:
             made_at(place).settle()
-        return open_dataset(dst if is_url(dst) else asked.target, cache=cache, cache_limit=cache_limit)
-    made = made_at(AtHome(asked.target))
+        return open_dataset(dst if is_url(dst) else request.folder, cache=cache, cache_limit=cache_limit)
+    made = made_at(AtHome(request.folder))
     if not made.is_there:
-        return ArrivingDataset(asked.target, Making(made.settle))
+        return PartialDataset(request.folder, BuildThread(made.settle))
     made.settle()  # one that may have to be brought up to date is not read before it is
-    return ArrivingDataset(asked.target, Making(lambda: None))
+    return PartialDataset(request.folder, BuildThread(lambda: None))
 
 
 class _ReplacedError(Exception):
@@ -130,7 +133,7 @@ class _ReplacedError(Exception):
 class _Snapshot:
     """One call of `snapshot`."""
 
-    asked: Asked
+    request: ConvertRequest
     moved_from: Sequence[str | Path]
     update: bool
     overwrite: bool
@@ -151,7 +154,7 @@ class _Snapshot:
             before = self.place.manifest()
             verdict = "anew" if before is None else self._verdict(before)
             if before is not None and verdict == "up-to-date":
-                refuse_many_rejects(self.asked.target, before, self.asked.options.max_rejects)
+                refuse_many_rejects(self.request.folder, before, self.request.options.max_rejects)
                 return
             if self._make(before, verdict):
                 return
@@ -162,18 +165,18 @@ class _Snapshot:
         Raises DatasetError if what is to be done was not allowed.
         """
         if self.trust:
-            same = recipe_if_same(self.asked, manifest)
+            same = recipe_if_same(self.request, manifest)
             verdict, parts = ("up-to-date", "") if same is not None else ("anew", "recipe, settings or code")
         elif self.place.is_broken_off():
             return "update"
         elif self._is_surely_unchanged(manifest):
             return "up-to-date"
         else:
-            asked = self.asked.changed(explain=True, metrics=())
-            explanation = converting.run(asked, Listener(), self.place.destination).explanation
+            request = self.request.changed(explain=True, metrics=())
+            explanation = run(request, Listener(), self.place.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        shown = printable(str(self.asked.target))
+        shown = printable(str(self.request.folder))
         if verdict == "anew" and not self.overwrite:
             raise DatasetError(
                 f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it anew, `shardctl convert"
@@ -185,7 +188,7 @@ class _Snapshot:
 
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
         self.place.bring_tables()
-        return is_surely_unchanged(self.asked, manifest)
+        return is_surely_unchanged(self.request, manifest)
 
     def _make(self, before: Manifest | None, verdict: str) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
@@ -194,7 +197,7 @@ class _Snapshot:
         have changed after that one has looked at them.
         """
         try:
-            self.place.destination.check_writable()
+            self.place.target.check_writable()
         except StorageError as error:
             what = "is not there" if before is None else "is not up to date with its sources"
             raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
@@ -205,25 +208,25 @@ class _Snapshot:
                 if self.place.manifest() != before:
                     return False
                 if before is None or verdict == "anew":
-                    self.teller.ended(self._run(self.asked.changed(overwrite=before is not None), held))
+                    self.teller.ended(self._run(self.request.changed(overwrite=before is not None), held))
                 else:
                     self.teller.ended(self._update(before, held))
                 return True
         except _ReplacedError:
             return False
 
-    def _run(self, asked: Asked, held: Held) -> ConvertResult:
-        return converting.run(asked, self.listener, self.place.destination, held)
+    def _run(self, request: ConvertRequest, held: WriteLease) -> ConvertResult:
+        return run(request, self.listener, self.place.target, held)
 
-    def _update(self, manifest: Manifest, held: Held) -> ConvertResult:
+    def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
         """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
-        keep = self.place.kept(self.asked.options.keep, manifest)
+        keep = self.place.kept(self.request.options.keep, manifest)
         try:
-            return self._run(self.asked.changed(update=True, keep=keep, moved_from=self.moved_from), held)
+            return self._run(self.request.changed(update=True, keep=keep, moved_from=self.moved_from), held)
         except DatasetError:
             if not self.overwrite:
                 raise
-            return self._run(self.asked.changed(overwrite=True), held)
+            return self._run(self.request.changed(overwrite=True), held)
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""

@@ -130,7 +130,7 @@ def _found(target: Path, path: str) -> str:
     return path if os.path.exists(path) else os.path.join(target, os.path.basename(path))  # noqa: PTH110, PTH119 - per block
 
 
-class Arrivals:
+class ShardWatcher:
     """Looks for finished shards of a split, or of all."""
 
     def __init__(self, target: Path, split: str | None) -> None:
@@ -189,7 +189,7 @@ class Arrivals:
             raise UsageError(f"{printable(str(self._target))}: no split {self._split!r}; it has {', '.join(names)}")
 
 
-class Making:
+class BuildThread:
     """The thread in which the dataset is made, or waited for. What it raises is raised where the dataset is read."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
@@ -221,10 +221,10 @@ class Making:
         self.check()
 
 
-class ArrivingDataset:
+class PartialDataset:
     """What `snapshot(…, wait=False)` returns: a dataset whose first epoch can be read while it is made."""
 
-    def __init__(self, target: Path, making: Making, split: str | None = None) -> None:
+    def __init__(self, target: Path, making: BuildThread, split: str | None = None) -> None:
         self._target, self._making, self._split = target, making, split
         self._opened: Dataset | None = None
 
@@ -264,11 +264,11 @@ class ArrivingDataset:
             self._opened = self.wait()
         return self._opened
 
-    def in_split(self, split: str) -> ArrivingDataset:
+    def in_split(self, split: str) -> PartialDataset:
         """Return the samples of one split. Raises UsageError where one was chosen before."""
         if self._split is not None:
             raise UsageError(f"the split {self._split} is chosen already")
-        return ArrivingDataset(self._target, self._making, split)
+        return PartialDataset(self._target, self._making, split)
 
     def loader(
         self,
@@ -279,7 +279,7 @@ class ArrivingDataset:
         world_size: int | None = None,
         drop_last: bool = False,
         **options: Any,
-    ) -> ArrivingLoader:
+    ) -> PartialLoader:
         """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`, `processes` and `bucket`).
 
         Its first epoch reads each shard when it is finished, in the order of the dataset; with `shuffle` the blocks of a shard
@@ -293,15 +293,15 @@ class ArrivingDataset:
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
         inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)  # an unknown option is a TypeError at once
-        return ArrivingLoader(self, batch_size, shuffle, seed, dropped, given)
+        return PartialLoader(self, batch_size, shuffle, seed, dropped, given)
 
 
-class ArrivingLoader:
+class PartialLoader:
     """An iterable of batches, as shardctl's Loader. One iteration is one epoch; the first one needs no complete dataset."""
 
     def __init__(
         self,
-        dataset: ArrivingDataset,
+        dataset: PartialDataset,
         batch_size: int,
         shuffle: bool | str,
         seed: int,
@@ -366,7 +366,7 @@ class ArrivingLoader:
 
     def _first_epoch(self) -> Iterator[Batch]:
         """Yield batches of the shards that are finished, and wait for more of them, until all are read."""
-        arrivals = Arrivals(self._dataset._target, self._dataset._split)
+        arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
         while True:
             found = arrivals.look()
             if isinstance(found, Dataset):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import how_far
-from shardctl.build.convert.targets.base import Destination, Held
-from shardctl.build.convert.targets.folder import Folder
+from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
@@ -20,7 +20,7 @@ from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.stores import is_url
 
 if TYPE_CHECKING:
-    from shardctl.build.convert.targets.store import OnStore
+    from shardctl.build.convert.targets.store import StoreTarget
 
 LOOKED_AT = (FILES, UPDATE)
 """The tables that tell whether the inputs are what they were."""
@@ -36,7 +36,7 @@ class Place(Protocol):
     """Seconds between looks how far it is."""
 
     @property
-    def destination(self) -> Destination:
+    def target(self) -> Target:
         """What a conversion writes to."""
         ...
 
@@ -56,7 +56,7 @@ class Place(Protocol):
         """Whether a process holds the lease, or one that was killed has left it."""
         ...
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[Held]:
+    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
         """Be the only writer; `waiting` is told of another one, and `looking` called while this process waits for it."""
         ...
 
@@ -80,7 +80,7 @@ class AtHome:
     line_seconds = 10.0
 
     def __init__(self, target: Path) -> None:
-        self._target, self.destination = target, Folder(target)
+        self._target, self.target = target, FolderTarget(target)
 
     def manifest(self) -> Manifest | None:
         """Read the manifest."""
@@ -102,7 +102,7 @@ class AtHome:
         """Look for the lease."""
         return file_lease.is_sought(self._target / STAGING)
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[Held]:
+    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
         """Hold the lease."""
         return file_lease.hold(self._target / STAGING, waiting, looking)
 
@@ -125,19 +125,19 @@ class OnAStore:
     look_seconds = 1.0
     line_seconds = 60.0
 
-    def __init__(self, destination: OnStore) -> None:
-        self.destination = destination
+    def __init__(self, target: StoreTarget) -> None:
+        self.target = target
 
     def manifest(self) -> Manifest | None:
         """Bring the manifest, if it is another one than before."""
-        if self.destination.is_replaced():
-            self.destination.look_at_dataset()
-        target = self.destination.target
+        if self.target.is_replaced():
+            self.target.look_at_dataset()
+        target = self.target.folder
         return Manifest.load(target) if (target / MANIFEST).exists() else None
 
     def bring_tables(self) -> None:
         """Bring them: 60 to 80 bytes for each input."""
-        self.destination.bring_files(LOOKED_AT)
+        self.target.bring_files(LOOKED_AT)
 
     def is_broken_off(self) -> bool:
         """Return no: a manifest is there or not, and the next conversion tidies up the state of a job."""
@@ -145,19 +145,19 @@ class OnAStore:
 
     def is_sought(self) -> bool:
         """Look for the lease."""
-        return self.destination.is_sought()
+        return self.target.is_sought()
 
-    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[Held]:
+    def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
         """Hold the lease, and see what is there then."""
-        return self.destination.writing(waiting, looking)
+        return self.target.writing(waiting, looking)
 
     def is_replaced(self) -> bool:
         """Ask for the version of the manifest. To get the lease one after the other would take many processes long."""
-        return self.destination.is_replaced()
+        return self.target.is_replaced()
 
     def how_far(self) -> tuple[int, int] | None:
         """List the markers."""
-        return self.destination.how_far()
+        return self.target.how_far()
 
     def kept(self, given: int | None, before: Manifest) -> int | None:
         """Return what was asked for: the dataset that is replaced stays in any case."""
@@ -170,7 +170,7 @@ def place_of(dst: str | Path, target: Path) -> Iterator[Place]:
     if is_url(dst):
         from shardctl.build.convert.targets.store import on_store_without_jobs  # an extra
 
-        with on_store_without_jobs(str(dst)) as destination:
-            yield OnAStore(destination)
+        with on_store_without_jobs(str(dst)) as on_store:
+            yield OnAStore(on_store)
     else:
         yield AtHome(target)

@@ -18,13 +18,14 @@ import pyarrow as pa
 from shardctl.build.commit import publish
 from shardctl.build.commit.generations import settle
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in, refuse_to_lose_job
-from shardctl.build.convert.options import check_destination, check_if_running, check_writable
+from shardctl.build.options import check_if_running
+from shardctl.build.paths import check_destination, check_writable
 from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.write.call_identity import Stretches, identity_of
 from shardctl.build.write.commit import finish
 from shardctl.build.write.field_roles import roles_of
 from shardctl.build.write.fields import Fields, Given
-from shardctl.build.write.parts import Part, PartsJob, hands_for, make_and_join
+from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.build.write.writer import Limits, SampleWriter, Splits, Written, in_order, new_keys, refuse_bad_names
 from shardctl.errors import DatasetError, InputError, UsageError
@@ -273,8 +274,8 @@ def _write_parts(
             discard(other)
     job = PartsJob(folder, calls.make, calls.parts, names, given, limits)
     new = folder / NEW_FOLDER
-    with hands_for(job, calls.workers) as hands:
-        (fields,) = hands.do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
+    with workers_for(job, calls.workers) as do:
+        (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
         record = {"written": identity, "parts": len(calls.parts), "layout": fields.layout.to_json()}
         with naming_the_path(folder):
             if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
@@ -286,7 +287,7 @@ def _write_parts(
             for made in (new, folder / DONE_FOLDER):
                 made.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / JOB, json.dumps(record).encode())
-        written = make_and_join(job, fields, hands, identity is not None)
+        written = make_and_join(job, fields, do, identity is not None)
     written = in_order(written, [name for part in calls.parts for name in part.splits.names])
     manifest = _finish(new, fields, written, given, limits)
     held.check()

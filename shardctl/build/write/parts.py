@@ -10,21 +10,14 @@ The folder of the job is in the staging folder of the dataset, named by what sta
 
 from __future__ import annotations
 
-import ctypes
 import json
-import multiprocessing
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -39,16 +32,12 @@ from shardctl.format.shard import Compression
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.processes.channel import Ended
+from shardctl.system.processes.forked_pool import ForkedPool
 from shardctl.system.text import counted, printable
 from shardctl.transforms.values import describe
 
 PARTS_FOLDER = "parts"
-
-TASKS_PER_WORKER = 2
-"""Parts that wait for each process, so that none waits for one."""
-
-_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 @dataclass(frozen=True)
@@ -175,103 +164,51 @@ class Copy:
     runs: tuple[Run, ...]
 
 
-_job: PartsJob | None = None
-"""The job of a process that was forked to work on it; None in all others."""
-
-
-def _begin_process(parent: int, job: PartsJob) -> None:
-    """Take the job, and have the system end this process with its parent: nothing else would, while it waits for work."""
-    global _job
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    _job = job
-
-
-def _do(what: Callable[..., Any], task: tuple[Any, ...]) -> Any:
-    assert _job is not None, "taken when the process began"
-    return what(_job, *task)
-
-
-class Hands(Protocol):
-    """What does the work of a job."""
-
-    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what a method of the job returns for each task."""
-        ...
-
-
-class _Here:
-    """Does tasks in this process, one after the other."""
-
-    def __init__(self, job: PartsJob) -> None:
-        self._job = job
-
-    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what a method of the job returns for each task."""
-        return [what(self._job, *task) for task in tasks]
-
-
-class _Processes:
-    """Does tasks in several processes."""
-
-    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
-        self._pool, self._most = pool, workers * TASKS_PER_WORKER
-
-    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what a method of the job returns for each task. Raises what it raises, WorkerError if a process ends."""
-        results: list[Any] = [None] * len(tasks)
-        running: dict[Future[Any], int] = {}
-        for place, task in enumerate(tasks):
-            if len(running) == self._most:
-                self._take(running, results)
-            running[self._pool.submit(_do, what, task)] = place
-        while running:
-            self._take(running, results)
-        return results
-
-    def _take(self, running: dict[Future[Any], int], results: list[Any]) -> None:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            try:
-                results[running.pop(future)] = future.result()
-            except BrokenProcessPool as error:
-                raise WorkerError(
-                    "a process that made samples ended in the middle of a part: it was killed (out of memory?), or its code"
-                    " ended it"
-                ) from error
+Do = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+"""Returns what a method of the job returns for each task. Raises what it raises, WorkerError if a process ends meanwhile."""
 
 
 @contextmanager
-def hands_for(job: PartsJob, workers: int) -> Iterator[Hands]:
-    """Yield what does the work. The processes are forked: the function may be any, also one that no other process can import.
+def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
+    """Yield what calls methods of a job: in so many processes, or in this one for 0.
 
-    This process never calls it then: libraries with threads of their own do not work in a fork of a process that has used them.
+    The processes are forked: the function may be any, also one that no other process can import. This process never calls it
+    then: libraries with threads of their own do not work in a fork of a process that has used them.
     """
     if not workers:
-        yield _Here(job)
+        yield lambda method, tasks: [method(job, *task) for task in tasks]
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin_process, (os.getpid(), job))
+    pool = ForkedPool(partial(_call, job), workers)
+
+    def do(method: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        try:
+            return pool.run([(method, *task) for task in tasks])
+        except Ended:
+            raise WorkerError(
+                "a process that made samples ended in the middle of a part: it was killed (out of memory?), or its code"
+                " ended it"
+            ) from None
+
     try:
-        yield _Processes(pool, workers)
+        yield do
     finally:
-        processes = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.kill()  # what they still make is of no use: an error has come first
-        pool.shutdown()
+        pool.close()
 
 
-def make_and_join(job: PartsJob, fields: Fields, hands: Hands, goes_on: bool) -> list[Written]:
+def _call(job: PartsJob, task: tuple[Any, ...]) -> Any:
+    """Call a method of a job, in a process that was forked for that."""
+    method, *arguments = task
+    return method(job, *arguments)
+
+
+def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[Written]:
     """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
 
     Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call `goes_on` with them.
     """
     left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
     with _telling_what_is_done(job, goes_on):
-        hands.do(PartsJob.make_part, left)
+        do(PartsJob.make_part, left)
     by_split: dict[str, list[Written]] = {}
     for number in range(len(job.parts)):
         for each in job.written(fields, number):
@@ -279,7 +216,7 @@ def make_and_join(job: PartsJob, fields: Fields, hands: Hands, goes_on: bool) ->
     copies = {split: _copies(job, split, written) for split, written in by_split.items()}
     compression = job.given.compression_of(fields)
     tasks = [(fields.layout, compression, copy) for several in copies.values() for copy in several]
-    made = iter(hands.do(PartsJob.copy, tasks))
+    made = iter(do(PartsJob.copy, tasks))
     return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.convert.options import check_shards
+from shardctl.build.options import check_shards
 from shardctl.build.plan.splits import Draw, SplitRule
 from shardctl.build.write.fields import Fields
 from shardctl.build.write.keys import Keys

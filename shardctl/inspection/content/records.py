@@ -19,7 +19,7 @@ from shardctl.format.lazy_folder.files import exists
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, REJECTS
 from shardctl.format.shard import ShardReader
-from shardctl.format.stored import Place, StoredDataset, possible_names
+from shardctl.format.stored import RecordPlace, StoredDataset, possible_names
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
 from shardctl.inspection.content.blocks import Placed, Record, Shard, all_blocks, is_image
@@ -113,7 +113,7 @@ def record_of_key(root: Path, key: str) -> list[Record]:
     return records
 
 
-def _blocks_with(stored: StoredDataset, key: str, places: list[Place] | None) -> list[Record]:
+def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | None) -> list[Record]:
     """Return the first blocks of tokens that have a document; `places` are those of the plan, None if there is no plan."""
     from shardctl.inspection.content.tokens import blocks_of_document
 
@@ -153,7 +153,7 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[Record]:
     return records
 
 
-def _why_no_sample(stored: StoredDataset, key: str, places: list[Place]) -> Exception:
+def _why_no_sample(stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
     if why := _why_rejected(stored, key, places):
@@ -166,7 +166,7 @@ def _why_no_sample(stored: StoredDataset, key: str, places: list[Place]) -> Exce
     return UsageError(f"{printable(str(stored.root))}: no sample was made of {shown}: it is empty, or a step left it out")
 
 
-def _why_in_no_block(stored: StoredDataset, key: str, places: list[Place]) -> Exception:
+def _why_in_no_block(stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
     """Return the error for a document that the plan has, and that is in no block of tokens."""
     if why := _why_rejected(stored, key, places):
         return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
@@ -174,12 +174,12 @@ def _why_in_no_block(stored: StoredDataset, key: str, places: list[Place]) -> Ex
     return UsageError(f"{printable(str(stored.root))}: no block has tokens of {printable(key)}: {why}")
 
 
-def _why_rejected(stored: StoredDataset, key: str, places: list[Place]) -> str | None:
+def _why_rejected(stored: StoredDataset, key: str, places: list[RecordPlace]) -> str | None:
     """Return why a record was rejected, None if that is not recorded."""
     return next((reject.message for reject in read_rejects(stored.root / REJECTS) if _is_of(reject, key, places)), None)
 
 
-def _is_of(reject: Reject, key: str, places: list[Place]) -> bool:
+def _is_of(reject: Reject, key: str, places: list[RecordPlace]) -> bool:
     """Return whether a reject is that of a record: by its key, or as one of several of a unit that are rejected together."""
     if reject.key == key or reject.records == 1:
         return reject.key == key

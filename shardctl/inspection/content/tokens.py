@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.roles import Roles, Tokens
 from shardctl.format.shard import BlockFile, map_file
-from shardctl.format.stored import Place, StoredDataset, checked_column
+from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.inspection.content.blocks import Piece, Record
@@ -152,7 +152,7 @@ def _is_count(number: Any) -> bool:
     return type(number) is int and number >= 0
 
 
-def blocks_of_document(stored: StoredDataset, key: str, places: Iterable[Place] | None) -> Iterator[tuple[int, int]]:
+def blocks_of_document(stored: StoredDataset, key: str, places: Iterable[RecordPlace] | None) -> Iterator[tuple[int, int]]:
     """Yield the blocks of packed tokens that have a document: the number of the shard, and the row in it.
 
     `places` are those where the plan has the document: only the keys of their shards are read. None: those of all shards.

@@ -13,6 +13,10 @@ MISSING = "missing-file"
 UNREADABLE = "unreadable-file"
 """The kind of the finding that the system cannot read a file, whatever is in it."""
 
+REBUILD = "`shardctl repair` builds it again from the sources"
+MEND = "`shardctl repair` repairs it"
+CONVERT_AGAIN = "convert the sources again with --overwrite"
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,10 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, JOB, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.inspection.verify.finding import MISSING, Finding, error, reading, unreadable
+from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
 from shardctl.system.text import printable
 
-MEND = "`shardctl repair` repairs it"
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
 
 Numbers = npt.NDArray[np.int64]
@@ -211,3 +211,23 @@ def check_plan(root: Path, _manifest: Manifest) -> Iterator[Finding]:
 
 def _twice(stored: StoredDataset, file: int, record: int) -> Finding:
     return error("duplicate-key", f"{PLAN} has it twice; {MEND}", key=stored.file(file).key(record))
+
+
+class TableCheck(NamedTuple):
+    """A row of the table: the lowest level that has the check, the check, and the files that it reads."""
+
+    level: str
+    check: Callable[[Path, Manifest], Iterable[Finding]]
+    reads: frozenset[str]
+
+
+OF_SHARDS = "table of shards"
+
+TABLE_CHECKS = {
+    OF_SHARDS: TableCheck("quick", check_shard_table, frozenset({SHARDS})),
+    "checksums": TableCheck("full", check_checksums, frozenset({CHECKSUMS, SHARDS})),
+    "rejects": TableCheck("full", check_rejects, frozenset({REJECTS})),
+    "files": TableCheck("full", check_files, frozenset({FILES})),
+    "plan": TableCheck("full", check_plan, frozenset({FILES, PLAN, SHARDS})),
+}
+"""All checks that read the content of the files beside the shards, in the order of their findings."""

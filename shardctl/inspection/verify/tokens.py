@@ -23,22 +23,23 @@ from shardctl.format.token_columns import (
     main_tokens,
     token_rows,
 )
+from shardctl.inspection.verify.check import Block, Fault, Shard
+from shardctl.inspection.verify.finding import CONVERT_AGAIN
 
 BAD_TOKENS, BAD_DOCUMENTS, BAD_LOSS_MASK = "bad-tokens", "bad-documents", "bad-loss-mask"
 
-Fault = tuple[int, str, str]
-"""A row of a block, the kind of the finding, and what is wrong."""
 
-
-def wrong_tokens(block: pa.RecordBatch, roles: Roles) -> Iterator[Fault]:
+def wrong_tokens(shard: Shard, block: Block) -> Iterator[Fault]:
     """Yield the first fault of each kind and row of a block whose tokens are not as docs/format.md describes them."""
     found: dict[tuple[int, str], str] = {}
-    for row, kind, what in _faults(block, roles):
+    for row, kind, what in _wrong_rows(block.data, shard.own_roles):
         found.setdefault((row, kind), what)
-    yield from ((row, kind, what) for (row, kind), what in sorted(found.items()))
+    for (row, kind), what in sorted(found.items()):
+        yield block.fault(row, kind, f"{what}; {CONVERT_AGAIN}")
 
 
-def _faults(block: pa.RecordBatch, roles: Roles) -> Iterator[Fault]:
+def _wrong_rows(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str, str]]:
+    """Yield the row of each fault in a block, its kind and its message."""
     main = main_tokens(roles)
     if main is None or not block.num_rows:
         return

@@ -18,7 +18,8 @@ from shardctl.format.roles import Role
 from shardctl.format.stored import is_path_below
 from shardctl.interop.exports.arrays import has_gaps
 from shardctl.interop.exports.images import Recoding, suffixes_in
-from shardctl.interop.exports.source import KEY, Choice, Source
+from shardctl.interop.exports.options import Choice
+from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardctl.build.shared_options import WORKERS
 from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
 from shardctl.format.lazy_folder.mirror import BLOCKS
 from shardctl.format.lazy_folder.opening import local_folder
@@ -20,15 +21,17 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports.base import Loose, Part, Written
 from shardctl.interop.exports.destination import check_destination
+from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
+from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.parts import Parts
-from shardctl.interop.exports.source import ON_LOSS, Choice, Source, digest_of
+from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
-from shardctl.interop.exports.table import chosen_export
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.options import check_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.version import __version__
@@ -109,14 +112,14 @@ def export(
     when stopped, the same call goes on. Every block is checked against its checksum. Raises UsageError, InputError if the
     dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError and StorageError.
     """
-    processes = _checked_workers(workers)
+    WORKERS.check("workers", workers)
     choice = _choice(split, columns, rename, where, store, on_loss)
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
         raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
     told = _Told(progress, on_note, on_plan)
     with local_folder(dst) as root:
-        return _export(Source(root, choice), Path(out), to, settings, replaces, processes, told)
+        return _export(Source(root, choice), Path(out), to, settings, replaces, workers, told)
 
 
 @dataclass(frozen=True)
@@ -215,20 +218,10 @@ def _choice(
     on_loss: str,
 ) -> Choice:
     """Return what was chosen. Raises UsageError for values of other types."""
-    if on_loss not in ON_LOSS:
-        raise UsageError(f"on_loss {on_loss!r} is not known; there are {', '.join(ON_LOSS)}")
     names = None if columns is None else arguments.names("columns", columns)
-    renamed = arguments.mapping("rename", rename)
-    for name, value in (("split", split), ("where", where), ("store", store), *renamed.items()):
-        if value is not None and not isinstance(value, str):
-            raise UsageError(f"{name} must be a string; it is {value!r}")
-    return Choice(split, names, renamed, where, store, on_loss)
-
-
-def _checked_workers(workers: int | str) -> int | str:
-    if workers != "auto" and not (type(workers) is int and 0 <= workers <= 1024):
-        raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {workers!r}")
-    return workers
+    choice = Choice(split, names, arguments.mapping("rename", rename), where, store, on_loss)
+    check_options(choice)
+    return choice
 
 
 _LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)

@@ -10,8 +10,9 @@ from typing import Any
 
 from shardctl.format.lazy_folder.files import origin_of
 from shardctl.interop.exports.base import Export, Part, Progress, Written
-from shardctl.interop.exports.source import Choice, Source
-from shardctl.interop.exports.table import chosen_export
+from shardctl.interop.exports.forms import chosen_export
+from shardctl.interop.exports.options import Choice
+from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 
 

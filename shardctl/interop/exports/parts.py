@@ -9,10 +9,12 @@ from typing import Any
 
 from shardctl.errors import WorkerError
 from shardctl.format.lazy_folder.ahead import bringing_ahead
+from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.base import Part, Written
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.staging import Staging
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, Pool, Task
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
@@ -97,9 +99,7 @@ class Parts:
             return task
 
         workers = min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
-        pool = Pool(
-            "shardctl.interop.exports.worker", workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or "
-        )
+        pool = Pool(WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or ")
         try:
             pool.run(
                 LazySequence(len(missing), lambda place: {**start, "place": place, "part": missing[place]}), on_message, died

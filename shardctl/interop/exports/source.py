@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,37 +20,12 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, ShardReader, map_file
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
+from shardctl.interop.exports.options import Choice
 from shardctl.loader.where import Where, kept_rows, parse_where
 from shardctl.system.text import printable
 
 KEY = "key"
 """The column that names each sample. It is always exported."""
-
-ON_LOSS = ("fail", "json", "drop")
-"""What becomes of a column that a form cannot hold: an error, JSON text, or it is left out."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the user chose: one split or all (None), some columns, other names for them, a condition on samples, how raw images
-    are stored (`keep`, `png`, `jpeg:Q`; None: as suits the form), and what becomes of columns that the form cannot hold."""
-
-    split: str | None = None
-    columns: tuple[str, ...] | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
-    where: str | None = None
-    store: str | None = None
-    on_loss: str = "fail"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the choice as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Choice:
-        """Build the choice that `to_json` gave."""
-        columns = record["columns"]
-        return cls(**{**record, "columns": None if columns is None else tuple(columns)})
 
 
 @dataclass(frozen=True)

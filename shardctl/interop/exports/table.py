@@ -1,44 +1,86 @@
-"""The names of the exports. Nothing is imported before an export is chosen: the command line lists them."""
+"""The exports by their names: a new one is a file and a row. Little is imported: the command line lists them."""
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from shardctl.errors import UsageError
 
-if TYPE_CHECKING:
-    from shardctl.interop.exports.base import Export
+class Form(NamedTuple):
+    """A form of export, as far as `--help` knows it. Its module, which has the name of the export with _ for -, has the rest.
+
+    `class_` is its class in that module. `writes` is a line about the files that it writes. `of` says what it holds: `samples`,
+    `objects` of images, or `tokens`. `settings` are the fields of the class. Each has the words that it can be, the default
+    first; a field that is True or False has none.
+    """
+
+    class_: str
+    writes: str
+    of: str = "samples"
+    settings: Mapping[str, tuple[str, ...]] = {}
+
 
 EXPORTS = {
-    "parquet": "Parquet",
-    "webdataset": "WebDataset",
-    "tfrecord": "TfRecord",
-    "tfds": "Tfds",
-    "mds": "Mds",
-    "array-record": "ArrayRecord",
-    "files": "Files",
-    "coco": "Coco",
-    "yolo": "Yolo",
-    "megatron": "Megatron",
-    "nanogpt": "NanoGpt",
+    "parquet": Form(
+        "Parquet",
+        "data/SPLIT-00000-of-00007.parquet, as Hugging Face datasets reads it; LitData too",
+        settings={"compression": ("zstd", "snappy", "none")},
+    ),
+    "webdataset": Form(
+        "WebDataset",
+        "SPLIT-00000.tar, as webdataset and Hugging Face datasets read it",
+        settings={"compression": ("none", "gzip")},
+    ),
+    "tfrecord": Form(
+        "TfRecord",
+        "SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it",
+        settings={"compression": ("none", "gzip")},
+    ),
+    "tfds": Form("Tfds", 'a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")'),
+    "mds": Form("Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"),
+    "array-record": Form(
+        "ArrayRecord",
+        "SPLIT-00000-of-00007.array_record with Examples, as Grain and TFDS read it by number",
+        settings={"compression": ("none", "zstd")},
+    ),
+    "files": Form("Files", "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)"),
+    "coco": Form("Coco", "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images", of="objects"),
+    "yolo": Form(
+        "Yolo",
+        "images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt, and data.yaml, as Ultralytics reads them",
+        of="objects",
+        settings={"task": ("detect", "segment", "pose")},
+    ),
+    "megatron": Form(
+        "Megatron",
+        "SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train",
+        of="tokens",
+        settings={"eos": ()},
+    ),
+    "nanogpt": Form(
+        "NanoGpt",
+        "SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin",
+        of="tokens",
+        settings={"eos": ()},
+    ),
 }
-"""The class of each export: in the module of its name, with _ for -."""
-
-OPTIONS = {"task": "--task", "compression": "--compression", "eos": "--no-eos"}
-"""The option of the command line for each setting."""
 
 
-def chosen_export(to: str, settings: dict[str, Any]) -> Export:
-    """Return the export of a name with its settings. Raises UsageError for an unknown name or setting."""
-    if to not in EXPORTS:
-        raise UsageError(f"cannot export to {to!r}; there are {', '.join(EXPORTS)}")
-    class_: Any = getattr(importlib.import_module(f"shardctl.interop.exports.{to.replace('-', '_')}"), EXPORTS[to])
-    known = [field.name for field in fields(class_)]
-    odd = next((name for name in settings if name not in known), None)
-    if odd is not None:
-        has = f"; it has {', '.join(known)}" if known else ""
-        raise UsageError(f"{OPTIONS.get(odd, odd)} is not for an export to {to}{has}")
-    export: Export = class_(**settings)
-    return export
+def made_of(what: str) -> list[str]:
+    """Return the names of the exports that are made of samples, objects or tokens."""
+    return [name for name, form in EXPORTS.items() if form.of == what]
+
+
+def that_have(setting: str) -> list[str]:
+    """Return the names of the exports that have a setting."""
+    return [name for name, form in EXPORTS.items() if setting in form.settings]
+
+
+def words_of(setting: str) -> str:
+    """Say which words a setting can be in each export that has it."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name in that_have(setting):
+        names.setdefault(EXPORTS[name].settings[setting], []).append(name)
+    return " ".join(
+        f"{', '.join(each)}: {', '.join([f'{default} (default)', *others])}." for (default, *others), each in names.items()
+    )

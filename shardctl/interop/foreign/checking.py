@@ -14,8 +14,8 @@ from shardctl.build.shards.full_scan import FullScanTask
 from shardctl.build.shards.scan import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.inspection.verify import VerifyResult
 from shardctl.inspection.verify.finding import Finding, error, warning
+from shardctl.inspection.verify.result import VerifyResult, result_of
 from shardctl.interop.foreign.shards import Shards, open_shards
 from shardctl.sources.export_description import located
 from shardctl.sources.sidecars import MISSING
@@ -60,12 +60,11 @@ def check(
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)
             ordered += [finding for unit in sorted(findings) for finding in findings[unit]]
-            ok = not any(finding.severity == "error" for finding in ordered)
-            return VerifyResult(ok, LEVEL, len(shards.listing), total - lost, tuple(ordered))
+            return result_of(LEVEL, len(shards.listing), total - lost, ordered)
     except InputError as problem:
         if not path.exists():
             raise
-        return VerifyResult(False, LEVEL, 0, 0, (error("unreadable", str(problem)),))
+        return result_of(LEVEL, 0, 0, [error("unreadable", str(problem))])
 
 
 def _wrong_checksums(shards: Shards) -> Iterator[Finding]:

@@ -11,18 +11,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.options import INPUT_TIMEOUT
+from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.plan.listing import LabelRule, Listing, first_file, list_files
 from shardctl.build.plan.units import Units
-from shardctl.build.shards.engines import local
 from shardctl.build.shards.engines.base import Engine
+from shardctl.build.shards.engines.local import local_engine
 from shardctl.errors import InputError, UsageError
 from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
+from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
+from shardctl.sources.formats import Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
@@ -34,7 +34,7 @@ from shardctl.system.text import printable
 LIMITS = Limits(seconds=INPUT_TIMEOUT)
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])
-_OTHERS = {*CONTAINERS, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
+_OTHERS = {*CONTAINER_SUFFIXES, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
 """The endings of files that cannot be shards of shardctl."""
 
 
@@ -107,7 +107,7 @@ def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine
     """List the files at a path, and find their units, in processes that may be used on. Raises InputError."""
     with scratch_folder() as scratch:
         reading = Reading()
-        engine = local.start(workers, LIMITS)
+        engine = local_engine(workers, LIMITS)
         try:
             rule = LabelRule.parse("none")
             listing = list_files([path], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None)

@@ -9,8 +9,8 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS
-from shardctl.inspection.verify import VerifyResult
 from shardctl.inspection.verify.finding import Finding, error
+from shardctl.inspection.verify.result import VerifyResult
 from shardctl.sources.export_description import Description, loose_sums
 from shardctl.sources.formats.export_reader import RESTORED
 from shardctl.system.text import printable

@@ -1,7 +1,7 @@
 """Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
 
 from shardctl.format.exact_values import python_values
-from shardctl.loader.blocks.batch import Gatherer, columns_of
+from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.block_sources import GatherOptions, in_place
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.headers import HEADER_FIELDS, askable_headers, headers_of
@@ -15,9 +15,9 @@ __all__ = [
     "HEADER_FIELDS",
     "Batch",
     "BatchMemory",
+    "BatchReader",
     "Column",
     "GatherOptions",
-    "Gatherer",
     "Indices",
     "Normalization",
     "Shards",

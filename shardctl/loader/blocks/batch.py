@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.exact_values import python_values
 from shardctl.format.roles import Mask
-from shardctl.loader.blocks.block_sources import GatherOptions, Places, Sources
+from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Bytes, Located, adjoining, gather, gather_fixed, in_array
@@ -66,7 +66,7 @@ _MANY = 64
 """Samples in a chunk, at the least, for which collecting them pays; larger ones are converted one by one, where they lie."""
 
 
-class Gatherer:
+class BatchReader:
     """Reads batches of some columns. Threads may share it."""
 
     def __init__(self, shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions) -> None:
@@ -76,7 +76,7 @@ class Gatherer:
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
-        self._places = Places(shards, read, options, self.stages)
+        self._places = BlockPlaces(shards, read, options, self.stages)
         keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._pictures = PictureReader(shards, transforms, keep_truncated, options.cache_bytes)
         self.skipped = 0
@@ -113,7 +113,7 @@ class Gatherer:
     def _gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         wanted = Wanted(self.shards.starts, samples)
         mended_before = mended()
-        sources = Sources(self._places, wanted)
+        sources = BlockSources(self._places, wanted)
         batch: Batch = {}
         try:
             for column in self.columns:
@@ -135,7 +135,7 @@ class Gatherer:
         if not len(samples):
             return np.empty(0, np.int64)
         try:
-            located = Sources(self._places, Wanted(self.shards.starts, samples), counted=False).locate(column)
+            located = BlockSources(self._places, Wanted(self.shards.starts, samples), counted=False).locate(column)
         except Unreadable as unreadable:
             if not self._options.skip:
                 raise unreadable.error from unreadable.error.__cause__
@@ -148,12 +148,12 @@ class Gatherer:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard is damaged."""
         wanted = Wanted(self.shards.starts, samples)
         try:
-            memory = Sources(self._places, wanted, counted=False).memory
+            memory = BlockSources(self._places, wanted, counted=False).memory
         except Unreadable as unreadable:
             raise unreadable.error from unreadable.error.__cause__
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
-    def _values(self, column: Column, sources: Sources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
+    def _values(self, column: Column, sources: BlockSources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         if column.objects is not None:
             return self._objects.read(column, sources, samples, epoch, memory)
         located = sources.locate(column)

@@ -43,7 +43,7 @@ def in_place(shards: Shards, options: GatherOptions) -> bool:
     return (options.mmap or options.preload) and shards.has_places and shards.manifest.recipe.get("compression") == "none"
 
 
-class Places:
+class BlockPlaces:
     """The places of all samples of some columns. Threads may share it."""
 
     def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
@@ -69,10 +69,10 @@ class Places:
         return {"block_hits": hits, "block_misses": misses, **self.shards.counts()}
 
 
-class Sources:
+class BlockSources:
     """The blocks and files of the values of one batch."""
 
-    def __init__(self, places: Places, wanted: Wanted, counted: bool = True) -> None:
+    def __init__(self, places: BlockPlaces, wanted: Wanted, counted: bool = True) -> None:
         """Find the files; samples that are `counted` are not requested again in this epoch."""
         self._places, self.wanted, self._counted = places, wanted, counted
         self._memory: InMemory | None = None

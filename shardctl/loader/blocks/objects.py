@@ -11,7 +11,7 @@ from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import KeepRule
-from shardctl.loader.blocks.block_sources import Sources
+from shardctl.loader.blocks.block_sources import BlockSources
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices, Located
 from shardctl.loader.blocks.locate import DamagedValues, Wanted
@@ -64,7 +64,7 @@ class ObjectReader:
         self._transforms.check_crop(image)
         return image
 
-    def read(self, column: Column, sources: Sources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
+    def read(self, column: Column, sources: BlockSources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         """Return the fields of a column of objects in a batch. Raises Unreadable."""
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
@@ -88,13 +88,13 @@ class ObjectReader:
             return {column.name: found.samples()}
         return found.padded(column.name, transforms.pad[column.name], memory.array)
 
-    def _moves(self, image: Column, sources: Sources, samples: Indices, epoch: int) -> Moves:
+    def _moves(self, image: Column, sources: BlockSources, samples: Indices, epoch: int) -> Moves:
         try:
             return moves_of(self._transforms, samples, epoch, self._sizes(image, sources))
         except TooSmall as small:
             raise self._faulty(image, sources.wanted, small.place, str(small)) from small
 
-    def _sizes(self, image: Column, sources: Sources) -> list[Size]:
+    def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
         """Return the stored size of each image, upright: (width, height)."""
         if image.picture_shape is not None:
             height, width = image.picture_shape[:2]
@@ -110,7 +110,7 @@ class ObjectReader:
             found.append(size)
         return found
 
-    def _encoded(self, image: Column, sources: Sources) -> Located:
+    def _encoded(self, image: Column, sources: BlockSources) -> Located:
         try:
             located = sources.locate(image)
         except DamagedValues as damaged:

@@ -19,7 +19,7 @@ from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import Cache
 from shardctl.loader.remote.dataset import RemoteDataset
 from shardctl.loader.remote.fetch import Ahead
-from shardctl.loader.remote.open import Place, bring_file, open_again, open_remote, place_of
+from shardctl.loader.remote.open import DatasetPlace, bring_file, open_again, open_remote, place_of
 from shardctl.system.text import printable
 
 
@@ -158,5 +158,5 @@ def _removed(path: Path) -> DatasetError:
     return DatasetError(f"{printable(str(path))}: removed from the cache while it was read; open the dataset again")
 
 
-def _reopened(place: Place, split: str | None) -> RemoteShards:
+def _reopened(place: DatasetPlace, split: str | None) -> RemoteShards:
     return RemoteShards(open_again(place), split)

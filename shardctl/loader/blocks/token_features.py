@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Tokens
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
-from shardctl.loader.blocks.block_sources import Sources
+from shardctl.loader.blocks.block_sources import BlockSources
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices, Located, gather
 from shardctl.loader.blocks.lists import Lists, numbers_of
@@ -164,7 +164,7 @@ class Deriver:
             )
         return column
 
-    def read(self, batch: Batch, sources: Sources, memory: BatchMemory) -> Batch:
+    def read(self, batch: Batch, sources: BlockSources, memory: BatchMemory) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
         if not self.derive:
             return {}
@@ -185,7 +185,7 @@ class Deriver:
                 layout.document_ids(found)
         return made
 
-    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: Sources) -> BlockLayout:
+    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: BlockSources) -> BlockLayout:
         if self._lengths is None:
             lengths = batch[f"{self._tokens.name}_length"] if self._tokens.is_ragged else np.full(len(tokens), tokens.shape[1])
             return BlockLayout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
@@ -199,7 +199,7 @@ class Deriver:
             )
         return layout
 
-    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: Sources) -> npt.NDArray[Any]:
+    def _mask_of(self, column: Column, shape: tuple[int, ...], sources: BlockSources) -> npt.NDArray[Any]:
         """Return the loss mask of a batch, (n, width), 0 at padding."""
         assert column.dtype is not None, "whole numbers"
         if not column.is_ragged:
@@ -241,7 +241,7 @@ def _tokens_column(columns: Sequence[Column], roles: Mapping[str, Tokens]) -> Co
     return found[0]
 
 
-def _lists(column: Column, sources: Sources) -> tuple[npt.NDArray[Any], Indices]:
+def _lists(column: Column, sources: BlockSources) -> tuple[npt.NDArray[Any], Indices]:
     """Return the numbers of lists one behind the other, and their lengths, (n,)."""
     assert column.dtype is not None, "a column of lists of numbers"
     located = sources.locate(column)

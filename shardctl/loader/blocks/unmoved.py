@@ -11,7 +11,7 @@ from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Tokens
 from shardctl.images.codecs.image import open_image
 from shardctl.images.geometry import Size
-from shardctl.loader.blocks.batch import Gatherer, columns_of
+from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.block_sources import GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.shards import Indices, Shards
@@ -83,7 +83,7 @@ def _looked_at(
     image = main or next(iter(pictures), None)
     read = [*names, image.name] if image is not None else names
     try:
-        table = Gatherer(shards, columns_of(shards, read), Transforms(), GatherOptions()).table(near)
+        table = BatchReader(shards, columns_of(shards, read), Transforms(), GatherOptions()).table(near)
     except DatasetError:  # the batches tell of it, or leave it out
         return {}, []
     values = {name: pa.concat_arrays(table.column(name).chunks) for name in read}

@@ -13,14 +13,12 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,39 +26,21 @@ import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.blocks import Batch, Indices
-from shardctl.loader.processes.channel import (
-    INLINE,
-    MORE_FILES,
-    NO_DESCRIPTORS,
-    QUESTION,
-    Ended,
-    Found,
-    Question,
-    receive_answer,
-    receive_question,
-    send_question,
-)
+from shardctl.loader.processes.messages import INLINE, Found, Question, receive_answer
 from shardctl.loader.processes.shared_memory import no_shared_memory
 from shardctl.loader.stream import Stream
 from shardctl.system.machine import allow_open_files
 from shardctl.system.mmap import SharedPages
+from shardctl.system.processes.channel import Ended, packed, receive, send
+from shardctl.system.processes.death import await_end
+from shardctl.system.processes.interpreter import environment, not_started, start_python
+from shardctl.system.processes.remote_error import raise_again
 from shardctl.system.startup import NO_THREADS
 
-COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.loader.processes.worker import main; main({}, {})"
-"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
-
-PATIENCE_SECONDS = 5.0
-"""How long a process may take to end whose loader is closed. One whose disk stalls cannot be ended at all."""
-
+WORKER = "shardctl.loader.processes.worker"
+"""The module that makes batches in worker processes."""
 
 _CLOSED = "the loader was closed while it was read; iterate over it again"
-
-
-class RemoteError(Exception):
-    """An unexpected error in a worker process: its traceback there."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 class Processes:
@@ -94,7 +74,7 @@ class Processes:
             self._ended = weakref.finalize(self, _end, os.getpid(), workers)
             self._ended.atexit = False  # _close_all does it, which also tells the threads that wait
             try:
-                message = pickle.dumps(self._stream, protocol=5)
+                message = packed(self._stream)
                 for number in range(self._count):
                     threads = len(range(number, self._threads, self._count))
                     workers.append(_Worker(f"{number + 1} of {self._count}", threads))
@@ -213,17 +193,10 @@ class _Worker:
                     end, other = socket.socketpair()
                     mine.append(ours.enter_context(end))
                     numbers.append(theirs.enter_context(other).fileno())
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", COMMAND.format(numbers[0], numbers[1:])],
-                    stdin=subprocess.DEVNULL,
-                    env=_environment(),
-                    pass_fds=numbers,
-                    start_new_session=True,  # what is sent to the parent's group is for the parent, with which this one ends
-                )
             except OSError as error:
-                more = f"; {MORE_FILES}" if error.errno in NO_DESCRIPTORS else ""
-                why = f"{sys.executable}: {error.strerror or error}{more}"
-                raise WorkerError(f"no worker process can be started: {why}") from error
+                raise not_started(error) from error
+            threadless = {**NO_THREADS, **environment()}
+            self.process = start_python(WORKER, (numbers[0], numbers[1:]), threadless, subprocess.DEVNULL, descriptors=numbers)
             ours.pop_all()
         self._lifeline, *self._channels = mine
         self.idle = list(self._channels)
@@ -241,14 +214,14 @@ class _Worker:
         return self._broken or self.process.poll() is not None
 
     def open(self, stream: bytes) -> None:
-        """Send the pickled stream."""
+        """Send the stream, which is packed."""
         with contextlib.suppress(OSError):  # wait_open finds that it is gone
-            self._lifeline.sendall(QUESTION.pack(len(stream)) + stream)
+            self._lifeline.sendall(stream)
 
     def wait_open(self) -> None:
         """Wait until it has opened the stream. Raises what that raises, and WorkerError."""
         try:
-            error = receive_question(self._lifeline)
+            error = receive(self._lifeline)
         except Ended:
             raise self._death() from None
         if error is not None:
@@ -262,7 +235,7 @@ class _Worker:
                 free.append(self._free.popleft())
         given_up = [number for number in free if number in self.seen_by_others]
         try:
-            send_question(channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up))
+            send(channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up))
             found, batch, small, descriptors = receive_answer(channel)
             leases = self._leased(found, descriptors)
         except (Ended, OSError):
@@ -317,11 +290,7 @@ class _Worker:
         if self._why is not None:  # it was ended because of what another thread met
             return WorkerError(self._why)
         self._close()
-        try:
-            code = self.process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = -signal.SIGKILL
+        code = await_end(self.process)
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
         memory = ": perhaps memory ran out; use fewer processes, or smaller batches" if code == -signal.SIGKILL else ""
         return WorkerError(f"process {self.name} of the loader (process id {self.process.pid}) {how}{memory}")
@@ -342,10 +311,7 @@ class _Worker:
 
     def wait(self) -> None:
         """Wait until the process has ended, and close what nobody waits at; `give` closes the rest."""
-        try:
-            self.process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        await_end(self.process)
         self._lifeline.close()
         while self.idle:
             self.idle.pop().close()
@@ -379,20 +345,6 @@ def _end(process: int, workers: Sequence[_Worker]) -> None:
         worker.end()
     for worker in workers:
         worker.wait()
-
-
-def raise_again(error: BaseException) -> None:
-    """Raise an error of a worker process, with its traceback there if it was not expected."""
-    remote = error.__dict__.pop("remote", None)
-    if remote is None:
-        raise error
-    raise error from RemoteError(remote)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the processes: they must find the same modules as this one."""
-    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    return {**NO_THREADS, **os.environ, "PYTHONPATH": path}
 
 
 _ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()

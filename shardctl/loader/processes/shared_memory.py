@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.blocks import BatchMemory
-from shardctl.loader.processes.channel import MORE_FILES, NO_DESCRIPTORS
+from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import SharedPages
 
 SMALL = 64 << 10

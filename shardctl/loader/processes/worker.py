@@ -1,4 +1,4 @@
-"""A process that makes batches for a loader in another process (processes.py). It has a thread for each channel.
+"""A process that makes batches for a loader in another process (pool.py). It has a thread for each channel.
 
 It begins as a new interpreter with this module alone: nothing of the program that uses the loader is imported or run again.
 It ends when the loader's process does, whatever becomes of that.
@@ -20,20 +20,12 @@ import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.loader.blocks import Batch
-from shardctl.loader.processes.channel import (
-    ALIGNED,
-    INLINE,
-    Ended,
-    Found,
-    Place,
-    Question,
-    receive_question,
-    send_answer,
-    send_question,
-)
+from shardctl.loader.processes.messages import ALIGNED, INLINE, Found, Place, Question, send_answer
 from shardctl.loader.processes.shared_memory import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
 from shardctl.system.mmap import mended
+from shardctl.system.processes.channel import Ended, receive, send
+from shardctl.system.processes.remote_error import portable
 from shardctl.system.startup import keep_pandas_out_of_arrow, reuse_memory
 
 _IN_PICKLE = 2 << 10
@@ -66,16 +58,16 @@ def _run(lifeline: socket.socket, channels: list[socket.socket]) -> None:
     keep_pandas_out_of_arrow()
     reuse_memory()
     try:
-        stream = receive_question(lifeline)
+        stream = receive(lifeline)
     except Ended:
         raise
     except BaseException as error:  # noqa: BLE001 - the loader's process raises it
-        send_question(lifeline, portable(error))
+        send(lifeline, _sent(error))
         return
     worker = _Worker(stream, SegmentPool(_SPARE * len(channels) + _SPARE))
     for channel in channels:
         threading.Thread(target=worker.serve, args=(channel,), daemon=True).start()
-    send_question(lifeline, None)
+    send(lifeline, None)
     lifeline.recv(1)  # nothing comes but the end
 
 
@@ -89,7 +81,7 @@ class _Worker:
         """Answer the questions on a channel until it ends."""
         try:
             while True:
-                self._answer(channel, receive_question(channel))
+                self._answer(channel, receive(channel))
         except (Ended, OSError):
             pass
         except BaseException:  # noqa: BLE001 - a fault of ours: the end of the process is noticed, that of a thread is not
@@ -110,7 +102,7 @@ class _Worker:
                 pickled, message = _put(message, memory), b""
             failed = False
         except Exception as error:  # noqa: BLE001 - the loader's process raises it
-            message, failed = pickle.dumps(portable(error), protocol=5), True
+            message, failed = pickle.dumps(_sent(error), protocol=5), True
             arrays, small, pickled = [], [], None
         used = memory.keep({segment for segment, _, _ in [*arrays, *filter(None, [pickled])]})
         new = [segment for segment in used if segment.descriptor is not None]
@@ -179,15 +171,6 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
     return message, arrays, small
 
 
-def portable(error: BaseException) -> BaseException:
-    """Return an error that another process can raise: the same, with its traceback as `remote` unless it is one of ours."""
-    if isinstance(error, ShardctlError):
-        return error
-    remote = "".join(traceback.format_exception(error))
-    try:
-        error.__dict__["remote"] = remote
-        pickle.loads(pickle.dumps(error, protocol=5))
-    except Exception:  # noqa: BLE001 - whatever a class of errors needs, or does
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-        error.__dict__["remote"] = remote
-    return error
+def _sent(error: BaseException) -> BaseException:
+    """Return an error as the loader's process gets it: one of ours says enough without its traceback."""
+    return error if isinstance(error, ShardctlError) else portable(error)

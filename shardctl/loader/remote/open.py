@@ -53,7 +53,7 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
 
 
 @dataclass(frozen=True)
-class Place:
+class DatasetPlace:
     """Where a dataset is: enough to open the same one again, in another process too. Here, its tables lie in `tables`."""
 
     about: About
@@ -74,7 +74,7 @@ def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     raise AssertionError("unreachable")
 
 
-def open_again(place: Place) -> RemoteDataset:
+def open_again(place: DatasetPlace) -> RemoteDataset:
     """Open the same dataset in another process. Raises DatasetError if another one has taken its place."""
     about = place.about
     if place.cache is not None:
@@ -91,10 +91,10 @@ def open_again(place: Place) -> RemoteDataset:
     return opened
 
 
-def place_of(dataset: RemoteDataset) -> Place:
+def place_of(dataset: RemoteDataset) -> DatasetPlace:
     """Return where a dataset is."""
     cache = dataset.cached.cache if dataset.cached is not None else None
-    return Place(dataset.about, cache, str(dataset.tables))
+    return DatasetPlace(dataset.about, cache, str(dataset.tables))
 
 
 def bring_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:

@@ -14,12 +14,10 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
+from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
+from shardctl.system.options import Word
 from shardctl.system.remote_paths import path_of, source_of
-
-BOXES = ("keep", "clip", "drop")
-FRAMES = ("auto", "stored", "upright")
-TASKS = ("detect", "segment", "pose", "obb")
 
 _SOURCE = re.compile(r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL)
 
@@ -69,11 +67,10 @@ class AnnotationRule:
 
     def check(self, sources: Sequence[Source]) -> None:
         """Raise UsageError for what cannot be, and for a task without YOLO files."""
-        for name, value, known in (("boxes", self.boxes, BOXES), ("annotation frame", self.frame, FRAMES)):
-            if value not in known:
-                raise UsageError(f"{name} must be {', '.join(known[:-1])} or {known[-1]}; it is {value!r}")
-        if self.task is not None and self.task not in TASKS:
-            raise UsageError(f"task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}; it is {self.task!r}")
+        Word(*BOXES).check("boxes", self.boxes)
+        Word(*FRAMES).check("annotation_frame", self.frame)
+        if self.task is not None:
+            Word(*TASKS).check("task", self.task)
         if self.task is not None and not any(source.format == "yolo" for source in sources):
             raise UsageError("a task says what the lines of YOLO files are, and there are none; use --labels yolo:PATH")
 
@@ -85,7 +82,7 @@ class AnnotationRule:
 
 
 @dataclass(frozen=True)
-class Place:
+class InputPlace:
     """An input: the path by which it is opened, and the folder of its source."""
 
     opened: str

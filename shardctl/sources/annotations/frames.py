@@ -15,7 +15,7 @@ import numpy as np
 
 from shardctl.errors import InputError, Rejection
 from shardctl.images.codecs.image import Opened, open_image
-from shardctl.sources.annotations.base import Annotations, Place
+from shardctl.sources.annotations.base import Annotations, InputPlace
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.remote.remote_files import BEGIN_BYTES, begin_of, begins_ahead, is_brought
@@ -89,7 +89,7 @@ class Evidence:
         )
 
 
-def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[Place]]) -> Annotations:
+def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], list[InputPlace]]) -> Annotations:
     """Return annotations with the frame that some images tell for all, and with a notice on those that do not tell it.
 
     `frame` is the user's: only for `auto` are images looked at. Raises InputError where sizes say both frames.
@@ -150,7 +150,7 @@ def _may_be_turned(data: bytes) -> bool:
     return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
 
 
-def _annotated_size(found: Annotations, row: int, place: Place) -> Size | None:
+def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | None:
     """Return the size that annotations say an image has, None if they do not; of a mask it is its own."""
     if ANNOTATED in found.columns.column_names:
         how = found.columns[ANNOTATED][row].as_py()

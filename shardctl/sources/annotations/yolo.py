@@ -12,7 +12,8 @@ import numpy as np
 
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
+from shardctl.sources.annotation_words import TASKS
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (

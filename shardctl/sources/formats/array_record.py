@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError, Rejection, first_line
+from shardctl.errors import Rejection, first_line
 from shardctl.sources.export_description import described
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
@@ -35,16 +35,14 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 class ArrayRecord:
-    """Reads ArrayRecord files. Raises InstallError if a package is missing."""
+    """Reads ArrayRecord files. Raises ImportError if the package is missing, InstallError if what reads an Example is."""
 
     name: ClassVar[str] = "array-record"
     types_can_be_sampled: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        try:
-            from array_record.python import array_record_module
-        except ImportError:
-            raise InstallError("ArrayRecord needs the package array_record: pip install 'shardctl[array-record]'") from None
+        from array_record.python import array_record_module
+
         self._module = array_record_module
         self._parse = example_parser()
 

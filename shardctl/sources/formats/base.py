@@ -196,6 +196,10 @@ class TextFormat(Protocol):
     name: ClassVar[str]
     types_can_be_sampled: ClassVar[bool]
 
+    def of(self, reading: Reading) -> TextFormat:
+        """Return this format as the recipe wants it."""
+        ...
+
     def head(self, data: bytes, reading: Reading) -> Head:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if the file cannot be this format."""
         ...

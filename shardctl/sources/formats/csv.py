@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.sources.csv_numbers import Written, filled, gives_back, is_number
+from shardctl.sources.csv_numbers import CellStats, filled, gives_back, is_number
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
@@ -448,7 +448,7 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     """Return cells with the type of a column. Raises Misfit."""
     places = (field.metadata or {}).get(WRITTEN)
     if pa.types.is_string(field.type):
-        if places == b"words" and (written := Written.of(cells)).cells and (written.is_text or written.digits):
+        if places == b"words" and (written := CellStats.of(cells)).cells and (written.is_text or written.digits):
             raise Misfit(f"the column {printable(field.name)} had no numbers but nan and inf")
         return cells
     values = filled(cells)

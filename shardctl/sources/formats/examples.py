@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import InstallError, Rejection
+from shardctl.sources.format_table import TFRECORD_NEEDS
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.values import Feature
 
@@ -26,7 +27,7 @@ def messages() -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        raise InstallError("TFRecord needs google-crc32c and protobuf: pip install 'shardctl[tfrecord]'") from None
+        raise InstallError(TFRECORD_NEEDS.message) from None
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="shardctl/example.proto", package="shardctl", syntax="proto3")
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InstallError, Rejection, first_line
+from shardctl.errors import Rejection, first_line
 from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
@@ -44,15 +44,13 @@ _FAULTS = (
 
 
 class Hdf5:
-    """Opens HDF5 files. Raises InstallError if h5py is missing."""
+    """Opens HDF5 files. Raises ImportError if h5py is missing."""
 
     name: ClassVar[str] = "hdf5"
 
     def __init__(self) -> None:
-        try:
-            import h5py
-        except ImportError:
-            raise InstallError("HDF5 needs the package h5py: pip install 'shardctl[hdf5]'") from None
+        import h5py
+
         self._h5py = h5py
 
     def open(self, path: str) -> DataSets:

@@ -60,6 +60,10 @@ class JsonLines:
     name: ClassVar[str] = "jsonl"
     types_can_be_sampled: ClassVar[bool] = True
 
+    def of(self, reading: Reading) -> JsonLines:
+        """Return this format: a recipe changes nothing of it."""
+        return self
+
     def head(self, data: bytes, reading: Reading) -> Head:
         """Return the size of the byte order mark."""
         refuse_wide(data, reading)

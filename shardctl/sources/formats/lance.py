@@ -15,10 +15,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import InstallError, Rejection
+from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
 from shardctl.sources.formats.numbered import batch_of, cuts_of
+from shardctl.sources.remote.remote_files import is_brought
+from shardctl.sources.walk import FoundFile
+from shardctl.system.text import printable
 
 VERSIONS = "_versions"
 PARTS = {
@@ -36,15 +39,13 @@ NEWER_FIRST = 2**63
 
 
 class Lance:
-    """Opens the newest version of a folder. Raises InstallError if pylance is missing."""
+    """Opens the newest version of a folder. Raises ImportError if pylance is missing."""
 
     name: ClassVar[str] = "lance"
 
     def __init__(self) -> None:
-        try:
-            import lance
-        except ImportError:
-            raise InstallError("Lance needs the package pylance: pip install 'shardctl[lance]'") from None
+        import lance
+
         self._lance = lance
 
     def open(self, path: str) -> Table:
@@ -107,6 +108,19 @@ def _named_faults(what: str) -> Iterator[None]:
 def _version_of(manifest: Path) -> int:
     number = int(manifest.name.removesuffix(MANIFEST))
     return 2**64 - 1 - number if number >= NEWER_FIRST else number
+
+
+def manifest_of(file: FoundFile) -> str | None:
+    """Return the manifest that stands for the folder of Lance that a file is in, None for a file that is in none.
+
+    Raises InputError for the manifest of a dataset on a store.
+    """
+    if is_brought(file.opened):
+        if file.suffix == MANIFEST and Path(file.opened).parent.name == VERSIONS:
+            raise InputError(f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it to a disk first")
+        return None
+    found = folder_of(file.opened)
+    return None if found is None else str(newest_in(found))
 
 
 def folder_of(opened: str) -> Path | None:

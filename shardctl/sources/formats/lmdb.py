@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from shardctl.errors import InstallError, Rejection
+from shardctl.errors import Rejection
 from shardctl.images.codecs.image import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
@@ -41,16 +41,14 @@ LOOKED_AT = 64
 
 
 class Lmdb:
-    """Reads LMDB files. Raises InstallError if the package is missing."""
+    """Reads LMDB files. Raises ImportError if the package is missing."""
 
     name: ClassVar[str] = "lmdb"
     types_can_be_sampled: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        try:
-            import lmdb
-        except ImportError:
-            raise InstallError("LMDB needs the package lmdb: pip install 'shardctl[lmdb]'") from None
+        import lmdb
+
         self._lmdb = lmdb
 
     def pieces(self, size: int) -> list[tuple[int, int]]:

@@ -7,41 +7,31 @@ u32 samples, u32 where each sample begins and the last one ends, JSON of the col
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
-from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.containers import Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, whole_array
+from shardctl.sources.formats.mds_index import INDEX, listed_in
 from shardctl.sources.jsonl import parse_value
-from shardctl.sources.small_files import read_small
-from shardctl.system.files import ordinary
 from shardctl.system.text import printable
-
-INDEX = "index.json"
 
 MOST_SAMPLES = 1 << 24
 """The most samples that a shard may have: where they begin takes 200 MB of memory then."""
 
 MOST_CONFIG = 1 << 20
 """The largest description of columns that is read."""
-
-MOST_INDEX = 64 << 20
-"""The largest list of shards that is read."""
 
 _NUMBERS = {
     **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")},
@@ -61,17 +51,6 @@ _ARRAY_TYPES = {
     65: "int64",
     66: "float64",
 }
-_HASHES: dict[str, Callable[[], Any]] = {
-    **{name: getattr(hashlib, name) for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s")},
-    "xxh32": xxhash.xxh32,
-    "xxh64": xxhash.xxh64,
-    "xxh3_64": xxhash.xxh3_64,
-    "xxh3_128": xxhash.xxh3_128,
-}
-"""The hashes that MDS may have (streaming/base/hashing.py), those that are known here."""
-
-HASHED_BYTES = 1 << 20
-
 _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
 _BYTES = ("bytes", "jpeg", "png")
 
@@ -279,52 +258,3 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
         return whole_array(np.frombuffer(data[at:], dtype).reshape(found)).astype(dtype.newbyteorder("="))
 
     return decode
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What index.json says of a file of a shard: its samples, its size without compression, the hashes (hex) of the file."""
-
-    samples: int
-    size: int
-    hashes: tuple[tuple[str, str], ...] = ()
-
-
-def check_hashes(path: str) -> None:
-    """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs, OSError."""
-    listed = listed_in(Path(path).with_name(INDEX)).get(Path(path).name)
-    hashes = {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES} if listed is not None else {}
-    if listed is None or not hashes:
-        return
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
-        while chunk := file.read(HASHED_BYTES):
-            for each in hashes.values():
-                each.update(chunk)
-    wrong = next((name for name, value in listed.hashes if name in hashes and hashes[name].hexdigest() != value), None)
-    if wrong is not None:
-        raise Rejection(
-            "read", "wrong-hash", f"its {wrong} is not the one that {INDEX} has; the shard is damaged, get it again"
-        )
-
-
-def listed_in(path: Path) -> dict[str, Listed]:
-    """Return the shards that an index.json lists, by the names of their files; none where it is no such list."""
-    try:
-        return _listed(path, version_of(str(path)))
-    except OSError:
-        return {}
-
-
-@lru_cache(16)
-def _listed(path: Path, _version: Version) -> dict[str, Listed]:
-    found: dict[str, Listed] = {}
-    try:
-        for shard in json.loads(read_small(path, MOST_INDEX))["shards"]:
-            samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
-            for part in ("raw_data", "zip_data"):
-                if shard.get(part):
-                    hashes = sorted((str(name), str(value)) for name, value in (shard[part].get("hashes") or {}).items())
-                    found[str(shard[part]["basename"])] = Listed(samples, size, tuple(hashes))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-    return found

@@ -28,6 +28,10 @@ class Lines:
     name: ClassVar[str] = "lines"
     types_can_be_sampled: ClassVar[bool] = True
 
+    def of(self, reading: Reading) -> Lines:
+        """Return this format: a recipe changes nothing of it."""
+        return self
+
     def head(self, data: bytes, reading: Reading) -> Head:
         """Pass over a byte order mark."""
         return _head(data, reading)
@@ -58,6 +62,10 @@ class Paragraphs:
 
     name: ClassVar[str] = "paragraphs"
     types_can_be_sampled: ClassVar[bool] = True
+
+    def of(self, reading: Reading) -> Paragraphs:
+        """Return this format: a recipe changes nothing of it."""
+        return self
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Pass over a byte order mark."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.export_description import described
+from shardctl.sources.format_table import TFRECORD_NEEDS
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
@@ -35,7 +36,7 @@ def crc32c() -> Callable[[bytes], int]:
     try:
         import google_crc32c
     except ImportError:
-        raise InstallError("TFRecord needs google-crc32c and protobuf: pip install 'shardctl[tfrecord]'") from None
+        raise InstallError(TFRECORD_NEEDS.message) from None
     value: Callable[[bytes], int] = google_crc32c.value
     return value
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from shardctl.sources.kinds.base import Form, Kind
+from shardctl.sources.kinds.base import Form, SampleKind
 from shardctl.sources.kinds.image import ImageKind
 from shardctl.sources.kinds.table import TableKind
 from shardctl.sources.kinds.text import TextKind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (ImageKind(), TextKind(), TableKind())}
+KINDS: dict[str, SampleKind] = {kind.name: kind for kind in (ImageKind(), TextKind(), TableKind())}
 """The kinds that `--kind` may name, in the order in which they are looked for."""
 
-__all__ = ["KINDS", "Form", "Kind"]
+__all__ = ["KINDS", "Form", "SampleKind"]

@@ -21,7 +21,7 @@ class Form(Enum):
     UNKNOWN = "unknown"
 
 
-class Kind(Protocol):
+class SampleKind(Protocol):
     """A kind of sample. Files of many records are read by their formats (sources/formats); the others by `fields`."""
 
     name: ClassVar[str]

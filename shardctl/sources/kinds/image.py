@@ -9,7 +9,8 @@ import pyarrow as pa
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
 from shardctl.sources.endings import without_compression
-from shardctl.sources.formats import TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
+from shardctl.sources.format_table import TABLE_SUFFIXES, TEXT_SUFFIXES
+from shardctl.sources.formats import Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
 from shardctl.sources.remote.remote_files import begin_of

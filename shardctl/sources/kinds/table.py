@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from shardctl.format.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import TABLE_SUFFIXES, Reading
+from shardctl.sources.format_table import FORMAT_NAMES, TABLE_SUFFIXES
+from shardctl.sources.formats import Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import FoundFile
 

@@ -11,7 +11,8 @@ from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described
-from shardctl.sources.formats import RECORD_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
+from shardctl.sources.format_table import TABLE_SUFFIXES, TEXT_SUFFIXES
+from shardctl.sources.formats import RECORD_BYTES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import COMPRESSED, FoundFile
 from shardctl.system.text import format_bytes

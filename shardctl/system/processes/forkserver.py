@@ -10,7 +10,6 @@ its progress slot. WAIT is answered with the worker's exit code, an ANSWER. The 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import importlib
 import os
@@ -18,10 +17,11 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any
+from functools import partial
 
+from shardctl.system.processes.fork import ForkedProcess, end_with_parent, redirect
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import serve
+from shardctl.system.processes.worker_loop import Handler, serve
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
 
 ORDER = struct.Struct("<cI")
@@ -29,8 +29,6 @@ ORDER = struct.Struct("<cI")
 
 ANSWER = struct.Struct("<i")
 START, KILL, WAIT = b"s", b"k", b"w"
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(module: str, memory: int) -> None:
@@ -47,34 +45,29 @@ def run(control: socket.socket, module: str, memory: int) -> None:
     one_thread_each()
     handle = importlib.import_module(module).handle
     gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
-    processes: dict[int, int] = {}
+    processes: dict[int, ForkedProcess] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 3)
         if not data:
             break
         order, number = ORDER.unpack(data)
         if order == START:
-            processes[number] = _fork(control, handle, descriptors, memory)
+            processes[number] = ForkedProcess(partial(_serve, os.getpid(), control, handle, descriptors, memory))
             for descriptor in descriptors:
                 os.close(descriptor)
         elif order == KILL:
-            os.kill(processes[number], signal.SIGKILL)
+            processes[number].kill()
         else:
-            _, status = os.waitpid(processes.pop(number), 0)
-            control.sendall(ANSWER.pack(os.waitstatus_to_exitcode(status)))
+            control.sendall(ANSWER.pack(processes.pop(number).wait()))
     for process in processes.values():
-        os.kill(process, signal.SIGKILL)  # none of them has been waited for, so that its number is still its own
+        process.kill()
 
 
-def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: int) -> int:
-    """Return the number of a new process that serves; in the new process, do not return."""
-    parent = os.getpid()
-    if process := os.fork():
-        return process
-    code = 1
+def _serve(parent: int, control: socket.socket, handle: Handler, descriptors: list[int], memory: int) -> None:
+    """Do the work of a worker, in the process that was forked for it."""
     try:
         control.close()
-        _die_with(parent)
+        end_with_parent(parent)
         channel, output, progress = descriptors
         for descriptor in descriptors:  # a command that a user function starts must not keep the channel open
             os.set_inheritable(descriptor, False)
@@ -84,31 +77,8 @@ def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: i
         if "numpy.random" in sys.modules:  # every worker would draw the same numbers where a function draws its own
             sys.modules["numpy"].random.seed()
         serve(handle, socket.socket(fileno=channel), WorkerProgress.shared(progress), memory)
-        code = 0
-    except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
-        sys.excepthook(*sys.exc_info())
     finally:
-        try:
-            # As multiprocessing ends its children. Taking the interpreter down would take 25 ms more.
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-
-
-def redirect(output: int) -> None:
-    """Let this process print to a descriptor, and find nothing on its stdin."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-
-
-def _die_with(parent: int) -> None:
-    """Let Linux kill this process when its parent ends; elsewhere the end of the channel tells it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        # As multiprocessing ends its children. Taking the interpreter down would take 25 ms more.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -6,35 +6,24 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import IO, Protocol
 
 from shardctl.errors import WorkerError
 from shardctl.system.processes import forkserver
+from shardctl.system.processes.death import PATIENCE_SECONDS, last_line_of
+from shardctl.system.processes.fork import ForkedProcess, redirect
 from shardctl.system.processes.forkserver import ANSWER, KILL, ORDER, START, WAIT
-
-COMMAND = (
-    "import sys; sys.path[:] = filter(None, sys.path); from shardctl.system.processes.forkserver import main; main({!r}, {})"
-)
-"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
-
-PATIENCE_SECONDS = 5.0
-"""How long a worker may take to end that was told to, or was killed. One whose disk stalls cannot be ended at all."""
-
-TAIL_BYTES = 4096
-"""How much of what a worker prints is kept for its last words, and the longest line that is passed on whole."""
+from shardctl.system.processes.interpreter import environment, start_python
 
 Sockets = tuple[socket.socket, socket.socket]
 
 
 class _Child(Protocol):
-    """A child process: what `subprocess.Popen` and `_Forked` have in common."""
-
-    returncode: int | None
+    """A child process: what `subprocess.Popen` and `ForkedProcess` have in common."""
 
     def poll(self) -> int | None: ...
     def wait(self) -> int: ...
@@ -102,8 +91,7 @@ class ForkServer:
         self._process.kill()
         self._process.wait()
         self._control.close()
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - TAIL_BYTES))
-        self._last_line = self._log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        self._last_line = last_line_of(self._log)
         self._log.close()
 
 
@@ -111,17 +99,7 @@ def start_server(module: str, memory: int) -> ForkServer:
     """Start a process that workers can be forked from, whatever this process has loaded and started."""
 
     def begin(control: Sockets, log: IO[bytes]) -> _Child:
-        try:
-            return subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(module, memory)],
-                stdin=control[1].fileno(),
-                stdout=log,
-                stderr=log,
-                env=_environment(memory),
-                start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
-            )
-        except OSError as error:
-            raise WorkerError(f"no worker process can be started: {sys.executable}: {error.strerror or error}") from error
+        return start_python(forkserver.__name__, (module, memory), _environment(memory), control[1].fileno(), log)
 
     return ForkServer((module, memory), begin)
 
@@ -139,7 +117,7 @@ def forked_early(module: str, memory: int) -> Iterator[None]:
     if memory or _threads() != 1:
         yield
         return
-    server = ForkServer((module, 0), lambda control, log: _Forked(module, control, log))
+    server = ForkServer((module, 0), lambda control, log: ForkedProcess(partial(_run_as_server, module, control, log)))
     _early.append(server)
     try:
         yield
@@ -157,54 +135,16 @@ def _threads() -> int | None:
         return None
 
 
-class _Forked:
-    """A copy of this process, from which workers are forked."""
-
-    def __init__(self, module: str, control: Sockets, log: IO[bytes]) -> None:
-        self.returncode: int | None = None
-        sys.stdout.flush()  # else both processes print what is waiting there
-        sys.stderr.flush()
-        self._number = os.fork()
-        if self._number:
-            return
-        try:
-            control[0].close()  # the parent's, whose end tells that it is gone
-            os.setsid()
-            for received in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(received, signal.SIG_DFL)
-            forkserver.redirect(log.fileno())
-            os.environ.update(_environment(0))
-            sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)
-            forkserver.run(control[1], module, 0)
-        except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(1)
-
-    def poll(self) -> int | None:
-        """Return the exit code, None while it runs."""
-        return self._look(os.WNOHANG)
-
-    def wait(self) -> int:
-        """Return the exit code once it has ended."""
-        code = self._look(0)
-        assert code is not None, "it was waited for"
-        return code
-
-    def kill(self) -> None:
-        """Kill it, unless it is known to have ended."""
-        if self.poll() is None:
-            os.kill(self._number, signal.SIGKILL)
-
-    def _look(self, how: int) -> int | None:
-        if self.returncode is None:
-            try:
-                process, status = os.waitpid(self._number, how)
-            except ChildProcessError:  # whoever started the command has it told of no children: how this one ended is lost
-                process, status = self._number, signal.SIGKILL
-            if process:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+def _run_as_server(module: str, control: Sockets, log: IO[bytes]) -> None:
+    """Be the process that workers are forked from, in a copy of the one that needs them."""
+    control[0].close()  # the parent's, whose end tells that it is gone
+    os.setsid()
+    for received in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(received, signal.SIG_DFL)
+    redirect(log.fileno())
+    os.environ.update(_environment(0))
+    sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)
+    forkserver.run(control[1], module, 0)
 
 
 def take_early(module: str, memory: int) -> ForkServer | None:
@@ -217,8 +157,7 @@ def take_early(module: str, memory: int) -> ForkServer | None:
 
 
 def _environment(memory: int) -> dict[str, str]:
-    """Return the environment of the workers: they must find the same modules as this process, a user's transforms too."""
-    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    """Return the environment of the process that workers are forked from."""
     # Arrow's own allocator takes a gigabyte of addresses at once, which would count towards a limit.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"} if memory else {}
-    return {**os.environ, "PYTHONPATH": path, **pool}
+    return {**environment(), **pool}

@@ -2,7 +2,7 @@
 
 Workers are forked from a process of their own that has their modules loaded (forkserver.py), each with a socket for its
 tasks and answers and a pipe for what it prints. They share no lock, nothing is pickled, and a worker that dies is seen at
-once as the end of its socket. The worker's side is serve.py.
+once as the end of its socket. The worker's side is worker_loop.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import socket
 import tempfile
 import time
@@ -26,9 +25,9 @@ from shardctl.errors import WorkerError
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.system.processes import progress_slot
-from shardctl.system.processes.forkserver_client import TAIL_BYTES, ForkServer, start_server, take_early
+from shardctl.system.processes.death import TAIL_BYTES, Death
+from shardctl.system.processes.forkserver_client import ForkServer, start_server, take_early
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.system.processes.worker_loop import OUT_OF_MEMORY
 from shardctl.system.stores.uploads import ENDING_SECONDS
 from shardctl.system.text import counted
 
@@ -45,13 +44,8 @@ FILES_PER_WORKER = 3
 SPARE_FILES = 16
 """Descriptors that are left for the rest: three while a worker is started, and the files that the command opens later."""
 
-FATAL_KILLS = 4
-"""Deaths of workers that were killed from outside, in the same place, after which that place is not tried again."""
-
 LEAVING_SECONDS = ENDING_SECONDS + 0.5
 """How long workers that deliver what they have made may take to end that."""
-
-KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -60,39 +54,6 @@ class Limits:
 
     memory: int | None = None
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a worker ended in the middle of a task, and where it was: `place` is None if it was on no input, `record` is None
-    if it was on all records of its place.
-
-    `code` is its exit code, negative for the signal that killed it; `overtime` says that the pool killed it for that.
-    """
-
-    code: int
-    overtime: bool
-    place: int | None
-    stage: str
-    last_words: str
-    record: int | None = None
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether it could get no more memory."""
-        return self.code == OUT_OF_MEMORY
-
-    @property
-    def from_outside(self) -> bool:
-        """Whether a person, or a system out of memory, has killed it: what it was working on may be innocent."""
-        return self.code in KILLED_FROM_OUTSIDE and not self.overtime
-
-    def __str__(self) -> str:
-        if self.code >= 0:
-            return f"ended with exit code {self.code}"
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-self.code).name}"
-        return f"was ended by signal {-self.code}"
 
 
 def most_workers() -> int:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from shardctl import errors
+from shardctl.system.processes.death import OUT_OF_MEMORY
+from shardctl.system.processes.fork import close_in_forks
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores.uploads import end_uploads
 
@@ -26,9 +28,6 @@ try:
     import resource
 except ImportError:  # Windows has none, and workers no memory limit there
     resource = None  # type: ignore[assignment]
-
-OUT_OF_MEMORY = 86
-"""Exit code of a worker that could get no more memory at a point where no input could be given up for it."""
 
 LIKELY_VICTIM = 800
 """Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to 1000, 0 is usual."""
@@ -43,8 +42,7 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     `memory` is the limit of the process in bytes, 0 for none.
     """
     _limit_memory(memory)
-    # A process that a user's function forks must not hold the socket open: its end is how the parent sees a death.
-    os.register_at_fork(after_in_child=_CloseOnce(channel.fileno()))
+    close_in_forks(channel.fileno())
     out = channel.makefile("w", encoding="utf-8")
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
@@ -54,17 +52,6 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
         answer = _answer(handle, task, lambda told: _say(out, progress=told), progress)
         idle.set()  # before the answer, which brings the next order
         _say(out, **answer)
-
-
-class _CloseOnce:
-    """Closes a descriptor at the first call. In a child of a child its number may be that of another file."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptors = [descriptor]
-
-    def __call__(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.pop())
 
 
 def _answer(handle: Handler, task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> dict[str, Any]:

@@ -7,12 +7,10 @@ import re
 from pathlib import Path
 
 from shardctl.errors import UsageError
+from shardctl.system.schemes import SCHEMES
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.client import package
 from shardctl.system.text import printable
-
-SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
-"""The module here that opens the URLs of a scheme, connect(bucket, prefix). The extra with its packages has the same name."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 

@@ -10,11 +10,26 @@ from obstore.store import AzureStore
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.client import package, settings, switched_on
-from shardctl.system.stores.clouds import AZURE
+from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult
+
+AZURE = Cloud(
+    "Azure Blob Storage",
+    "container",
+    {
+        "read": "Storage Blob Data Reader",
+        "list": "Storage Blob Data Reader",
+        "write": "Storage Blob Data Contributor",
+        "delete": "Storage Blob Data Contributor",
+        "copy": "Storage Blob Data Contributor",
+    },
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
+    "sign in again (az login), or set AZURE_STORAGE_ACCOUNT_KEY anew",
+    "AZURE_ALLOW_HTTP=true",
+)
 
 _OWN = (
     "AZURE_STORAGE_ACCOUNT_KEY",
@@ -29,6 +44,8 @@ _OWN = (
 
 class AzureObjects(Objects):
     """Blobs. Their ETags have quotation marks everywhere but in listings."""
+
+    seeks = False  # obstore leaves out what comes before the key to start after
 
     def _version(self, written: ObjectMeta | PutResult) -> str:
         e_tag = super()._version(written)

@@ -31,6 +31,9 @@ class Store(Protocol):
     url: str
     """Where this is, without a / at its end: s3://bucket/prefix."""
 
+    seeks: bool
+    """Whether a listing begins right after a key. Else the store lists what comes before it too, which takes as long."""
+
     def get(self, key: str, start: int = 0, length: int | None = None, version: str | None = None) -> pa.Buffer:
         """Return the bytes of an object, or `length` of them from `start` on; fewer where it ends before.
 

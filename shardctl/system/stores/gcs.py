@@ -12,11 +12,26 @@ from obstore.store import GCSStore
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.client import package, settings, switched_on
-from shardctl.system.stores.clouds import GOOGLE
+from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
     from obstore import PutMode
+
+GOOGLE = Cloud(
+    "Google Cloud Storage",
+    "bucket",
+    {
+        "read": "storage.objects.get",
+        "list": "storage.objects.list",
+        "write": "storage.objects.create and storage.objects.delete",
+        "delete": "storage.objects.delete",
+        "copy": "storage.objects.get and storage.objects.create",
+    },
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "sign in again (gcloud auth application-default login), or set GOOGLE_APPLICATION_CREDENTIALS anew",
+    "GOOGLE_ALLOW_HTTP=true",
+)
 
 _OWN = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
 """Variables that obstore itself takes credentials from."""

@@ -117,8 +117,7 @@ class _Lister:
 
     def __init__(self, store: Store, prefix: str, folder: Path, found: Callable[[int], None]) -> None:
         self._store, self._prefix, self._folder, self._found = store, prefix, folder, found
-        # Azure lists from the beginning, whatever the key to start after, and obstore leaves out what comes before.
-        self._splits = not store.url.startswith("az://")
+        self._splits = store.seeks
         self._lock = threading.Lock()
         self._new: list[_Stretch] = []
         self._busy = self._count = self._files = 0

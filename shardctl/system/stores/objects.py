@@ -18,7 +18,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from shardctl.errors import BrokenAnswerError, NoSuchKeyError, StandstillError, StorageError, StoreError, UnansweredError
 from shardctl.system.stores.base import Stored
-from shardctl.system.stores.clouds import Action, Cloud
+from shardctl.system.stores.cloud import Action, Cloud
 from shardctl.system.stores.faults import described, is_past_the_end
 from shardctl.system.stores.forks import note_use
 from shardctl.system.stores.interrupts import Answer, interruptibly
@@ -60,6 +60,8 @@ class Clients(NamedTuple):
 
 class Objects:
     """The objects below one prefix. Stores differ in what they call a version: two methods that siblings override."""
+
+    seeks = True
 
     def __init__(self, url: str, clients: Clients, cloud: Cloud, prefix: str = "") -> None:
         self.url = url

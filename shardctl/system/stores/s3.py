@@ -11,8 +11,23 @@ from obstore.store import S3Store
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
 from shardctl.system.stores.client import package, settings, switched_on
-from shardctl.system.stores.clouds import S3
+from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
+
+S3 = Cloud(
+    "S3",
+    "bucket",
+    {
+        "read": "s3:GetObject",
+        "list": "s3:ListBucket",
+        "write": "s3:PutObject",
+        "delete": "s3:DeleteObject",
+        "copy": "s3:GetObject and s3:PutObject",
+    },
+    "AWS_REGION and AWS_ENDPOINT_URL",
+    "sign in again (aws sso login), or set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN anew",
+    "AWS_ALLOW_HTTP=true",
+)
 
 RENEWAL = timedelta(minutes=5)
 """How long obstore may use keys that boto3 gave it. boto3 itself renews them in time, and is quick to ask."""

@@ -12,12 +12,12 @@ from shardctl.images.pixels import erasing
 from shardctl.transforms.base import PixelTransform, Rng
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import rectangle
-from shardctl.transforms.settings import PROBABILITY, Fill, Kind, Number, Span, setting
+from shardctl.transforms.settings import PROBABILITY, Fill, Number, SettingType, Span, setting
 
 _RANDOM = "random"
 
 
-class Value(Kind["Colour | None"]):
+class Value(SettingType["Colour | None"]):
     """A colour, or `random` (None): each value is drawn."""
 
     def read(self, value: Any) -> Colour | None:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
 from shardctl.transforms.filter import Decoded, Filter
-from shardctl.transforms.settings import Kind, Number, Optional, SettingError, Whole, Word, setting
+from shardctl.transforms.settings import Number, Optional, SettingError, SettingType, Whole, Word, setting
 
 MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
 
 
-class When(Kind[datetime]):
+class When(SettingType[datetime]):
     """A day, 2020-12-31, or a time of a day, 2020-12-31T23:59:59. There is no time zone, since EXIF has none."""
 
     def read(self, value: Any) -> datetime:

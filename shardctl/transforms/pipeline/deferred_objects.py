@@ -40,7 +40,7 @@ not get is their record's own."""
 
 
 @dataclass(frozen=True, eq=False)
-class Waiting:
+class DeferredObjects:
     """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time.
 
     `bytes` is about what they take: less than WAITING_BYTES.
@@ -134,7 +134,7 @@ class Annotated:
                     continue
                 may_wait = later and not of_table and given["bbox"] and not given.get("rle")
                 if may_wait and (taken := value_size(given)) < WAITING_BYTES:
-                    changed[name] = Waiting(given, size, tuple(stages), role, taken)
+                    changed[name] = DeferredObjects(given, size, tuple(stages), role, taken)
                 else:
                     checked = _checked(given, name, size) if of_table else given
                     changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
@@ -144,7 +144,7 @@ class Annotated:
                     changed[name] = _moved_mask(sample[name], name, stages, mask, size)
         return changed, lost
 
-    def settled(self, waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
+    def settled(self, waiting: Sequence[DeferredObjects]) -> list[dict[str, Any]]:
         """Return objects that were to be moved later."""
         moved: list[dict[str, Any]] = [{} for _ in waiting]
         for _, role in self._objects:

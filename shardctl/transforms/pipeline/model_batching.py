@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from shardctl.errors import InputError, Rejection
 from shardctl.format.sample import Sample
 from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.samples import Finished, Origin, Prepared, SamplePipeline
+from shardctl.transforms.pipeline.samples import Prepared, RecordContext, SamplePipeline, StepOutput
 
 T = TypeVar("T")
 
@@ -37,20 +37,20 @@ class _Held:
     """A record, and its samples where they are ready."""
 
     fields: Sample
-    origin: Origin
+    origin: RecordContext
     prepared: Prepared | None
 
 
-class Together(Generic[T]):
+class ModelBatcher(Generic[T]):
     """Records whose samples models are called with together. `laid_out` makes of a finished sample what is wanted of it."""
 
-    def __init__(self, pipeline: SamplePipeline, laid_out: Callable[[Finished], T], watch: Watch) -> None:
+    def __init__(self, pipeline: SamplePipeline, laid_out: Callable[[StepOutput], T], watch: Watch) -> None:
         self._pipeline, self._laid_out, self._watch = pipeline, laid_out, watch
         self._held: list[_Held] = []
         self._called: set[int] = set()
         self._current: int | None = None
 
-    def add(self, fields: Sample, origin: Origin) -> int:
+    def add(self, fields: Sample, origin: RecordContext) -> int:
         """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not added."""
         self._held.append(_Held(fields, origin, self._pipeline.prepare(fields, origin)))
         return len(self._held) - 1
@@ -126,7 +126,7 @@ class Together(Generic[T]):
             return {self._current: no_memory}
         return made
 
-    def _rows(self, record: int, finished: list[Finished]) -> list[T] | Rejection:
+    def _rows(self, record: int, finished: list[StepOutput]) -> list[T] | Rejection:
         self.on(record, "encode")
         try:
             return [self._laid_out(each) for each in finished]

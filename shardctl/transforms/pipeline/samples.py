@@ -26,7 +26,7 @@ from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.objects import ANNOTATED
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.pipeline.deferred_objects import Annotated, Waiting
+from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects
 from shardctl.transforms.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.transforms.pipeline.images import ImageSteps
 from shardctl.transforms.pipeline.sizes import row_size
@@ -36,7 +36,7 @@ from shardctl.transforms.values import UnfitValue, array_of, describe, for_colum
 Shape = tuple[int, int, int]
 
 
-class Origin(NamedTuple):
+class RecordContext(NamedTuple):
     """What is known of a record beside its fields: its key, and the label and the columns that its file has.
 
     `file_name` is that of the image, where a record of a table names it.
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Made:
+class EncodedRow:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
@@ -82,7 +82,7 @@ class PictureFacts(NamedTuple):
 NO_PICTURE = PictureFacts(None, 0)
 
 
-class Finished(NamedTuple):
+class StepOutput(NamedTuple):
     """The fields of a sample once all is done to it; an image is pixels for `raw`, (bytes, path) otherwise.
 
     `shape` is that of its pixels. `given` are the fields as each of the user's functions was given them; `cut_off` is the
@@ -152,30 +152,32 @@ class SamplePipeline:
         self._columns = layout.columns if layout else pa.schema([])
         self._label_column = layout.columns.get_field_index("label") if layout and layout.classes else -1
 
-    def make(self, fields: Sample, origin: Origin) -> list[Made]:
+    def make(self, fields: Sample, origin: RecordContext) -> list[EncodedRow]:
         """Return the samples of one record, as the values of their rows. Raises Rejection, which costs all of them."""
         return [self.laid_out(finished) for finished in self.finish(fields, origin)]
 
-    def laid_out(self, finished: Finished) -> Made:
+    def laid_out(self, finished: StepOutput) -> EncodedRow:
         """Return a sample as the values of its row. Raises Rejection."""
         values = tuple(fill(finished) for fill in self._fill)
         label = values[self._label_column] if self._label_column >= 0 else None
         objects = self._annotated.count(finished.fields)
-        waiting = [value for value in values if isinstance(value, Waiting)]
+        waiting = [value for value in values if isinstance(value, DeferredObjects)]
         size = row_size(values) + sum(each.bytes for each in waiting)
-        return Made(values, size, finished.shape, label, objects, finished.cut_off, finished.jpeg, bool(waiting))
+        return EncodedRow(values, size, finished.shape, label, objects, finished.cut_off, finished.jpeg, bool(waiting))
 
-    def settle(self, made: Sequence[Made]) -> list[Made]:
+    def settle(self, made: Sequence[EncodedRow]) -> list[EncodedRow]:
         """Return samples as they are written, of which some had to wait."""
-        moved = iter(self._annotated.settled([each for one in made for each in one.values if isinstance(each, Waiting)]))
+        moved = iter(
+            self._annotated.settled([each for one in made for each in one.values if isinstance(each, DeferredObjects)])
+        )
         return [_settled(one, moved) if one.waits else one for one in made]
 
-    def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
+    def finish(self, fields: Sample, origin: RecordContext) -> list[StepOutput]:
         """Do all that the recipe says to one record. Raises Rejection."""
         sample = self._begun(fields, origin)
         facts: Iterable[PictureFacts]
         if self._store is None and not self._functions:  # there may be millions of small texts
-            return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
+            return [StepOutput(each, None) for each in self._with_variants([0], [sample])[1]]
         if self._store is None:
             applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calls), repeat(NO_PICTURE)
         else:
@@ -183,9 +185,9 @@ class SamplePipeline:
         self._functions.settle(applied)
         _raise_rejection(applied)
         made = zip(applied.samples, facts, applied.given, strict=False)
-        return [Finished(fields, known.shape, given, known.cut_off, known.jpeg) for fields, known, given in made]
+        return [StepOutput(fields, known.shape, given, known.cut_off, known.jpeg) for fields, known, given in made]
 
-    def prepare(self, fields: Sample, origin: Origin) -> Prepared:
+    def prepare(self, fields: Sample, origin: RecordContext) -> Prepared:
         """Do all to one record that the recipe says before the user's functions. Raises Rejection.
 
         Nothing in the samples is shared with `fields`: the same record may be prepared again.
@@ -197,7 +199,7 @@ class SamplePipeline:
         made = [(self._for_functions(each, picture), cut_off) for each, picture, cut_off in self._pictures(sample)]
         return Prepared([each for each, _ in made], [cut_off for _, cut_off in made], origin.file_name or origin.key)
 
-    def finish_together(self, prepared: Mapping[int, Prepared], calls: Calls) -> dict[int, list[Finished] | Rejection]:
+    def finish_together(self, prepared: Mapping[int, Prepared], calls: Calls) -> dict[int, list[StepOutput] | Rejection]:
         """Do the rest to the records that were prepared, by their numbers, so that models see all of them.
 
         Their samples are used up. Raises FailedCallError.
@@ -212,7 +214,7 @@ class SamplePipeline:
             for record, sample in zip(applied.records, applied.samples, strict=True)
         ]
         self._functions.settle(applied)
-        result: dict[int, list[Finished] | Rejection] = {number: [] for number in prepared}
+        result: dict[int, list[StepOutput] | Rejection] = {number: [] for number in prepared}
         result.update(applied.rejects)
         for place, (record, given, cut) in enumerate(zip(applied.records, applied.given, cut_off, strict=True)):
             found = result[record]
@@ -220,17 +222,17 @@ class SamplePipeline:
                 continue
             sample, applied.samples[place] = applied.samples[place], {}
             if self._store is None:
-                found.append(Finished(sample, None, given))
+                found.append(StepOutput(sample, None, given))
                 continue
             calls.one(record)
             try:
                 fields, shape = self._stored(sample, given, prepared[record].name, self._store)
-                found.append(Finished(fields, shape, given, cut))
+                found.append(StepOutput(fields, shape, given, cut))
             except Rejection as rejection:
                 result[record] = rejection
         return result
 
-    def _begun(self, fields: Sample, origin: Origin) -> Sample:
+    def _begun(self, fields: Sample, origin: RecordContext) -> Sample:
         """Return a record with what is known of it beside its fields."""
         columns = origin.columns or {}
         # Functions may change what they get; for images, each variant gets a copy of its own.
@@ -356,14 +358,14 @@ class SamplePipeline:
 
     def _stored(self, sample: Sample, given: Given, name: str, store: Store) -> tuple[Sample, Shape | None]:
         """Return a sample of the user's functions with its image as it is stored, and the shape of that. Raises Rejection."""
-        finished = Finished(sample, None, given)
+        finished = StepOutput(sample, None, given)
         pixels = None if store.name == "none" else self._checked_pixels(sample.get("image"), finished)
         self._annotated.check(sample, partial(self._setter, finished=finished))
         if pixels is None:
             return {key: value for key, value in sample.items() if key != "image"}, None
         return {**sample, "image": pixels if store.name == "raw" else _encoded(pixels, name, store)}, pixels.shape
 
-    def _checked_pixels(self, pixels: Any, finished: Finished) -> Pixels:
+    def _checked_pixels(self, pixels: Any, finished: StepOutput) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""
         fits = isinstance(pixels, np.ndarray) and not isinstance(pixels, np.ma.MaskedArray) and pixels.dtype == np.uint8
         if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
@@ -377,15 +379,15 @@ class SamplePipeline:
         )
         raise Rejection("transform", "not-an-image", message)
 
-    def _setter(self, name: str, finished: Finished) -> str:
+    def _setter(self, name: str, finished: StepOutput) -> str:
         """Name the function that set a field last; the last of all where it changed the value in place."""
         return self.setters(finished).get(name) or self._functions.last
 
-    def setters(self, finished: Finished) -> dict[str, str]:
+    def setters(self, finished: StepOutput) -> dict[str, str]:
         """Return the user's function that set a field last, for each field of a sample that one of them set."""
         return self._functions.setters(finished.given, finished.fields)
 
-    def _filler(self, field: pa.Field) -> Callable[[Finished], Any]:
+    def _filler(self, field: pa.Field) -> Callable[[StepOutput], Any]:
         """Return what takes the value of one column out of a sample."""
         name, type_ = field.name, field.type
         if name == "key":
@@ -402,7 +404,7 @@ class SamplePipeline:
             return lambda finished: None if (value := finished.fields.get(name)) is None else for_column(value, type_)
         return lambda finished: finished.fields.get(name)
 
-    def _of_shape(self, finished: Finished, shape: tuple[int, ...]) -> Pixels:
+    def _of_shape(self, finished: StepOutput, shape: tuple[int, ...]) -> Pixels:
         pixels: Pixels = finished.fields["image"]
         if pixels.shape != shape:
             who = f"{self._setter('image', finished)} made" if self._functions else "it is"
@@ -410,7 +412,7 @@ class SamplePipeline:
             raise Rejection("encode", "other-size", f"{message}; store raw needs one size")
         return pixels
 
-    def _label(self, finished: Finished) -> int | None:
+    def _label(self, finished: StepOutput) -> int | None:
         """Return the number of the class. Raises Rejection for one that has no name."""
         assert self._classes is not None, "labels are checked where classes have names"
         label = finished.fields.get("label")
@@ -426,7 +428,7 @@ class SamplePipeline:
             raise Rejection("encode", "other-type", f"{what}; it must be the number of a class, 0 to {last}")
         raise Rejection("encode", "no-such-class", f"{what}; the classes have the numbers 0 to {last}")
 
-    def _own_value(self, finished: Finished, field: pa.Field) -> Any:
+    def _own_value(self, finished: StepOutput, field: pa.Field) -> Any:
         """Return a value as its column holds it, after the user's functions. Raises Rejection."""
         name = field.name
         value = finished.fields.get(name)
@@ -437,10 +439,10 @@ class SamplePipeline:
             raise Rejection("encode", "other-type", message) from problem
 
 
-def _settled(made: Made, moved: Iterator[dict[str, Any]]) -> Made:
+def _settled(made: EncodedRow, moved: Iterator[dict[str, Any]]) -> EncodedRow:
     before, kept, values = 0, 0, list[Any]()
     for value in made.values:
-        if isinstance(value, Waiting):
+        if isinstance(value, DeferredObjects):
             before += len(value.objects["bbox"])
             value = next(moved)
             kept += len(value["bbox"])
@@ -450,12 +452,12 @@ def _settled(made: Made, moved: Iterator[dict[str, Any]]) -> Made:
     return replace(made, values=together, size=row_size(together), objects=objects, cut_off=cut_off, waits=False)
 
 
-def _column(type_: pa.DataType, fill: Callable[[Finished], Any], applied: Applied) -> pa.Array:
+def _column(type_: pa.DataType, fill: Callable[[StepOutput], Any], applied: Applied) -> pa.Array:
     """Return the values of one column, looking at them one by one. Those that do not fit are null, and rejects."""
     values: list[Any] = [None] * len(applied.samples)
     for place, (record, sample, given) in enumerate(zip(applied.records, applied.samples, applied.given, strict=True)):
         try:
-            values[place] = fill(Finished(sample, None, given))
+            values[place] = fill(StepOutput(sample, None, given))
         except Rejection as rejection:
             applied.rejects.setdefault(record, rejection)
     return pa.array(values, type_)

@@ -29,14 +29,14 @@ _STRING = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class TextPlace:
     """A place in a text: line and column, in characters, from 1."""
 
     line: int
     column: int
 
 
-def places(text: str) -> dict[Key, Place]:
+def places(text: str) -> dict[Key, TextPlace]:
     """Return where every key and every item of a list begins, in a text that tomllib has read without an error.
 
     The place of a table is that of its header, or of the first key that names it.
@@ -45,14 +45,14 @@ def places(text: str) -> dict[Key, Place]:
     scanner.document()
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def place(offset: int) -> Place:
+    def place(offset: int) -> TextPlace:
         line = bisect_right(starts, offset)
-        return Place(line, offset - starts[line - 1] + 1)
+        return TextPlace(line, offset - starts[line - 1] + 1)
 
     return {key: place(offset) for key, offset in scanner.found.items()}
 
 
-def nearest_place(found: dict[Key, Place], key: Key) -> Place | None:
+def nearest_place(found: dict[Key, TextPlace], key: Key) -> TextPlace | None:
     """Return the place of a key, or else that of the innermost table or list around it that has one."""
     return next((found[key[:length]] for length in range(len(key), 0, -1) if key[:length] in found), None)
 

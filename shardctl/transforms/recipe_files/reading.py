@@ -14,7 +14,7 @@ from shardctl.errors import UsageError
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.places import Key, Place, nearest_place, places
+from shardctl.transforms.recipe_files.places import Key, TextPlace, nearest_place, places
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):
@@ -85,7 +85,7 @@ class RecipeFile:
         return Problem(self.shown, line, column, shown_key(error.key), printable(message))
 
     @cached_property
-    def _places(self) -> dict[Key, Place]:
+    def _places(self) -> dict[Key, TextPlace]:
         try:
             return places(self.text)
         except (ValueError, RecursionError):  # TOML that this module does not know: problems have no lines

@@ -27,7 +27,7 @@ from shardctl.format.token_columns import (
 from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
-from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
+from shardctl.transforms.settings import Optional, SettingError, SettingType, Whole, Word, setting
 
 MOST_TOKEN = 2**32 - 1
 
@@ -45,7 +45,7 @@ MOST_COPIED = 256 << 20
 
 
 @dataclass(frozen=True)
-class EndToken(Kind["bool | int"]):
+class EndToken(SettingType["bool | int"]):
     """True, false, or the number of a token."""
 
     def read(self, value: Any) -> bool | int:

@@ -12,7 +12,7 @@ from reading import cut, read, types_of, units_of
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Unit
+from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.formats.array_record import MAGIC, ArrayRecord
 
 module = pytest.importorskip("array_record.python.array_record_module")
@@ -114,5 +114,6 @@ def test_damage_is_rejected(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
+    find_format.cache_clear()
     with pytest.raises(InstallError, match=r"shardctl\[array-record\]"):
-        ArrayRecord()
+        find_format(".array_record", Reading())

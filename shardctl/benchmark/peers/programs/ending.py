@@ -1,4 +1,7 @@
-"""The end of a process that nobody waits for any more."""
+"""The end of a process that nobody waits for any more.
+
+It is what system/processes/fork.py has for processes of ours: nothing of shardctl can be imported in a Python of others.
+"""
 
 from __future__ import annotations
 

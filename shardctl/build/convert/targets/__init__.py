@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from shardctl.build.convert.options import check_destination
-from shardctl.build.convert.targets.base import Destination
-from shardctl.build.convert.targets.folder import Folder
+from shardctl.build.convert.targets.base import Target
+from shardctl.build.convert.targets.folder import FolderTarget
+from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
 from shardctl.system.stores import is_url
 
 
-def destination(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Destination]:
+def open_target(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Target]:
     """Return the place of a path or of a URL, for a dataset that is made from these sources.
 
     Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
@@ -23,4 +23,4 @@ def destination(dst: str | Path, roots: list[Path]) -> AbstractContextManager[De
         from shardctl.build.convert.targets.store import on_store  # an extra
 
         return on_store(str(dst))
-    return nullcontext(Folder(check_destination(Path(dst), roots)))
+    return nullcontext(FolderTarget(check_destination(Path(dst), roots)))

@@ -10,12 +10,11 @@ from shardctl.build.convert.execute import Chosen
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import Job
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 
 
-class Held(Protocol):
+class WriteLease(Protocol):
     """The right to write, for as long as its heartbeat continues."""
 
     def check(self) -> None:
@@ -23,11 +22,11 @@ class Held(Protocol):
         ...
 
 
-class Destination(Protocol):
+class Target(Protocol):
     """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if nothing can be written."""
 
     @property
-    def target(self) -> Path:
+    def folder(self) -> Path:
         """A folder of this machine: the place itself, or what stands for it here.
 
         It has what is known of the place: the manifest of the dataset that is there, and the jobs that were begun.
@@ -46,15 +45,15 @@ class Destination(Protocol):
         """Return how many bytes are free; None where that is not limited."""
         ...
 
-    def writing(self, waiting: Waiting | None) -> AbstractContextManager[Held]:
+    def writing(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
         """Be the only writer. `waiting` is told of another one, for which this process waits; None: raise BusyError."""
         ...
 
-    def planning(self, waiting: Waiting | None) -> AbstractContextManager[Held]:
+    def planning(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
         """Be the only writer but for the parts of a conversion that are being built: none can begin meanwhile."""
         ...
 
-    def building(self, job: Path, part: str) -> AbstractContextManager[Held]:
+    def building(self, job: Path, part: str) -> AbstractContextManager[WriteLease]:
         """Be the only one that builds a part of the job in a folder. The caller is planning when this begins.
 
         Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone: the caller tries again.
@@ -77,19 +76,19 @@ class Destination(Protocol):
         """Make the folder of a job that begins, and take away the jobs of before."""
         ...
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
         ...
 
-    def entrust(self, job: Job, held: Held) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """Have all that workers need in the folder of a job, and let them know who has the right to write."""
         ...
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Have the markers of those of the chosen shards that are finished in the folder of the job."""
         ...
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Have the rejects of all finished shards in the folder of the job."""
         ...
 
@@ -113,11 +112,11 @@ class Destination(Protocol):
         """Put the shards that are kept of the dataset before among the new ones. Raises DatasetError for one that is gone."""
         ...
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Take away shards of a job by their names: they do not become parts of the dataset."""
         ...
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return the folder of the new dataset below the place, with a / at its end; "" where that is the place itself."""
         ...
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from shardctl.build.commit import generations, publish, staging
 from shardctl.build.convert import missing_shards
 from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.options import check_writable
-from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes, verify_update
 from shardctl.build.convert.update.previous import Before
+from shardctl.build.paths import check_writable
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import JOB, STAGING
@@ -25,26 +25,26 @@ from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderTarget:
     """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
 
-    target: Path
+    folder: Path
 
     @property
     def _staging(self) -> Path:
-        return self.target / STAGING
+        return self.folder / STAGING
 
     def check_writable(self) -> None:
         """Raise StorageError if nothing can be written there. Writes nothing."""
-        check_writable(self.target)
+        check_writable(self.folder)
 
     def is_broken_off(self) -> bool:
         """Look beside the folder, and into the staging folder."""
-        return publish.is_broken_off(self.target) or staging.is_given_up(self._staging)
+        return publish.is_broken_off(self.folder) or staging.is_given_up(self._staging)
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the file system."""
-        return free_bytes(self.target)
+        return free_bytes(self.folder)
 
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease, once no part is being built."""
@@ -76,10 +76,10 @@ class Folder:
         """Clear the staging folder for a job."""
         staging.make_room(self._staging, folder)
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Nothing to do: the job is here."""
 
-    def entrust(self, job: Job, held: Held) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
@@ -87,10 +87,10 @@ class Folder:
                 " here; delete the folder that it is in, and run the same command again"
             )
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Nothing to do: the markers are here."""
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Nothing to do: the rejects are here."""
 
     def bring_dataset(self) -> None:
@@ -106,19 +106,19 @@ class Folder:
 
     def refuse_lost_files(self, manifest: Manifest) -> None:
         """Look at the sizes of all."""
-        missing_shards.refuse_lost_files(self.target, manifest)
+        missing_shards.refuse_lost_files(self.folder, manifest)
 
     def keep(self, outcomes: Outcomes) -> None:
         """Give the shards a second name."""
         outcomes.link_kept()
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the files."""
         for name in shards:
             with naming_the_path(job.folder):
                 (job.folder / NEW_FOLDER / name).unlink(missing_ok=True)
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return that there is no folder of its own."""
         return ""
 
@@ -127,9 +127,9 @@ class Folder:
         if updates:
             verify_update(new)
             if Manifest.load(new).keep:
-                generations.keep(self.target)
-        publish.publish(new, self.target)
-        generations.settle(self.target)
+                generations.keep(self.folder)
+        publish.publish(new, self.folder)
+        generations.settle(self.folder)
 
     def discard(self, job: Path) -> None:
         """Take away the folder of a job."""

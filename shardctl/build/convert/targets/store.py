@@ -20,11 +20,11 @@ from pathlib import Path
 
 from shardctl.build.commit import staging
 from shardctl.build.convert.execute import Chosen
-from shardctl.build.convert.targets.base import Held
+from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER, Job
+from shardctl.build.shards.job import DONE_FOLDER, NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.format.manifest import Manifest
@@ -62,7 +62,7 @@ _OF_JOB = re.compile(rf"{DONE_FOLDER}/[0-9]+\.(arrow|jsonl)|{PARTS}/[^/]+\.json|
 
 
 @contextmanager
-def on_store(url: str) -> Iterator[OnStore]:
+def on_store(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL, with what is known of its dataset and its jobs.
 
     Raises StoreError, InstallError, UsageError; messages name the URL.
@@ -73,7 +73,7 @@ def on_store(url: str) -> Iterator[OnStore]:
 
 
 @contextmanager
-def on_store_without_jobs(url: str) -> Iterator[OnStore]:
+def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are large, are not brought.
 
     `writing` and `planning` bring them. Raises as `on_store` does.
@@ -83,18 +83,18 @@ def on_store_without_jobs(url: str) -> Iterator[OnStore]:
         target = scratch / "out"
         try:
             target.mkdir()
-            yield OnStore(url, target)
+            yield StoreTarget(url, target)
         except ShardctlError as error:
             if str(target) not in str(error):
                 raise
             raise type(error)(str(error).replace(str(target), printable(url))) from error
 
 
-class OnStore:
+class StoreTarget:
     """The place at a URL, and the folder that stands for it."""
 
     def __init__(self, url: str, target: Path) -> None:
-        self.url, self.target = url, target
+        self.url, self.folder = url, target
         self._store: Store = open_store(url)
         self._version: str | None = None
         self._jobs: set[str] = set()
@@ -106,8 +106,8 @@ class OnStore:
 
     def look_at_dataset(self) -> None:
         """Bring the manifest that is there now, and nothing of jobs."""
-        shutil.rmtree(self.target)
-        self.target.mkdir()
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
         self._version = None
         self._bring_manifest()
         if self._has_tables:
@@ -148,9 +148,9 @@ class OnStore:
                 return False
             with contextlib.suppress(NoSuchKeyError, ObjectChangedError):
                 if version is None:
-                    (self.target / MANIFEST).unlink()
+                    (self.folder / MANIFEST).unlink()
                 else:
-                    write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
+                    write_atomically(self.folder / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
                 self._version = version
                 return True
 
@@ -163,13 +163,13 @@ class OnStore:
         ours = staging.is_job_name(job) and _OF_JOB.fullmatch("/".join(inner)) if inner else _LOOSE.fullmatch(job)
         if not is_path_below(entry.key) or not ours:
             return
-        (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
+        (self.folder / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
         (self._jobs if inner else self._loose).add(job)
         if not inner or inner[0] == PARTS:
             return
-        path = self.target / STAGING / job / "/".join(inner)
+        path = self.folder / STAGING / job / "/".join(inner)
         for made in (NEW_FOLDER, DONE_FOLDER):
-            (self.target / STAGING / job / made).mkdir(parents=True, exist_ok=True)
+            (self.folder / STAGING / job / made).mkdir(parents=True, exist_ok=True)
         if inner[0] == DONE_FOLDER:
             path.touch()
         elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job brings them
@@ -226,13 +226,13 @@ class OnStore:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
         self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if f"{STAGING}/{name}" != LEASE_KEY])
         base = self._base_there()
-        for job in (self.target / STAGING / name for name in sorted(self._jobs)):
+        for job in (self.folder / STAGING / name for name in sorted(self._jobs)):
             if not (job / JOB).exists():
                 self._delete_state(job)
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
                     old = str(json.loads((job / REPLACES).read_bytes()))
-                    self._forget_dataset(old, {base, Manifest.load(self.target).replaced})
+                    self._forget_dataset(old, {base, Manifest.load(self.folder).replaced})
                 self._forget_job(job)
             else:
                 continue
@@ -280,16 +280,16 @@ class OnStore:
     def make_room(self, folder: Path) -> None:
         """Take away the jobs of before, here and there, and make the folder of a job."""
         for job in filter(staging.is_job_name, self._store.children(STAGING)[0]):
-            self.discard(self.target / STAGING / job)
+            self.discard(self.folder / STAGING / job)
         folder.mkdir(parents=True)
 
-    def begun(self, job: Job) -> None:
+    def begun(self, job: DatasetJob) -> None:
         """Put the files of the job on the store, job.json last."""
         files = [path for path in sorted(job.folder.rglob("*")) if path.is_file() and path.name != JOB]
         for path in [*files, job.folder / JOB]:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
 
-    def entrust(self, job: Job, held: Held) -> None:
+    def entrust(self, job: DatasetJob, held: WriteLease) -> None:
         """Bring the tables of a job that was begun elsewhere, and write down whose lease counts.
 
         Raises DatasetError for a job that puts its shards elsewhere.
@@ -306,7 +306,7 @@ class OnStore:
                 bring_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def bring_done(self, job: Job, chosen: Chosen) -> None:
+    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
             for entry in page:
@@ -314,11 +314,11 @@ class OnStore:
         there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
         self._bring_to([job.marker_path(shard) for shard in there], job)
 
-    def bring_rejects(self, job: Job) -> None:
+    def bring_rejects(self, job: DatasetJob) -> None:
         """Bring the rejects of all shards."""
         self._bring_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
 
-    def _bring_to(self, paths: list[Path], job: Job) -> None:
+    def _bring_to(self, paths: list[Path], job: DatasetJob) -> None:
         """Bring the files of the folder of markers that have only been noted."""
 
         def bring(path: Path) -> None:
@@ -330,7 +330,7 @@ class OnStore:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST})
+        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST})
 
     def bring_listed_rejects(self) -> None:
         """Bring the list, which may be long: the other tables are not needed with it."""
@@ -339,7 +339,7 @@ class OnStore:
 
     def _bring_of_dataset(self, names: Callable[[], set[str]]) -> None:
         """Bring the files of the dataset that is there that have these names."""
-        while (self.target / MANIFEST).exists():
+        while (self.folder / MANIFEST).exists():
             complete = self.bring_files(sorted(names()))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
             if complete or not self._bring_manifest():
@@ -355,11 +355,11 @@ class OnStore:
             try:
                 found = self._store.stat(base + name)
                 if found is not None:
-                    bring_file(self._store, found, self.target / name)
+                    bring_file(self._store, found, self.folder / name)
                     continue
             except (NoSuchKeyError, ObjectChangedError):
                 pass
-            (self.target / name).unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
             complete = False
         return complete
 
@@ -385,17 +385,17 @@ class OnStore:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(lambda names: self._store.copy(*names), copies))
 
-    def leave_out(self, job: Job, shards: list[str]) -> None:
+    def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Delete the objects."""
         self._store.delete([job.base + name for name in shards])
 
-    def base(self, job: Job) -> str:
+    def base(self, job: DatasetJob) -> str:
         """Return the folder that the shards of the job are in."""
         return job.base
 
     def publish(self, new: Path, updates: bool) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
-        there = Manifest.load(self.target) if (self.target / MANIFEST).exists() else None
+        there = Manifest.load(self.folder) if (self.folder / MANIFEST).exists() else None
         # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
         manifest = replace(Manifest.load(new), replaced=before)
@@ -421,15 +421,15 @@ class OnStore:
             self._forget_dataset(old, {manifest.base, before})
             self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
-            path.replace(self.target / path.name)
-        shutil.rmtree(self.target / STAGING)
+            path.replace(self.folder / path.name)
+        shutil.rmtree(self.folder / STAGING)
 
     def _check_lease(self) -> None:
         assert self._held is not None, "only its owner gets here"
         self._held.check()
 
     def _base_there(self) -> str:
-        return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
+        return Manifest.load(self.folder).base if (self.folder / MANIFEST).exists() else ""
 
     def _refuse_missing_shards(self, new: Path) -> None:
         """Raise StorageError if a shard is not there as it was built; the same command builds it again."""

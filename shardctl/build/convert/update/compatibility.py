@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from shardctl.build.plan.fingerprint import VERSIONS, version_changes
-from shardctl.errors import DatasetError, InputError
+from shardctl.errors import DatasetError, InputError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import is_written
 from shardctl.system.text import printable
@@ -18,48 +17,52 @@ OF_BYTES = ("shardctl", "format", "pyarrow")
 """Versions that may decide how the same values are written, and not the values."""
 
 
-def refuse_written(root: Path, manifest: Manifest) -> None:
-    """Raise DatasetError if a dataset was written in Python."""
-    if is_written(manifest.settings):
-        raise DatasetError(f"{printable(str(root))}: was written by shardctl.write, and has no source that it could follow")
+def why_written(root: str, manifest: Manifest) -> DatasetError | None:
+    """Return the error for a dataset that was written in Python; None for others."""
+    if not is_written(manifest.settings):
+        return None
+    return DatasetError(f"{printable(root)}: was written by shardctl.write, and has no source that it could follow")
 
 
-def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources: Sequence[str], moved: Sequence[str]) -> None:
-    """Raise DatasetError or InputError if a dataset cannot be brought up to date with sources, by a fingerprint's `parts`.
+def why_not_followed(
+    root: str, manifest: Manifest, parts: dict[str, str], sources: Sequence[str], moved: Sequence[str]
+) -> ShardctlError | None:
+    """Return the error if a dataset cannot be brought up to date with sources, by a fingerprint's `parts`; None if it can.
 
     `sources` are where they are now, and `moved` where they were, if that was said.
     """
-    shown = printable(str(root))
-    refuse_written(root, manifest)
-    before = manifest.fingerprint_parts
+    shown, before = printable(root), manifest.fingerprint_parts
+    if (written := why_written(root, manifest)) is not None:
+        return written
     if not all(before.get(name, "lost") for name in parts):
-        raise DatasetError(
+        return DatasetError(
             f"{shown}: its manifest was made anew by repair, so that it is not known any more what it was made from; make the"
             " dataset anew with --overwrite"
         )
     names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
     if names == ["settings"] and _is_drawn_by_numbers(manifest):
-        raise DatasetError(
+        return DatasetError(
             f"{shown}: cannot be brought up to date, since an earlier version drew its splits by the numbers of its records,"
             " and now their keys decide (--key-field); use --overwrite to make all of it anew"
         )
     if names:
-        raise DatasetError(
+        return DatasetError(
             f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}; use the same"
             " options and code, or --overwrite to make all of it anew"
         )
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
     if made_by != now:
-        raise DatasetError(
+        return DatasetError(
             f"{shown}: cannot be brought up to date, since other versions made it, which may give other values"
             f" ({version_changes(made_by, now)}); use those versions, or --overwrite to make all of it anew"
         )
     if tuple(moved or sources) != manifest.sources:
         were = "said to have been" if moved else "given"
-        raise InputError(
+        return InputError(
             f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
             " sources in the same order, or if they have moved, say where each was with --source (moved_from= in Python)"
         )
+    return None
 
 
 def _is_drawn_by_numbers(manifest: Manifest) -> bool:

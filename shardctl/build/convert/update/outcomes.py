@@ -15,7 +15,7 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
-from shardctl.inspection.verify import verify
+from shardctl.inspection.verify.verification import verify
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 

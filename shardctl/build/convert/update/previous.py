@@ -23,7 +23,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
-from shardctl.format.update_state import Seen
+from shardctl.format.update_state import UpdateState
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 
@@ -48,7 +48,7 @@ class Before:
         self.root, self.manifest = root, manifest
         refuse_damaged_tables(root, manifest)
         try:
-            self.seen = Seen(root, manifest.update)
+            self.seen = UpdateState(root, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
                 f"{problem}, so that it is not known which inputs have changed; make the dataset anew with --overwrite"

@@ -24,10 +24,10 @@ from shardctl.build.convert.conversion_plan import (
     shards_of,
 )
 from shardctl.build.convert.discover import Discovery
-from shardctl.build.convert.options import Options
 from shardctl.build.convert.update.match import Matching, match_files
 from shardctl.build.convert.update.previous import Before
 from shardctl.build.convert.update.previous_samples import write_reused
+from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     LABEL,
     Labelling,
@@ -68,8 +68,11 @@ FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built again for a few more."""
 
 
-class AnewError(Exception):
-    """All shards must be made again: the message says why, as the end of a sentence."""
+@dataclass(frozen=True)
+class Anew:
+    """All shards must be made again: `why` says the reason, as the end of a sentence."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -186,11 +189,8 @@ def plan_update(
     roots: tuple[Root, ...],
     engine: Engine,
     folder: Path,
-) -> Update:
-    """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch.
-
-    Raises AnewError if all of it is, InputError.
-    """
+) -> Update | Anew:
+    """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError."""
     planning = _Planning(listing, recipe, settings, options, before, roots, folder)
     return planning.run(Discovery(listing, recipe.reading, settings.shuffle is not None, engine))
 
@@ -218,20 +218,15 @@ class _Planning:
     roots: tuple[Root, ...]
     folder: Path
 
-    def run(self, discovery: Discovery) -> Update:
-        """Plan the update. Raises AnewError, InputError."""
+    def run(self, discovery: Discovery) -> Update | Anew:
+        """Plan the update. Raises InputError."""
         listing, before = self.listing, self.before
-        if listing.whole != (before.manifest.records is None):
-            raise AnewError("the files are of another form")
-        compares = any(isinstance(step, Deduplicate) for step in self.recipe.batch_transforms)
-        if compares or self.recipe.duplicates.mode != "keep":
-            raise AnewError("duplicates are looked for among all inputs")
-        if listing.digest_beside != before.seen.digest_beside:
-            raise AnewError("files that say what is read of others have changed")
+        if why := self._other_reading():
+            return Anew(why)
         splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
-            raise AnewError("the splits are made in another way")
+            return Anew("the splits are made in another way")
         if splitting.by == "column" and listing.side is not None:
             listing.side = listing.side.without(SPLIT_COLUMN)
         by_folder = splitting.by in ("folder", "declared")
@@ -239,16 +234,27 @@ class _Planning:
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
         self._refuse_lost_labels(open_table(files))
-        self._refuse_other_columns(labelling)
+        if why := self._other_columns(labelling):
+            return Anew(why)
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
         units = discovery.find_units(fresh)
-        if not listing.whole and len(units):
-            self._refuse_other_types(discovery, units, by_folder)
+        if not listing.whole and len(units) and (why := self._other_types(discovery, units, by_folder)):
+            return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
         return Update(before, self.recipe, self.settings, matching, draw, files, rows, shards, splits)
+
+    def _other_reading(self) -> str:
+        """Say why the files cannot be read as before, "" if they can."""
+        if self.listing.whole != (self.before.manifest.records is None):
+            return "the files are of another form"
+        compares = any(isinstance(step, Deduplicate) for step in self.recipe.batch_transforms)
+        if compares or self.recipe.duplicates.mode != "keep":
+            return "duplicates are looked for among all inputs"
+        changed = self.listing.digest_beside != self.before.seen.digest_beside
+        return "files that say what is read of others have changed" if changed else ""
 
     def _labelling(self, by_folder: bool) -> Labelling:
         """Return where labels come from: the same as before where the records have them."""
@@ -279,15 +285,16 @@ class _Planning:
                     " labels file or a folder gone away? Bring it back, or make the dataset anew with --overwrite"
                 )
 
-    def _refuse_other_columns(self, labelling: Labelling) -> None:
-        """Raise AnewError if the samples of the sources as they are now have other columns, or other names of classes."""
+    def _other_columns(self, labelling: Labelling) -> str:
+        """Say in what columns or names of classes the samples of the sources as they are now differ, "" for nothing."""
         before = self.before.layout
         reading = self.before.reading
-        self._refuse_unmoved_masks(reading.fields)
+        if why := self._unmoved_masks(reading.fields):
+            return why
         job = Job(self.folder, self.roots, self.recipe, EMPTY, (), fields=reading.fields, by_field=reading.by_field)
         left = [] if reading.upright else list(replace(job, layout=before).annotation_rules)
         if left:
-            raise AnewError(f"an older version read {some(left)} without a look at how EXIF turns the images")
+            return f"an older version read {some(left)} without a look at how EXIF turns the images"
         now = layout_before_functions(job, labelling, self.listing)
         if now.classes != before.classes:
             come, gone = (
@@ -296,33 +303,30 @@ class _Planning:
             )
             said = [f"{some(come)} {'is' if len(come) == 1 else 'are'} new"] * bool(come)
             said += [f"{some(gone)} {'is' if len(gone) == 1 else 'are'} gone"] * bool(gone)
-            raise AnewError(f"the classes have other numbers, as {' and '.join(said) or 'their order changed'}")
+            return f"the classes have other numbers, as {' and '.join(said) or 'their order changed'}"
         columns = job_files_schema(self.listing)
         known = [
             schema.field("columns").type if "columns" in schema.names else None
             for schema in (columns, self.before.files.schema)
         ]
-        if known[0] != known[1] or not _fits(now, before, exactly=not self.recipe.sample_transforms):
-            raise AnewError("the columns, or what is known of them, are others")
+        same = known[0] == known[1] and _fits(now, before, exactly=not self.recipe.sample_transforms)
+        return "" if same else "the columns, or what is known of them, are others"
 
-    def _refuse_unmoved_masks(self, fields: pa.Schema | None) -> None:
-        """Raise AnewError if columns of the dataset look like masks, and an older version has not moved them."""
+    def _unmoved_masks(self, fields: pa.Schema | None) -> str:
+        """Say which columns of the dataset look like masks that an older version has not moved, "" for none."""
         if fields is None or not self.recipe.moving or not marked_columns(fields, MAIN):
-            return
+            return ""
         moved = marked_masks(fields)
         unmoved = [name for name in marked_masks(with_masks(fields, self.recipe, self.listing)) if name not in moved]
-        if unmoved:
-            they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
-            raise AnewError(f"{some(unmoved)} {they} not moved with the images")
+        they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
+        return f"{some(unmoved)} {they} not moved with the images" if unmoved else ""
 
-    def _refuse_other_types(self, discovery: Discovery, units: Units, by_folder: bool) -> None:
-        """Raise AnewError if new records need other types, or have labels that were not there."""
+    def _other_types(self, discovery: Discovery, units: Units, by_folder: bool) -> str:
+        """Say which other types, or labels that were not there, the new records need; "" for none."""
         reading, fields = self.recipe.reading, self.before.reading.fields
-        if self.recipe.typed_fields is not None:
-            return
-        types = discovery.find_types(units, False)
+        types = None if self.recipe.typed_fields is not None else discovery.find_types(units, False)
         if types is None:
-            return
+            return ""
         assert fields is not None, "files of many records have columns"
         found, before = types.found(), {f.name: f.type for f in fields}
         plain = pa.schema([f.remove_metadata() for f in fields])
@@ -333,18 +337,19 @@ class _Planning:
             new = found.field(f.name).type if f.name in found.names else None
             if f.name not in before:
                 if not chosen or f.name in chosen:
-                    raise AnewError(f"new records have the field {printable(f.name)}, which the others do not have")
+                    return f"new records have the field {printable(f.name)}, which the others do not have"
             elif f.type != before[f.name] or (f.name in mixed and new != before[f.name]):
-                raise AnewError(f"the field {printable(f.name)} of new records is {new}, and was {before[f.name]}")
+                return f"the field {printable(f.name)} of new records is {new}, and was {before[f.name]}"
         names = self.before.layout.roles.names
         for name, classes in types.classes.items():
             if names.get(name) not in (None, classes):
-                raise AnewError(f"new files give other names to the classes of {printable(name)}")
+                return f"new files give other names to the classes of {printable(name)}"
         if self.before.reading.by_field:
             labels = label_files(self.listing, self.settings, by_folder, types, reading.label).classes or ()
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
-                raise AnewError(f"the classes have other numbers, as {some(new_labels)} came")
+                return f"the classes have other numbers, as {some(new_labels)} came"
+        return ""
 
     def _old_rows(self, matching: Matching, splitting: Splitting) -> _OldRows:
         """Return what becomes of the rows of the dataset's plan."""

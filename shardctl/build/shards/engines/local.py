@@ -16,12 +16,18 @@ from shardctl.build.shards.scan import PrePlanTask, run_task
 from shardctl.build.shards.task import WorkDone, build_shard
 from shardctl.errors import WorkerError
 from shardctl.system.machine import usable_cores
-from shardctl.system.processes.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task, most_workers
+from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.processes.pool import Limits, OnLine, Pool, Task, most_workers
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.sequences import LazySequence
 
 
-def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
+def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
+    """Start the engine for --engine local, which has no address."""
+    return local_engine(workers, limits, on_line)
+
+
+def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
     """Return an engine with up to `workers` processes ("auto": as many as are worth having); 0 works in this process.
 
     The processes start when there is work. `on_line` gets the lines that workers print. There are no limits in this process.

@@ -1,38 +1,31 @@
 """What a loader and its worker processes send to each other, over a Unix socket for each thread of a worker.
 
-A question: QUESTION (bytes of the message), the message. An answer: ANSWER (bytes of the small arrays, of the message, of the
-batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time.
-Messages are pickles: both ends are processes of this package, and nobody else has the socket.
+A question is one object (system/processes/channel.py). An answer: ANSWER (bytes of the small arrays, of the message, of the
+batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time. The
+message and the batch are pickles.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
 from shardctl.loader.blocks import Indices
-from shardctl.system.machine import allow_open_files
+from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
+from shardctl.system.processes.channel import Ended, fill, receive_bytes
 
-QUESTION = struct.Struct("<Q")
 ANSWER = struct.Struct("<QQQ")
 
 DESCRIPTORS = 64
 """The most descriptors in one message: Linux allows 253."""
-
-MORE_FILES = "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
-
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""Errors of a process, or of the machine, that has as many files open as it may have."""
 
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -79,22 +72,6 @@ class Found:
     cpu_s: float = 0.0
 
 
-class Ended(Exception):
-    """The other end of a socket is gone."""
-
-
-def send_question(channel: socket.socket, question: Any) -> None:
-    """Send any object. Raises OSError."""
-    message = pickle.dumps(question, protocol=5)
-    channel.sendall(QUESTION.pack(len(message)) + message)
-
-
-def receive_question(channel: socket.socket) -> Any:
-    """Return what was sent. Raises Ended, and what unpickling raises."""
-    (size,) = QUESTION.unpack(receive(channel, QUESTION.size))
-    return pickle.loads(receive(channel, size))
-
-
 def send_answer(
     channel: socket.socket, found: Found, batch: bytes, small: Sequence[memoryview], descriptors: Sequence[int]
 ) -> None:
@@ -111,11 +88,11 @@ def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryvie
 
     Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of no more use then.
     """
-    sizes = ANSWER.unpack(receive(channel, ANSWER.size))
+    sizes = ANSWER.unpack(receive_bytes(channel, ANSWER.size))
     space = np.empty(sum(sizes) + ALIGNED, np.uint8)
     begin = -space.ctypes.data % ALIGNED
     content = space[begin : begin + sum(sizes)].data
-    _fill(channel, content)
+    fill(channel, content)
     first, second = sizes[0], sizes[0] + sizes[1]
     small, message, batch = content[:first], content[first:second], content[second:]
     found: Found = pickle.loads(message)
@@ -148,21 +125,3 @@ def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
 
 def _no_descriptors() -> WorkerError:
     return WorkerError(f"this process has no file descriptors left for batches of its worker processes; {MORE_FILES}")
-
-
-def receive(channel: socket.socket, size: int) -> bytearray:
-    """Return exactly so many bytes. Raises Ended."""
-    data = bytearray(size)
-    _fill(channel, memoryview(data))
-    return data
-
-
-def _fill(channel: socket.socket, left: memoryview) -> None:
-    while left:
-        try:
-            count = channel.recv_into(left)
-        except OSError as error:
-            raise Ended from error
-        if not count:
-            raise Ended
-        left = left[count:]

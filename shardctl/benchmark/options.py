@@ -1,0 +1,258 @@
+"""The options of a measurement: what the command line, Python and the checks know of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import UsageError
+from shardctl.loader.shared_options import BATCH_SIZE, THREADS
+from shardctl.system.options import (
+    Anything,
+    FilePath,
+    Flag,
+    Many,
+    Real,
+    Text,
+    Whole,
+    at_least,
+    check_options,
+    more_than,
+    option,
+    option_as,
+)
+
+RUNS = 5
+"""Default number of runs: with five, the spread covers chance differences between measurements of one dataset."""
+
+RUN_SECONDS = 2.0
+"""Default seconds of a run: in a shorter one, the start of the threads counts too much."""
+
+COLD_SECONDS = 20.0
+"""Default limit of a cold run, in seconds; it ends earlier with its epoch."""
+
+CONSUMER_SECONDS = 5.0
+CONSUMER_PATIENCE = 300.0
+"""Default seconds that a function may take for one batch: the first step may compile a model."""
+
+
+def check_rate(rate: float) -> None:
+    """Raise UsageError for an impossible rate."""
+    if not (math.isfinite(rate) and rate > 0):
+        raise UsageError(f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0")
+
+
+def _check_seconds(seconds: float) -> None:
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"there is nothing to measure in {seconds:g} seconds; give more than 0")
+
+
+class Shuffle(Flag):
+    """Whether the order is random; in Python also the name of an order, which the loader checks."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if not isinstance(value, str):
+            super().check(name, value)
+
+
+class CacheFolder(FilePath):
+    """The folder of a cache; in Python also True and False, for the usual one and none."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError for anything else."""
+        if not isinstance(value, bool):
+            super().check(name, value)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Options of `bench`. `check` validates them. `shardctl bench` has the same defaults.
+
+    The dataset is read in `runs` runs of `seconds` s or of `epochs` epochs each. `shuffle` is True (a random order), False
+    or the name of an order. `decode=False` returns the stored bytes of images. `cold` drops the dataset from the page cache
+    before every epoch. `consumer_rate` is in samples per second of one GPU, `consumer` a preset or module:function. Such a
+    function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for each.
+    With `processes` that many worker processes make the batches, together in `threads` threads.
+    `baseline` also runs the recipe on the raw inputs (`transforms` names the user's functions in it that may be called),
+    `sweep` tries other threads, batch sizes and orders. `cache` and `cache_limit` are those of `shardctl.open`, for a
+    dataset on a store.
+    """
+
+    split: str | None = option(
+        Text(), None, "Read only this split, for instance val. Default: all.", metavar="NAME", group="reading"
+    )
+    batch_size: int = option_as(BATCH_SIZE, 256, group="reading")
+    threads: int | str = option_as(THREADS, "auto", group="reading")
+    shuffle: bool | str = option(
+        Shuffle(),
+        True,
+        "Read in a random order, or in the order of the shards.",
+        spelling="--shuffle/--no-shuffle",
+        shows_default=True,
+        group="reading",
+    )
+    decode: bool = option(
+        Flag(),
+        True,
+        "Decode images to pixels, or hand over the stored bytes.",
+        spelling="--decode/--no-decode",
+        shows_default=True,
+        group="runs",
+        after="cold",
+    )
+    epochs: int | None = option(
+        Whole(),
+        None,
+        "Each run reads DST N times, instead of for a number of seconds.",
+        metavar="N",
+        group="runs",
+        limit=at_least(1, "there is nothing to measure in {} epochs; give at least 1"),
+    )
+    seconds: float | None = option(
+        Real(),
+        None,
+        "Each run reads for S seconds; a consumer too.  [default: 2; consumers: 5]",
+        metavar="S",
+        group="runs",
+        limit=_check_seconds,
+    )
+    runs: int = option(
+        Whole(),
+        RUNS,
+        "Measure N times and report the median.",
+        metavar="N",
+        shows_default=True,
+        group="runs",
+        limit=at_least(1, "{} runs are impossible; give at least 1"),
+    )
+    cold: bool = option(
+        Flag(),
+        False,
+        "Measure reading from the disk: DST is dropped from the page cache before every epoch. Each run reads one epoch"
+        " (20 seconds at most), unless --epochs or --seconds is given.",
+        group="runs",
+    )
+    consumer_rate: float | None = option(
+        Real(),
+        None,
+        "Simulate a GPU that trains on R samples per second, and report the share of time that it is busy.",
+        metavar="R",
+        group="consumer",
+        limit=check_rate,
+    )
+    consumer: str | None = option(
+        Text(),
+        None,
+        "The same with the rate of a published training run (--list-consumers), or with your own training step:"
+        " the function is called with every batch.",
+        metavar="PRESET|MODULE:FUNCTION",
+        group="consumer",
+    )
+    gpus: int = option(
+        Whole(),
+        1,
+        "Simulate N such GPUs, all fed by this loader.",
+        metavar="N",
+        shows_default=True,
+        group="consumer",
+        limit=at_least(1, "{} GPUs are impossible; give at least 1"),
+    )
+    device: str | None = option(
+        Text(),
+        None,
+        "Call your function with PyTorch tensors on this device. Default: numpy arrays.",
+        metavar="cpu|cuda",
+        group="consumer",
+    )
+    consumer_timeout: float = option(
+        Real(),
+        CONSUMER_PATIENCE,
+        "Stop with an error when your function needs longer than this for one batch.",
+        metavar="SECONDS",
+        shows_default=True,
+        group="consumer",
+        limit=more_than(0, "a consumer timeout of {:g} s is impossible; give more"),
+    )
+    baseline: bool = option(
+        Flag(),
+        False,
+        "Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
+        group="compared",
+    )
+    transforms: tuple[str, ...] = option(
+        Many(Text()),
+        (),
+        "With --baseline: allow this function of yours to be called, if DST was made with it.",
+        metavar="MODULE:FUNCTION",
+        spelling="--transform",
+        group="compared",
+    )
+    sweep: bool = option(
+        Flag(),
+        False,
+        "Also measure other numbers of threads, orders and batch sizes, and name the best.",
+        group="compared",
+    )
+    processes: int | None = option(
+        Whole(),
+        None,
+        "Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
+        metavar="N",
+        group="reading",
+        after="threads",
+    )
+    cache: str | Path | bool | None = option(
+        CacheFolder(),
+        None,
+        "DST is on a store: keep what is read in this folder (docs/cache.md). Default: $SHARDCTL_CACHE.",
+        metavar="DIR",
+        group="store",
+    )
+    cache_limit: int | str | None = option(
+        Anything(), None, "Bytes of all datasets in the cache together, for instance 500GB.", metavar="SIZE", group="store"
+    )
+
+    def check(self) -> None:
+        """Raise UsageError for impossible numbers and for options that contradict each other."""
+        check_options(self)
+        if self.epochs is not None and self.seconds is not None:
+            raise UsageError("epochs and seconds contradict each other; give one of them")
+        if self.consumer is not None and self.consumer_rate is not None:
+            raise UsageError("a consumer and a consumer rate contradict each other; give one of them")
+        if self.device is not None and not self.calls_function:
+            raise UsageError("a device is for your own function; name one: --consumer module:function")
+        if self.calls_function and self.gpus > 1:
+            raise UsageError("a function stands for one GPU; leave out --gpus")
+        if self.gpus > 1 and self.consumer is None and self.consumer_rate is None:
+            raise UsageError("how fast is one of the GPUs? Give --consumer or --consumer-rate too")
+        if self.consumer_timeout != CONSUMER_PATIENCE and not self.calls_function:
+            raise UsageError("a consumer timeout is for your own function; name one: --consumer module:function")
+        if self.baseline and not self.decode:
+            raise UsageError("a baseline decodes its images, and cannot be compared with stored bytes; leave out --no-decode")
+        if self.transforms and not self.baseline:
+            raise UsageError("your own functions are called only for the baseline; add --baseline")
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether the consumer is a function."""
+        return self.consumer is not None and ":" in self.consumer
+
+    @property
+    def run_epochs(self) -> int | None:
+        """Number of epochs of a run, None for a run limited by time. The default of a cold run is one."""
+        return self.epochs or (1 if self.cold and self.seconds is None else None)
+
+    @property
+    def run_seconds(self) -> float | None:
+        """Maximum seconds of a run, None for no limit."""
+        if self.seconds is not None or self.epochs is not None:
+            return self.seconds
+        return COLD_SECONDS if self.cold else RUN_SECONDS
+
+    @property
+    def consumer_seconds(self) -> float:
+        """Seconds that a consumer is fed."""
+        return self.seconds or CONSUMER_SECONDS

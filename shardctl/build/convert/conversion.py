@@ -1,0 +1,92 @@
+"""A conversion whose kind of samples is settled: what was requested, and who does it, where, since when."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from shardctl.build.convert.existing import ExistingDataset
+from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.request import ConvertRequest
+from shardctl.build.convert.sample_kind import settle_kind
+from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.options import Options
+from shardctl.build.paths import check_sources
+from shardctl.build.plan.labels import PlanSettings
+from shardctl.build.shards.engines.base import Engine
+from shardctl.format.names import STAGING
+from shardctl.images.codecs import backend
+from shardctl.sources.remote import remote_files
+from shardctl.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One call of `convert`. `notices` say how the kind of the samples was found.
+
+    `existing` is the dataset that is at the target already, `held` its lease where the caller has that.
+    """
+
+    request: ConvertRequest
+    recipe: Recipe
+    target: Target
+    existing: ExistingDataset
+    engine: Engine
+    listener: Listener
+    notices: tuple[str, ...]
+    started: float
+    held: WriteLease | None = None
+
+    @classmethod
+    def of(
+        cls, request: ConvertRequest, listener: Listener, engine: Engine, target: Target, held: WriteLease | None
+    ) -> Conversion:
+        """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError, StoreError, InstallError."""
+        started, given = time.monotonic(), dict(request.recipe)
+        check_sources(request.roots)
+        remote_files.list_all(request.roots, listener.listing)
+        notices = settle_kind(given, list(request.roots), engine)
+        recipe = Recipe.from_settings(given)
+        if recipe.kind == "image":
+            backend.require_one()
+        existing = ExistingDataset(request.folder)
+        return cls(request, recipe, target, existing, engine, listener, tuple(notices), started, held)
+
+    @property
+    def options(self) -> Options:
+        """The options of the request."""
+        return self.request.options
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the dataset, or the one that stands for it."""
+        return self.request.folder
+
+    @property
+    def staging(self) -> Path:
+        """The folder of the jobs."""
+        return self.folder / STAGING
+
+    @cached_property
+    def settings(self) -> PlanSettings:
+        """How the inputs are divided."""
+        return self.request.settings(self.recipe)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.started
+
+    def leased(self) -> contextlib.AbstractContextManager[WriteLease]:
+        """Return the lease of the target, once it is held. No workers are kept while this process waits for it."""
+        if self.held is not None:
+            return contextlib.nullcontext(self.held)
+
+        def wait(owner: str) -> None:
+            self.engine.close()
+            self.listener.waiting(owner)
+
+        return self.target.writing(wait if self.options.if_running == "wait" else None)

@@ -1,0 +1,102 @@
+"""What a conversion does at its target: create, resume, update, nothing, or refuse. Decided from facts, with no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from shardctl.build.convert.update.compatibility import FOLLOWED, why_not_followed
+from shardctl.build.plan.fingerprint import difference, fingerprint, only_versions_differ
+from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS
+from shardctl.system.text import printable
+
+UPDATING = "-update"
+"""What the name of the folder of a job ends with that brings a dataset up to date."""
+
+
+class Action(Enum):
+    """What a conversion does."""
+
+    CREATE = "create"
+    RESUME = "resume"
+    UPDATE = "update"
+    UP_TO_DATE = "up to date"
+    REFUSE = "refuse"
+    LOOK_AGAIN = "look again"
+    """Another process has changed the dataset since the inputs were listed beside it: what is new must be found once more."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The dataset that a conversion would make.
+
+    `shown` is its place, for messages. `parts` are those of its fingerprint, `sources` where its inputs are (absolute paths, or
+    URLs), and `moved` where they were before, if that was said. `updates` and `appends` are the options of these names; both
+    follow the sources of the dataset that is there. `overwrites` replaces any dataset. `listed_beside` is the digest of the
+    dataset that was there when the inputs were listed, "" if there was none.
+    """
+
+    shown: str
+    parts: dict[str, str]
+    sources: Sequence[str]
+    moved: Sequence[str] = ()
+    updates: bool = False
+    appends: bool = False
+    overwrites: bool = False
+    listed_beside: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done, and in the folder of which job. `refusal` is the error to raise where the action is REFUSE.
+
+    `follows` says that the dataset that is there is brought up to date; for RESUME too, where the unfinished job does that.
+    """
+
+    action: Action
+    job: str = ""
+    follows: bool = False
+    refusal: ShardctlError | None = None
+
+
+def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
+    """Decide what to do where the dataset `there` is, None for none.
+
+    `begun` has the names of unfinished jobs that can be resumed, each with the digest of the dataset that it updates ("" for
+    none). A dataset that other versions made counts as the same one: it is complete, and can be used.
+    """
+    name = fingerprint(wanted.parts)
+    if there is None or wanted.overwrites:
+        return Decision(_resumed(name, "", begun) or Action.CREATE, name)
+    digest, follows = there.files[CHECKSUMS].sha256, wanted.updates or wanted.appends
+    if follows and digest != wanted.listed_beside:
+        return Decision(Action.LOOK_AGAIN)
+    same = only_versions_differ(there.fingerprint_parts, wanted.parts)
+    if same and not (wanted.updates and tuple(wanted.sources) != there.sources):
+        return Decision(Action.UP_TO_DATE, follows=follows)
+    if not follows:
+        return Decision(Action.REFUSE, refusal=_refusal(wanted, there))
+    moved = wanted.sources[: len(there.sources)] if wanted.appends else wanted.moved
+    refusal = why_not_followed(wanted.shown, there, wanted.parts, wanted.sources, moved)
+    if refusal is not None:
+        return Decision(Action.REFUSE, refusal=refusal)
+    name += UPDATING
+    return Decision(_resumed(name, digest, begun) or Action.UPDATE, name, follows=True)
+
+
+def _resumed(name: str, updates: str, begun: Mapping[str, str]) -> Action | None:
+    """Return RESUME if the job of this name was begun, and for the same dataset before; else None."""
+    return Action.RESUME if begun.get(name) == updates else None
+
+
+def _refusal(wanted: Wanted, there: Manifest) -> DatasetError:
+    """Return the error for a dataset that is another one, and may not be replaced."""
+    differs = difference(there.fingerprint_parts, wanted.parts)
+    if set(differs.split(" and ")) <= set(FOLLOWED):
+        advice = "use --update to bring it up to date, --overwrite to make it anew, or another destination"
+    else:
+        advice = "use --overwrite to replace it, or another destination"
+    return DatasetError(f"{printable(wanted.shown)}: holds a dataset that differs in its {differs}; {advice}")

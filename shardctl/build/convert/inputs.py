@@ -1,0 +1,77 @@
+"""The inputs of a conversion: found and named, before any of them is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardctl.build.convert.conversion import Conversion
+from shardctl.build.convert.update.append import Appending
+from shardctl.build.convert.update.compatibility import why_written
+from shardctl.build.plan.fingerprint import fingerprint_parts
+from shardctl.build.plan.listing import KnownFiles, Listing, list_files
+from shardctl.build.plan.splits import warn_of_mixed
+from shardctl.build.shards.engines import registry
+from shardctl.build.shards.job import Root
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.walk import recorded
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are relative to.
+
+    `parts` are those of the fingerprint. `beside` is the digest of the dataset that was at the target when the inputs were
+    listed, "" if there was none. `scratch` is a folder for what a plan needs.
+    """
+
+    listing: Listing
+    roots: tuple[Path, ...]
+    bases: tuple[Root, ...]
+    parts: dict[str, str]
+    beside: str
+    scratch: Path
+
+    @property
+    def sources(self) -> list[str]:
+        """The absolute paths of the sources, or their URLs."""
+        return [recorded(root) for root in self.roots]
+
+    def fresh_listing(self) -> Listing:
+        """Return the listing for a plan, which adds notices to it and may take columns from its labels files."""
+        return replace(self.listing, notices=list(self.listing.notices), warnings=list(self.listing.warnings))
+
+
+def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
+    """List the inputs; None if another dataset has taken the place of the one that inputs are appended to.
+
+    `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
+    """
+    beside, roots, known = conversion.existing.digest(), conversion.request.roots, None
+    bases = _bases(conversion)
+    if conversion.options.append and (manifest := conversion.existing.manifest()) is not None:
+        if (written := why_written(str(conversion.folder), manifest)) is not None:
+            raise written
+        before = conversion.existing.before(manifest)
+        if before is None:
+            return None
+        appending = Appending(before, list(roots), conversion.settings.labels)
+        roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
+    listing = _listed(conversion, roots, scratch / "listing.arrow", known)
+    parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
+    return Inputs(listing, roots, bases, parts, beside, scratch)
+
+
+def _bases(conversion: Conversion) -> tuple[Root, ...]:
+    """Return the folders of the sources. Their devices count where the workers are on this machine."""
+    folders = (str((root if root.is_dir() else root.parent).resolve()) for root in conversion.request.roots)
+    return tuple(map(Root.of if registry.is_here(conversion.options.engine) else Root.anywhere, folders))
+
+
+def _listed(conversion: Conversion, roots: tuple[Path, ...], path: Path, known: KnownFiles | None) -> Listing:
+    recipe, settings = conversion.recipe, conversion.settings
+    kind, said = KINDS[recipe.kind], conversion.listener.listing
+    listing = list_files(list(roots), kind, recipe.reading, settings.labels, path, said, known)
+    listing.notices[:0] = conversion.notices
+    listing.warnings += warn_of_mixed(listing, settings.split)
+    return listing

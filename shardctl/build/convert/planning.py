@@ -1,0 +1,125 @@
+"""The plan of a conversion: of a new dataset, or of one that is brought up to date."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from shardctl.build.commit import publish
+from shardctl.build.convert.conversion import Conversion
+from shardctl.build.convert.conversion_plan import Draft, make_draft
+from shardctl.build.convert.estimate import SPARE_DISK, Estimate, estimate
+from shardctl.build.convert.inputs import Inputs
+from shardctl.build.convert.manifest_writer import changes_of
+from shardctl.build.convert.new_inputs import NewInputs
+from shardctl.build.convert.rejects import refuse_failing
+from shardctl.build.convert.update.append import refuse_anew
+from shardctl.build.convert.update.known_records import moved_records
+from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.update_plan import Update, changes_anew, matching_anew, plan_update
+from shardctl.build.plan.listing import Listing
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.errors import InputError, StorageError, TypesDifferError
+from shardctl.system.text import format_bytes, printable
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job that is decided on and not begun: what makes its tables, and what is to be told of it.
+
+    `listing` has the notices of the plan. `new_inputs` are those that an update adds, or that have changed; None for a new
+    dataset.
+    """
+
+    tables: Draft | Update
+    job: DatasetJob
+    listing: Listing
+    warnings: tuple[str, ...] = ()
+    new_inputs: NewInputs | None = None
+
+
+def plan(conversion: Conversion, inputs: Inputs, before: Before | None, folder: Path, all_types: bool) -> Plan:
+    """Plan the conversion, whose job will be in `folder`, once some records were tried.
+
+    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of fields are found in all
+    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError.
+    """
+    if before is None:
+        return _plan_new(conversion, inputs, folder, all_types)
+    if all_types:
+        return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
+    listing = inputs.fresh_listing()
+    settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
+    found = plan_update(listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch)
+    if not isinstance(found, Update):
+        return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
+    conversion.target.refuse_lost(before, found.kept)
+    job = found.job(folder, inputs.bases, inputs.parts)
+    warnings = tuple(moved_records(job, before, listing, found.matching))
+    return Plan(found, job, listing, warnings, NewInputs.of(found.matching, before))
+
+
+def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> Plan:
+    """Plan all shards."""
+    draft, listing = _drafted(conversion, inputs, all_types)
+    if conversion.options.max_rejects is None:
+        refuse_failing(draft.probe, listing)
+    job = draft.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
+    return Plan(draft, job, listing)
+
+
+def _plan_anew(conversion: Conversion, inputs: Inputs, before: Before, folder: Path, why: str, all_types: bool) -> Plan:
+    """Plan all shards of a dataset that is brought up to date again, and say `why`.
+
+    Raises InputError where it may only grow.
+    """
+    if conversion.options.append:
+        raise refuse_anew(why, conversion.folder)
+    new = _plan_new(conversion, inputs, folder, all_types)
+    assert isinstance(new.tables, Draft), "that of a new dataset"
+    matching = matching_anew(before, new.tables, inputs.scratch)
+    warnings = tuple(moved_records(new.job, before, new.listing, matching))
+    changes = asdict(changes_anew(before, matching, new.job.shards, why))
+    job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
+    return replace(new, job=job, warnings=warnings, new_inputs=NewInputs.of(matching, before))
+
+
+def _drafted(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[Draft, Listing]:
+    """Draft all shards, and return the listing that has the notices on them."""
+    try:
+        return _draft(conversion, inputs, all_types)
+    except TypesDifferError as error:
+        if all_types:
+            raise differing_types(error) from error
+    return _drafted(conversion, inputs, True)
+
+
+def _draft(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[Draft, Listing]:
+    listing, comparing = inputs.fresh_listing(), conversion.listener.comparing
+    recipe, settings, options = conversion.recipe, conversion.settings, conversion.options
+    bases, engine = inputs.bases, conversion.engine
+    return make_draft(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
+
+
+def differing_types(error: TypesDifferError) -> InputError:
+    """Return the error for records that differ from types that were found in all records."""
+    return InputError(f"{error}; it must have changed since its type was found, run the conversion again")
+
+
+def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:
+    """Tell what a job will do and cost. Raises StorageError if files of a person are in its way."""
+    publish.refuse_others(conversion.folder, job)
+    free = conversion.target.free_bytes()
+    expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
+    conversion.listener.announce(expected)
+    return expected
+
+
+def check_space(expected: Estimate, folder: Path) -> None:
+    """Raise StorageError if the disk cannot hold the dataset in a folder."""
+    need = expected.bytes * SPARE_DISK
+    if expected.free_bytes is not None and need > expected.free_bytes:
+        raise StorageError(
+            f"{printable(str(folder))}: the dataset needs about {format_bytes(need)} and"
+            f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
+        )

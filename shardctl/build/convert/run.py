@@ -1,0 +1,356 @@
+"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards, commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shardctl.build.commit import generations, publish
+from shardctl.build.commit.staging import begin, go_on, refuse_to_lose, unfinished
+from shardctl.build.convert.conversion import Conversion
+from shardctl.build.convert.decision import UPDATING, Action, Decision, Wanted, decide
+from shardctl.build.convert.execute import build, telling_what_is_done
+from shardctl.build.convert.inputs import Inputs, discover
+from shardctl.build.convert.listener import Listener
+from shardctl.build.convert.manifest_writer import Closing, changes_of, environment_of, leave_out_others, write_dataset
+from shardctl.build.convert.metrics_listener import metered
+from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
+from shardctl.build.convert.planning import Plan, announce, check_space, differing_types, plan
+from shardctl.build.convert.rejects import refuse_many_rejects
+from shardctl.build.convert.request import ConvertRequest
+from shardctl.build.convert.result import ConvertResult
+from shardctl.build.convert.results import explained, finished, planned, up_to_date
+from shardctl.build.convert.targets.base import Target, WriteLease
+from shardctl.build.convert.update.known_records import hide_pruned, write_known
+from shardctl.build.convert.update.match import match_files
+from shardctl.build.convert.update.previous import Before
+from shardctl.build.convert.update.update_plan import Update
+from shardctl.build.paths import source_path
+from shardctl.build.plan.fingerprint import fingerprint
+from shardctl.build.shards.dataset_job import DatasetJob
+from shardctl.build.shards.engines import registry
+from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST
+from shardctl.sources.remote import remote_files
+from shardctl.sources.walk import recorded
+from shardctl.system.files import write_atomically
+from shardctl.system.scratch import scratch_folder
+
+
+@dataclass(frozen=True)
+class BegunJob:
+    """A job that is begun, by this call or by an earlier one: `status` is that of the result.
+
+    `before` is the dataset that it brings up to date, `new_inputs` are those that it adds, if this call has planned it.
+    """
+
+    job: DatasetJob
+    inputs: Inputs
+    status: str
+    before: Before | None
+    warnings: tuple[str, ...]
+    new_inputs: NewInputs | None = None
+
+    def warned(self, warnings: Iterable[str]) -> BegunJob:
+        """Return the same with more warnings, each of them once."""
+        return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
+
+
+def run(request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None) -> ConvertResult:
+    """Convert as requested. `held` is the lease of the target where the caller has it. Raises what `convert` does."""
+    options = request.options
+    with remote_files.in_use(), metered(listener, options.metrics) as metering:
+        engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
+        try:
+            return _run(Conversion.of(request, metering, engine, target, held))
+        except TooManyRejectsError as error:
+            if options.copy_rejects is None or options.dry_run:
+                raise
+            said = f"{error} (no rejected input was copied: --copy-rejects needs a complete conversion)"
+            raise TooManyRejectsError(said) from error
+        finally:
+            engine.close()
+
+
+def _run(conversion: Conversion) -> ConvertResult:
+    while True:
+        with scratch_folder() as scratch:
+            found = look(conversion, scratch)
+            if isinstance(found, Inputs):
+                with conversion.leased() as held:
+                    try:
+                        found = _write(conversion, found, held)
+                    finally:
+                        conversion.engine.close()  # before the lease is released: workers of two must not write side by side
+        if found is not None:
+            return found
+
+
+def look(conversion: Conversion, scratch: Path) -> ConvertResult | Inputs | None:
+    """Find the inputs, and return them if something is to be written; else return the result.
+
+    None: another process has changed the dataset meanwhile, so that all is to be looked at again.
+    """
+    options = conversion.options
+    if options.update or options.append or options.explain or options.copy_rejects is not None:
+        conversion.target.bring_dataset()
+    if options.overwrite or conversion.existing.manifest() is None:
+        conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
+    inputs = discover(conversion, scratch)
+    if inputs is None:
+        return None
+    if options.explain:
+        return explained(conversion, inputs)
+    decision = _decide(conversion, inputs)
+    if decision.action is Action.LOOK_AGAIN:
+        return None
+    if decision.action is Action.UP_TO_DATE:
+        return _use_existing(conversion, inputs, decision)
+    if not publish.is_broken_off(conversion.folder):
+        publish.refuse_to_replace(conversion.folder, conversion.recipe.files)
+    return _plan_only(conversion, inputs, decision) if options.dry_run else inputs
+
+
+def _write(conversion: Conversion, inputs: Inputs, held: WriteLease) -> ConvertResult | None:
+    """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes."""
+    try:
+        begun = begin_job(conversion, inputs, held)
+        return complete(conversion, begun, held) if isinstance(begun, BegunJob) else begun
+    except TypesDifferError:
+        # Some records did not show all types. The dataset is the one that it would be if all had been read first.
+        try:
+            begun = begin_job(conversion, inputs, held, all_types=True)
+            return complete(conversion, begun, held) if isinstance(begun, BegunJob) else begun
+        except TypesDifferError as error:
+            raise differing_types(error) from error
+
+
+def begin_job(
+    conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
+) -> BegunJob | ConvertResult | None:
+    """Begin a job, or return an unfinished one; the result where the dataset is there by now. None: see `look`.
+
+    `all_types` begins anew where there is an unfinished one: the types of fields are found in all records. The caller holds
+    the lease.
+    """
+    name = fingerprint(inputs.parts)
+    if publish.recover(conversion.folder) in (name, f"{name}{UPDATING}"):
+        return finished(conversion, inputs, "resumed", 0)
+    decision = _decide(conversion, inputs)  # once more: another converter may have finished while this one waited
+    if decision.action is Action.LOOK_AGAIN:
+        return None
+    if decision.action is Action.UP_TO_DATE:
+        return _up_to_date(conversion, inputs, decision)
+    before = _before(conversion) if decision.follows else None
+    if decision.follows and before is None:
+        return None
+    folder = conversion.staging / decision.job
+    if all_types:
+        held.check()
+        conversion.target.discard(folder)
+    elif not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    job = None if all_types else unfinished(folder, inputs.bases, conversion.recipe)
+    if decision.action is Action.RESUME and job is not None:
+        return BegunJob(job, inputs, "resumed", before, job.lineage.warnings)
+    found = plan(conversion, inputs, before, folder, all_types)
+    return _begin(conversion, replace(inputs, listing=found.listing), found, before, held)
+
+
+def _begin(conversion: Conversion, inputs: Inputs, found: Plan, before: Before | None, held: WriteLease) -> BegunJob:
+    """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
+    job, folder = found.job, found.job.folder
+    status = "updated" if (conversion.folder / MANIFEST).exists() else "created"
+    check_space(announce(conversion, job, inputs.listing), conversion.folder)
+    held.check()  # a plan takes its time, and what is taken away now must not be the work of one that has taken over
+    conversion.target.make_room(folder)
+    job = conversion.target.prepared(job)
+    found.tables.write(folder)
+    warnings = list(found.warnings)
+    if before is not None:
+        hide_pruned(job, before)
+        warnings += write_known(job, before, found.tables.of_old if isinstance(found.tables, Update) else None)
+    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
+    begin(job)
+    conversion.target.begun(job)
+    return BegunJob(job, inputs, status, before, job.lineage.warnings, found.new_inputs)
+
+
+def complete(conversion: Conversion, begun: BegunJob, held: WriteLease) -> ConvertResult:
+    """Build what is left of a job, and make it the dataset."""
+    job, target, made = begun.job, conversion.target, 0
+    new = job.folder / NEW_FOLDER
+    if (new / MANIFEST).exists():
+        refuse_many_rejects(conversion.folder, Manifest.load(new), conversion.options.max_rejects)
+    else:
+        made = _build(conversion, begun, held)
+    if begun.before is not None:
+        checked = _check_new(begun, begun.before)
+        if checked.loses and conversion.options.max_rejects is None:
+            raise TooManyRejectsError(
+                f"{checked.loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+            )
+        begun = begun.warned(checked.warnings)
+    held.check()
+    leave_out_others(job, target)
+    target.publish(new, updates=begun.before is not None)
+    return finished(conversion, begun.inputs, begun.status, made, begun.warnings, changes_of(job))
+
+
+def _build(conversion: Conversion, begun: BegunJob, held: WriteLease) -> int:
+    """Build the shards that are left, and the tables and the manifest beside them. Return the number of samples made."""
+    job, target = begun.job, conversion.target
+    target.entrust(job, held)
+    if begun.status == "resumed":
+        go_on(job)
+        announce(conversion, job, begun.inputs.listing)
+    shards = np.ones(job.shards, bool)
+    target.bring_done(job, shards)
+    with telling_what_is_done(job):
+        made = build(job, shards, begun.before, conversion.engine, conversion.options.max_rejects, conversion.listener)
+        held.check()
+        closing = closing_of(conversion, begun, conversion.seconds if begun.status == "created" else None)
+        try:
+            write_dataset(job, closing, begun.before, target)
+        except InputError:  # the sources hold no records: there is nothing to go on with
+            target.discard(job.folder)
+            raise
+    return made
+
+
+def closing_of(conversion: Conversion, begun: BegunJob, seconds: float | None) -> Closing:
+    """Return what the manifest says of the conversion beside what its job knows."""
+    return Closing(
+        settings=conversion.request.recorded_settings(conversion.recipe),
+        sources=tuple(begun.inputs.sources),
+        keep=_keep(conversion, begun.before),
+        appends=conversion.options.append,
+        environment=environment_of(conversion.recipe),
+        seconds=None if seconds is None else round(seconds, 3),
+    )
+
+
+def _keep(conversion: Conversion, before: Before | None) -> int:
+    """Return how many generations are kept: as before, if nothing else is said."""
+    if conversion.options.keep is not None:
+        return conversion.options.keep
+    return 0 if before is None else before.manifest.keep
+
+
+def _check_new(begun: BegunJob, before: Before) -> Checked:
+    """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
+    job, listing, changes = begun.job, begun.inputs.listing, changes_of(begun.job)
+    if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
+        return Checked()
+    # None where the job was planned by a process that was stopped.
+    new_inputs = begun.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
+    return check_new(job, new_inputs, listing)
+
+
+# --- decisions, and what is there already ---
+
+
+def _decide(conversion: Conversion, inputs: Inputs) -> Decision:
+    """Decide by what there is now. Raises the error of a refusal."""
+    options = conversion.options
+    wanted = Wanted(
+        shown=str(conversion.folder),
+        parts=inputs.parts,
+        sources=inputs.sources,
+        moved=[recorded(source_path(old)) for old in options.moved_from],
+        updates=options.update,
+        appends=options.append,
+        overwrites=options.overwrite,
+        listed_beside=inputs.beside,
+    )
+    decision = decide(wanted, conversion.existing.manifest(), _begun(conversion, inputs))
+    if decision.refusal is not None:
+        raise decision.refusal
+    return decision
+
+
+def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
+    """Return the names of the unfinished jobs of this conversion, and the digests of the datasets that they update."""
+    name = fingerprint(inputs.parts)
+    names = (name, f"{name}{UPDATING}")
+    jobs = {name: unfinished(conversion.staging / name, inputs.bases, conversion.recipe) for name in names}
+    return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
+
+
+def _before(conversion: Conversion) -> Before | None:
+    """Return the dataset that is to be brought up to date; None if another one has taken its place."""
+    manifest = conversion.existing.manifest()
+    return None if manifest is None else conversion.existing.before(manifest)
+
+
+def _use_existing(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
+    """Return the result where the dataset is there already. None: see `look`."""
+    if decision.follows and _before(conversion) is None:  # raises if a table is damaged
+        return None
+    options, manifest = conversion.options, conversion.existing.manifest()
+    if not options.dry_run:
+        _complete_replacement(conversion)
+        if manifest is not None and options.keep not in (None, manifest.keep):
+            _change_keep(conversion)
+    return _up_to_date(conversion, inputs, decision)
+
+
+def _up_to_date(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
+    """Return the result where the dataset is there, with all of its files. None: see `look`. Raises DatasetError."""
+    manifest = conversion.existing.manifest()
+    if manifest is None or (decision.follows and conversion.existing.before(manifest) is None):
+        return None
+    try:
+        conversion.target.refuse_lost_files(manifest)
+    except DatasetError:
+        if conversion.existing.is_replaced(manifest):
+            return None  # they were files of the dataset before
+        raise
+    return up_to_date(conversion, inputs, manifest)
+
+
+def _complete_replacement(conversion: Conversion) -> None:
+    """Complete what a process has begun that was killed while the dataset took its place, or before it released its lease.
+
+    Nothing else is deleted here: this is a check, and the next command that writes sees to what was left.
+
+    It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
+    """
+    if conversion.held is None and conversion.target.is_broken_off():
+        with contextlib.suppress(BusyError, StorageError), conversion.target.writing(None):
+            publish.recover(conversion.folder)
+            generations.settle(conversion.folder)
+
+
+def _change_keep(conversion: Conversion) -> None:
+    """Have a dataset that is up to date keep as many generations as was asked for now."""
+    with conversion.leased() as held:
+        manifest = replace(Manifest.load(conversion.folder), keep=_keep(conversion, None))
+        held.check()
+        write_atomically(conversion.folder / MANIFEST, manifest.to_json().encode())
+        generations.settle(conversion.folder)
+
+
+def _plan_only(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
+    """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
+    conversion.target.check_writable()
+    folder = conversion.staging / decision.job
+    before = _before(conversion) if decision.follows else None
+    if decision.follows and before is None:
+        return None
+    if not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    job = unfinished(folder, inputs.bases, conversion.recipe)
+    if decision.action is Action.RESUME and job is not None:
+        return planned(conversion, inputs, announce(conversion, job, inputs.listing), decision.job, (), changes_of(job))
+    found = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+    expected = announce(conversion, found.job, found.listing)
+    check_space(expected, conversion.folder)
+    inputs = replace(inputs, listing=found.listing)
+    return planned(conversion, inputs, expected, decision.job, found.warnings, changes_of(found.job))

@@ -1,0 +1,158 @@
+"""Sources and destinations of what makes a dataset: the checks of their paths and URLs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from shardctl.build.options import Options
+from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
+from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
+from shardctl.sources.remote import remote_files
+from shardctl.sources.walk import recorded
+from shardctl.system.files import naming_the_path, refuse_links
+from shardctl.system.remote_paths import path_of
+from shardctl.system.schemes import SCHEMES
+from shardctl.system.stores import is_url, parts_of
+from shardctl.system.text import printable
+
+
+def source_path(source: str | Path) -> Path:
+    """Return the path of a source, or what stands for one on a store. Raises UsageError for what is no URL of a store."""
+    if is_url(source):
+        parts_of(str(source))
+    return path_of(source)
+
+
+def check_sources(src: Iterable[str | Path]) -> list[Path]:
+    """Return the sources as paths; those on stores will be listed anew. Raises InputError for one that does not exist."""
+    remote_files.forget_lists()
+    roots = [source_path(source) for source in src]
+    if not roots:
+        raise UsageError("no source was given")
+    for root in roots:
+        shown = printable(str(root))
+        try:
+            if remote_files.is_brought(root):
+                _check_on_store(root)
+                continue
+            if not root.exists():
+                raise InputError(f"{shown}: no such file or folder")
+            if not root.is_dir() and not root.is_file():
+                raise InputError(f"{shown}: neither a file nor a folder")
+        except OSError as error:  # a name that is too long, or a parent folder without permission
+            raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
+    return roots
+
+
+def _check_on_store(root: Path) -> None:
+    """Raise InputError if there is nothing at a path that stands for an object, or for a folder of them."""
+    try:
+        if remote_files.is_folder(root):
+            return
+    except NotPermittedError:  # one object can be read without the permission to list the others
+        if remote_files.is_one_object(root):
+            return
+        raise
+    if not remote_files.is_one_object(root):
+        raise InputError(f"{printable(str(root))}: there is no such object, and none whose key begins so")
+
+
+def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
+    """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
+
+    A source that is a file has its folder as its base: a copy there would replace the file itself.
+    """
+    resolved, shown = folder.resolve(), printable(str(folder))
+    local = [root.resolve() for root in roots if not remote_files.is_brought(root)]
+    bases = [root if root.is_dir() else root.parent for root in local]
+    inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
+    around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
+    if inside is not None or (folder.exists() and not folder.is_dir()):
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, not into {printable(str(inside or folder))}"
+        )
+    if around is not None:
+        raise UsageError(
+            f"{shown}: rejects can be copied to a folder of their own, and {printable(str(around))} is this folder or in it"
+        )
+    if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
+        raise UsageError(f"{shown}: a dataset; rejects can be copied to a folder of their own")
+
+
+def refuse_generation(target: Path) -> None:
+    """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
+    if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
+        dataset = printable(str(target.parent.parent))
+        raise DatasetError(
+            f"{printable(str(target))}: a kept generation of {dataset}, which stays as it was; give that dataset, or another"
+            " destination"
+        )
+
+
+def check_destination(target: Path, roots: list[Path]) -> Path:
+    """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
+    shown = printable(str(target))
+    scheme, colon, rest = str(target).partition(":")
+    if colon and scheme in SCHEMES:
+        raise UsageError(f"{shown}: is no URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}")
+    try:
+        resolved = target.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
+        raise StorageError(f"{shown}: cannot be a destination ({error})") from error
+    for root in roots:
+        source = root.resolve()
+        if resolved == source or resolved.is_relative_to(source):
+            raise UsageError(f"{shown}: is inside the source {printable(str(root))}, and would become its own input")
+        if source.is_relative_to(resolved):
+            raise UsageError(f"{printable(str(root))}: is inside the destination {shown}; keep them apart")
+    with naming_the_path(target):
+        if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
+            raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
+        _refuse_what_is_there(target, shown)
+    refuse_generation(resolved)
+    return resolved
+
+
+def check_place_on_store(url: str, roots: list[Path], options: Options) -> None:
+    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
+    shown = printable(url)
+    if options.keep:
+        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep")
+    place = f"{url.rstrip('/')}/"
+    for source in (f"{recorded(root)}/" for root in roots):
+        if place.startswith(source):
+            raise UsageError(f"{shown}: is inside the source {printable(source[:-1])}, and would become its own input")
+        if source.startswith(place):
+            raise UsageError(f"{printable(source[:-1])}: is inside the destination {shown}; keep them apart")
+
+
+def _refuse_what_is_there(target: Path, shown: str) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset")
+    names = set(os.listdir(target))
+    if names and MANIFEST not in names and STAGING not in names:
+        listed = ", ".join(printable(name) for name in sorted(names)[:3])
+        raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
+    of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
+    if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
+        raise StorageError(
+            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; bring that back, move the files"
+            " away, or give another destination"
+        )
+
+
+def check_writable(target: Path) -> None:
+    """Raise StorageError if the destination cannot be made or written. Writes nothing."""
+    place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
+    if not place.is_dir():
+        raise StorageError(f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")
+    with naming_the_path(target):
+        refuse_links(target / STAGING)

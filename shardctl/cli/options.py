@@ -1,0 +1,84 @@
+"""The options of a command, made of a dataclass that declares them (system/options.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word, declared_in
+
+Command = Callable[..., Any]
+
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def options_of(class_: type[Any], *groups: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of a dataclass to a command: all options, or those of the groups, in this order.
+
+    The command gets their values under the names of the fields, as `values_of` takes them.
+    """
+    declared = declared_in(class_, *groups)
+
+    def add(command: Command) -> Command:
+        for name, each in reversed(declared.items()):
+            command = _click_option(name, each)(command)
+        return command
+
+    return add
+
+
+def option_of(name: str, declared: Option) -> Callable[[Command], Command]:
+    """Return a decorator that adds one option, for a command that has no dataclass of options with it."""
+    return _click_option(name, declared)
+
+
+def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options of a dataclass, of all that a command was given: arguments for the dataclass."""
+    return {field.name: given[field.name] for field in dataclasses.fields(class_)}
+
+
+def reading(type_: OptionType, default: Any = None) -> Callback:
+    """Return a callback for an option that is read as `type_` says. It is `default` where the option is not given."""
+
+    def read(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+        if given is None or given == ():
+            return default
+        try:
+            return type_.read(given)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return read
+
+
+def _click_option(name: str, declared: Option) -> Callable[[Command], Command]:
+    type_ = declared.type
+    more: dict[str, Any] = {"default": type_.shown(declared.default), "show_default": True} if declared.shows_default else {}
+    default = {} if declared.default is dict else declared.default
+    spelling = declared.spelled(name)
+    return click.option(
+        spelling,
+        name,
+        help=declared.help,
+        metavar=declared.metavar,
+        multiple=type_.repeats,
+        callback=reading(type_, default),
+        **_click_type(type_.of if isinstance(type_, Many) else type_, spelling),
+        **more,
+    )
+
+
+def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
+    """Return what click is told of a type. It reads plain numbers and words itself; of other types it hands over the text."""
+    if isinstance(type_, Flag):
+        return {} if "/" in spelling else {"is_flag": True}
+    if isinstance(type_, Word):
+        return {"type": click.Choice(list(type_.words))}
+    if isinstance(type_, FilePath):
+        return {"type": click.Path()}
+    if type(type_).read is not OptionType.read:
+        return {}
+    return {"type": int} if isinstance(type_, Whole) else {"type": float} if isinstance(type_, Real) else {}

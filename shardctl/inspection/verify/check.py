@@ -1,0 +1,152 @@
+"""The protocol of a check of shards: it looks at intact blocks, one after the other, and then says what is wrong with samples.
+
+A check knows nothing of findings, nor of whether the shard has a dataset: so one check serves both kinds of `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Roles
+from shardctl.format.shard import ShardReader
+from shardctl.format.tables import ShardEntry
+from shardctl.inspection.verify.provenance import Provenance
+from shardctl.system.processes.progress_slot import WorkerProgress
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What a dataset records of one of its shards.
+
+    `provenance` is what the plan says of its rows; None if it cannot be read or is not needed. `plain` (rows,) tells which of
+    the main images are recorded to be plain JPEG, None if that is not recorded.
+    """
+
+    manifest: Manifest
+    entry: ShardEntry
+    provenance: Provenance | None
+    plain: npt.NDArray[np.bool_] | None
+
+    def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
+        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if that is known."""
+        return (key, None) if self.provenance is None else self.provenance.of(row, key)
+
+    def content_of(self, block: int, first: int) -> str:
+        """Return what a block holds, whose first sample is in the row `first`, for messages."""
+        rows = self.entry.block_rows[block]
+        span = None if self.provenance is None else self.provenance.span(first, rows)
+        return span or f"rows {first} to {first + rows - 1}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard whose file can be opened. `record` is what its dataset says of it, None for a shard without its dataset.
+
+    `progress` is where a check tells which sample it works on, if that may end its process. `fatal` has the samples that did,
+    as the check counts them, each with what happened.
+    """
+
+    reader: ShardReader
+    record: ShardRecord | None
+    progress: WorkerProgress
+    fatal: dict[int, str]
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The roles of the fields as the dataset has them: it may know more classes than when the shard was written."""
+        return self.own_roles if self.record is None else self.record.manifest.roles
+
+    @cached_property
+    def own_roles(self) -> Roles:
+        """The roles of the fields that the shard itself was written with."""
+        return self.reader.layout.roles
+
+
+@dataclass(frozen=True)
+class Block:
+    """An intact block of a shard. `first` is the row in the shard of its first sample."""
+
+    number: int
+    first: int
+    data: pa.RecordBatch
+
+    def with_columns(self, names: Collection[str]) -> Block:
+        """Return the same block with those of its columns that have these names."""
+        return replace(self, data=self.data.select([name for name in self.data.schema.names if name in names]))
+
+    def fault(self, row: int, kind: str, message: str) -> Fault:
+        """Return what is wrong with the sample in a row of this block."""
+        key = self.data.column("key")[row].as_py()
+        return Fault(kind, message, self.number, self.first + row, key if isinstance(key, str) else None)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a check finds. `row` is that in the shard; None, as `block`, where the shard as a whole is meant.
+
+    `kind` and `message` are those of the finding. `key` is the one that the sample has, None if that is not to be trusted.
+    """
+
+    kind: str
+    message: str
+    block: int | None = None
+    row: int | None = None
+    key: str | None = None
+
+
+class Check(Protocol):
+    """A check of one shard. It is made anew for each."""
+
+    def look(self, block: Block) -> None:
+        """Look at the next block. They come in their order, and only intact ones."""
+
+    def faults(self) -> Iterable[Fault]:
+        """Return what is wrong. Asked once, after the last block, and only if all blocks are intact.
+
+        Raises OSError for a file that the system cannot read.
+        """
+
+
+CheckOf = Callable[[Shard], Check]
+"""Makes the check of one shard."""
+
+
+class _CheckOfBlocks:
+    def __init__(self, find: Callable[[Shard, Block], Iterable[Fault]], shard: Shard) -> None:
+        self._find, self._shard = find, shard
+        self._found: list[Fault] = []
+
+    def look(self, block: Block) -> None:
+        self._found += self._find(self._shard, block)
+
+    def faults(self) -> Iterable[Fault]:
+        return self._found
+
+
+class _CheckWithoutBlocks:
+    def __init__(self, find: Callable[[Shard], Iterable[Fault]], shard: Shard) -> None:
+        self._find, self._shard = find, shard
+
+    def look(self, block: Block) -> None:
+        """Leave out the block."""
+
+    def faults(self) -> Iterable[Fault]:
+        return self._find(self._shard)
+
+
+def by_block(find: Callable[[Shard, Block], Iterable[Fault]]) -> CheckOf:
+    """Return the check that finds its faults in one block at a time."""
+    return lambda shard: _CheckOfBlocks(find, shard)
+
+
+def without_blocks(find: Callable[[Shard], Iterable[Fault]]) -> CheckOf:
+    """Return the check that finds its faults without a look at the samples."""
+    return lambda shard: _CheckWithoutBlocks(find, shard)

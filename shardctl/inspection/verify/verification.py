@@ -1,0 +1,52 @@
+"""`verify`: all damage of a dataset, or of one shard without its dataset, as findings.
+
+It prints nothing, and does not stop at the first finding. Arrow files are read and images decoded in child processes: bytes
+that crash such a process are one more finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import UsageError
+from shardctl.format.lazy_folder.files import is_file
+from shardctl.format.lazy_folder.mirror import ENDS, WHOLE
+from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.manifest import refuse_part_of_dataset
+from shardctl.inspection.verify.check_pool import CheckPool
+from shardctl.inspection.verify.dataset import DatasetCheck
+from shardctl.inspection.verify.finding import Finding
+from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
+from shardctl.system.processes.pool import Task
+
+
+def verify(
+    path: str | Path, level: str = "full", progress: Callable[[int, int], None] = lambda done, total: None
+) -> VerifyResult:
+    """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
+
+    `path` may be the URL of one on a store: `quick` lists it and reads the end of each shard, the other levels download all.
+    Raises DatasetError if there is no dataset at all, UsageError for an unknown level, WorkerError if the processes that
+    check are killed from outside again and again, StoreError if a store refuses or does not answer.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
+    with local_folder(path, ENDS if level == "quick" else WHOLE, listed=True) as target:
+        refuse_part_of_dataset(target)
+        lone = is_file(target)
+        with CheckPool(target, level, 1 if lone else "auto") as pool:
+            return _verify_lone_shard(level, pool) if lone else DatasetCheck(target, level, progress, pool).run()
+
+
+def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:
+    samples, findings = 0, []
+
+    def on_answer(_: Task, answer: Any) -> None:
+        nonlocal samples, findings
+        samples, found = answer
+        findings = [Finding(**finding) for finding in found]
+
+    pool.run([{"check": "lone shard"}], on_answer, lambda _, crash: findings.append(crash))
+    return result_of(level, 1, samples, findings)

@@ -1,0 +1,342 @@
+"""The input formats: one row for each, which everything else reads. Nothing is imported: the command line lists them.
+
+A new format is a file in `formats/` and a row here. A module and what it has are named as text, `module:name`, below
+`shardctl.sources.formats`: it is imported when the first file of the format is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Family(Enum):
+    """How the records of a format lie in its files, and so what reads them."""
+
+    TEXT = "text"
+    """As text, one after the other, each with a line end. The row names a `TextFormat` of base.py."""
+
+    OWN = "own"
+    """In a way of their own; the file says the types of the columns. The row names a `Format` of base.py."""
+
+    CONTAINER = "container"
+    """One after the other, in a file that may be compressed as a whole. It names a `ContainerFormat`; framed.py reads it."""
+
+    ROWS = "rows"
+    """Each at a place that its number gives; the file says their types. The row names a `RowFormat`; numbered.py reads it."""
+
+    PACKAGED = "packaged"
+    """One by one, as a package of others gives them. The row names a `Format` of base.py."""
+
+
+class Use(Enum):
+    """What a file is for that goes with those of a format, and is no input itself."""
+
+    DESCRIBES = "describes"
+    """It says something of others, and decides how they are read. A file that cannot be looked at is none."""
+
+    PART = "part"
+    """It has a part of the data of another file, by which it is read."""
+
+    NOTHING = "nothing"
+    """Nothing that matters: it may change at any time."""
+
+
+class Sidecar(NamedTuple):
+    """Files that go with those of a format. They are known by their names, by others beside them, by what they hold."""
+
+    endings: tuple[str, ...]
+    """Those of their names, as `walk.suffix_of` gives them: only such files are looked at."""
+
+    name: str
+    """A regular expression for the whole name."""
+
+    use: Use = Use.DESCRIBES
+
+    beside: tuple[str, ...] = ()
+    """Names of files of which one must be in the folder; \\1 is the first group of `name`."""
+
+    keys: tuple[frozenset[str], ...] = ()
+    """It must be a JSON object that has all keys of one of these sets."""
+
+    missing: str = ""
+    """A function of the file that returns a sentence on a file which it lists and which is not there; None if all are.
+
+    It may raise InputError."""
+
+
+class Exclusion(NamedTuple):
+    """Files that are no inputs though they are of a format: copies of others, for instance."""
+
+    endings: tuple[str, ...]
+    """Files with these endings may be such ones."""
+
+    rule: str
+    """A class that tells it: an `ExclusionRule` of beside.py."""
+
+
+class OneInput(NamedTuple):
+    """A folder that is one input, for which one of its files stands."""
+
+    endings: tuple[str, ...]
+    """Those of the files in such a folder."""
+
+    path: str
+    """A regular expression for what the path of such a file has: others are not looked at."""
+
+    file: str
+    """A function of a file that returns the path of the one that stands for its folder, None for a file in another folder."""
+
+
+class Needs(NamedTuple):
+    """What has to be installed to read a format."""
+
+    title: str
+    """The format, as a message calls it."""
+
+    packages: str
+    """What is missing."""
+
+    extra: str
+    """The extra of shardctl that brings it."""
+
+    @property
+    def message(self) -> str:
+        """What to say where a package is missing."""
+        return f"{self.title} needs {self.packages}: pip install 'shardctl[{self.extra}]'"
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """A format of files that hold many records."""
+
+    name: str
+    """How a person calls it. Rows with the same name are one for a person, and have different endings."""
+
+    endings: tuple[str, ...]
+    """Those of its files' names, in lower case."""
+
+    reader: str
+    """What is called to make the format: `family` says what that is. It may raise ImportError where packages are missing."""
+
+    family: Family
+
+    spellings: tuple[tuple[str, str], ...] = ()
+    """Regular expressions for other names of files, each with the ending that it stands for."""
+
+    magic: tuple[tuple[int, bytes], ...] = ()
+    """Bytes, each at its place in a file, by all of which a file is known whose name says nothing."""
+
+    begins: str = ""
+    """A function that tells it by the first bytes of a file (16 or more), where no bytes are the same in all files."""
+
+    numbered: bool = False
+    """Whether a number may follow the ending of a file's name."""
+
+    record: str = ""
+    """The word of `--record` that chooses the format; "": it is chosen by any."""
+
+    carrier: str = ""
+    """Of text: what reads plain files in UTF-8, which can be cut anywhere. Without one they are read in one go."""
+
+    streamed: str = ""
+    """Where the family is not text, and the files are: what reads one that is compressed or in another encoding."""
+
+    option: bool = True
+    """Whether `--format` and `--kind` may name it."""
+
+    needs: Needs | None = None
+
+    check: str = ""
+    """A function of a path that compares a file as a whole with what others say of it, and raises Rejection."""
+
+    note: str = ""
+    """A function of a path that returns what should be known of a file and is no damage, or None: `formats.note_on`."""
+
+    sidecars: tuple[Sidecar, ...] = ()
+
+    excluded: Exclusion | None = None
+
+    folder: OneInput | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text, which may be compressed and in any encoding."""
+        return self.family is Family.TEXT or self.streamed != ""
+
+
+_TEXTS = (".txt", ".text", ".md")
+
+TFRECORD_NEEDS = Needs("TFRecord", "google-crc32c and protobuf", "tfrecord")
+"""What its records need, wherever they are."""
+
+INPUT_FORMATS: tuple[InputFormat, ...] = (
+    InputFormat("lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile", option=False),
+    InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False),
+    InputFormat("jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile", option=False),
+    InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
+    InputFormat("tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile", option=False),
+    InputFormat("json", (".json",), "json_array:JsonDocument", Family.OWN, streamed="json_stream:JsonStream", option=False),
+    InputFormat(
+        "webdataset",
+        (".tar",),
+        "webdataset:WebDataset",
+        Family.CONTAINER,
+        spellings=((r"\.(tgz|tar\.gz)$", ".tar.gz"), (r"\.(tzst|tar\.zstd)$", ".tar.zst")),
+        magic=((257, b"ustar"),),
+        note="webdataset:note_on_end",
+        # Of img2dataset.
+        sidecars=(Sidecar((".json",), r"(\d+)_stats\.json", beside=(r"\1.tar", r"\1.parquet")),),
+    ),
+    InputFormat(
+        "tfrecord",
+        (".tfrecord",),
+        "tfrecord:TFRecord",
+        Family.CONTAINER,
+        spellings=((r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$", ".tfrecord"),),
+        begins="tfrecord:begins",
+        numbered=True,
+        needs=TFRECORD_NEEDS,
+        # Of TFDS; dataset_info.json also of Hugging Face.
+        sidecars=(
+            Sidecar(
+                (".json",),
+                r"features\.json",
+                keys=(frozenset(("featuresDict",)), frozenset(("sequence",)), frozenset(("pythonClassName",))),
+            ),
+            Sidecar(
+                (".json",),
+                r"dataset_info\.json",
+                keys=tuple(frozenset((key,)) for key in ("features", "splits", "builder_name", "name")),
+            ),
+            Sidecar((".txt",), r".*\.labels\.txt", beside=("features.json",)),
+        ),
+    ),
+    InputFormat(
+        "mds",
+        (".mds",),
+        "mds:Mds",
+        Family.CONTAINER,
+        spellings=((r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$", ".mds"),),
+        check="mds_index:check_hashes",
+        # Of MosaicML Streaming, or of LitData.
+        sidecars=(
+            Sidecar(
+                (".json",),
+                r"index\.json",
+                keys=(frozenset(("shards", "version")), frozenset(("chunks", "config"))),
+                missing="mds_index:refuse_missing_shards",
+            ),
+        ),
+        excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds_index:Unlisted"),
+    ),
+    InputFormat("recordio", (".rec",), "recordio:RecordIO", Family.CONTAINER, magic=((0, b"\x0a\x23\xd7\xce"),)),
+    InputFormat("parquet", (".parquet",), "parquet:ParquetFile", Family.OWN, magic=((0, b"PAR1"),)),
+    InputFormat(
+        "arrow",
+        (".arrow", ".arrows", ".ipc", ".feather"),
+        "arrow:ArrowFile",
+        Family.OWN,
+        magic=((0, b"ARROW1\0\0"),),
+        # Of Hugging Face.
+        sidecars=(
+            Sidecar((".json",), r"state\.json", keys=(frozenset(("_data_files",)),), missing="huggingface:first_missing_file"),
+            Sidecar((".json",), r"dataset_dict\.json", keys=(frozenset(("splits",)),)),
+        ),
+    ),
+    InputFormat("npy", (".npy",), "npy:Npy", Family.ROWS, magic=((0, b"\x93NUMPY"),)),
+    InputFormat("npy", (".npz",), "npz:Npz", Family.ROWS),
+    InputFormat(
+        "megatron",
+        (".megatron",),  # no file has this ending: an .idx of Megatron is known by its content, other files have it too
+        "megatron:Megatron",
+        Family.ROWS,
+        magic=((0, b"MMIDIDX\0\0"),),
+        sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", Use.PART, beside=(r"\1.idx",)),),
+    ),
+    InputFormat(
+        "array-record",
+        (".array_record",),
+        "array_record:ArrayRecord",
+        Family.PACKAGED,
+        spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
+        magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
+        numbered=True,
+        needs=Needs("ArrayRecord", "the package array_record", "array-record"),
+    ),
+    InputFormat(
+        "hdf5",
+        (".h5", ".hdf5"),
+        "hdf5:Hdf5",
+        Family.ROWS,
+        magic=((0, b"\x89HDF\r\n\x1a\n"),),
+        needs=Needs("HDF5", "the package h5py", "hdf5"),
+    ),
+    InputFormat(
+        "lmdb",
+        (".mdb", ".lmdb"),
+        "lmdb:Lmdb",
+        Family.PACKAGED,
+        magic=((16, b"\xde\xc0\xef\xbe"),),
+        needs=Needs("LMDB", "the package lmdb", "lmdb"),
+        sidecars=(Sidecar((".mdb",), r"lock\.mdb", Use.NOTHING, beside=("data.mdb",)),),
+    ),
+    InputFormat(
+        "lance",
+        (".lance",),
+        "lance:Lance",
+        Family.ROWS,
+        spellings=((r"^\d{1,20}\.manifest$", ".lance"),),
+        needs=Needs("Lance", "the package pylance", "lance"),
+        folder=OneInput(
+            (".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"),
+            r"(^|/)_[^/]*/[^/]*\Z|\.(?i:lance)\Z|/_indices/",
+            "lance:manifest_of",
+        ),
+    ),
+)
+"""The formats, in the order in which help texts name them."""
+
+RECORDS = ("file", *(row.record for row in INPUT_FORMATS if row.record))
+"""What a record of a text file may be."""
+
+
+def _endings(wanted: Callable[[InputFormat], bool]) -> frozenset[str]:
+    return frozenset(ending for row in INPUT_FORMATS if wanted(row) for ending in row.endings)
+
+
+def _endings_by_name() -> dict[str, tuple[str, ...]]:
+    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.option)
+    return {name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings) for name in names}
+
+
+FORMAT_NAMES: dict[str, tuple[str, ...]] = {**_endings_by_name(), "huggingface": (".parquet", ".arrow")}
+"""The formats that a person may name, and the endings of their files."""
+
+TEXT_SUFFIXES = _endings(lambda row: row.record != "")
+"""Endings of the names of plain text, whose records are what `Reading.record` says."""
+
+TABLE_SUFFIXES = _endings(lambda row: row.record == "")
+"""Endings of the names of all other files of many records."""
+
+PLAIN_TEXTS = _endings(lambda row: row.is_text)
+"""Endings of files that are text. Behind them .gz and the like may stand: Parquet and Arrow files are compressed within."""
+
+CONTAINER_SUFFIXES = _endings(lambda row: row.family is Family.CONTAINER)
+"""Endings of files that may be compressed as a whole, and are no text."""
+
+BINARY_SUFFIXES = TABLE_SUFFIXES - PLAIN_TEXTS
+"""Endings of tables whose columns may be images as bytes. In others bytes are text."""
+
+UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Family.PACKAGED))
+"""Endings of those that do not say the types of their columns."""
+
+
+def format_of(ending: str, record: str = "") -> InputFormat:
+    """Return the format of files with this ending, of plain text the one that has such records. Raises KeyError."""
+    found = next((row for row in INPUT_FORMATS if ending in row.endings and row.record in ("", record)), None)
+    if found is None:
+        raise KeyError(ending)
+    return found

@@ -1,0 +1,53 @@
+"""Objects that two processes of this package send to each other over a Unix socket: the bytes of a pickle, and the pickle.
+
+Nobody else has the socket. If a process dies, the other one finds at once that the socket has ended.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from typing import Any
+
+_SIZE = struct.Struct("<Q")
+
+
+class Ended(Exception):
+    """The other end of a socket is gone."""
+
+
+def packed(message: Any) -> bytes:
+    """Return the bytes in which an object is sent. Raises what pickling raises."""
+    data = pickle.dumps(message, protocol=5)
+    return _SIZE.pack(len(data)) + data
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    """Send an object. Raises OSError, and what pickling raises before anything is sent."""
+    channel.sendall(packed(message))
+
+
+def receive(channel: socket.socket) -> Any:
+    """Return what was sent. Raises Ended, and what unpickling raises."""
+    (size,) = _SIZE.unpack(receive_bytes(channel, _SIZE.size))
+    return pickle.loads(receive_bytes(channel, size))
+
+
+def receive_bytes(channel: socket.socket, size: int) -> bytearray:
+    """Return exactly so many bytes. Raises Ended."""
+    data = bytearray(size)
+    fill(channel, memoryview(data))
+    return data
+
+
+def fill(channel: socket.socket, left: memoryview) -> None:
+    """Receive as many bytes as there is room for. Raises Ended."""
+    while left:
+        try:
+            count = channel.recv_into(left)
+        except OSError as error:
+            raise Ended from error
+        if not count:
+            raise Ended
+        left = left[count:]

@@ -1,0 +1,99 @@
+"""Processes that are forked from this one, and what every fork needs: an end with its parent, and streams of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkedProcess:
+    """A copy of this process that calls `run` and ends: with exit code 0, or with 1 and a traceback if that raises.
+
+    It has the methods that `subprocess.Popen` has for a program.
+    """
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._code: int | None = None
+        sys.stdout.flush()  # else both processes print what is waiting there
+        sys.stderr.flush()
+        self._number = os.fork()
+        if not self._number:
+            _run_and_end(run)
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        return self._look(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Return the exit code once it has ended."""
+        code = self._look(0)
+        assert code is not None, "it was waited for"
+        return code
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.poll() is None:  # it has not been waited for, so that its number is still its own
+            os.kill(self._number, signal.SIGKILL)
+
+    def _look(self, how: int) -> int | None:
+        if self._code is None:
+            try:
+                process, status = os.waitpid(self._number, how)
+            except ChildProcessError:  # whoever started the command has it told of no children: how this one ended is lost
+                process, status = self._number, signal.SIGKILL
+            if process:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+def _run_and_end(run: Callable[[], None]) -> NoReturn:
+    code = 1
+    try:
+        run()
+        code = 0
+    except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let Linux kill this process when its parent ends; elsewhere the end of its channel tells it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def redirect(output: int) -> None:
+    """Let this process print to a descriptor, and find nothing on its stdin."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+
+
+def close_in_forks(descriptor: int) -> None:
+    """Have a descriptor closed in the processes that are forked from this one, by a user's function for instance.
+
+    They would keep a channel open whose end is how the other process sees that this one is dead.
+    """
+    os.register_at_fork(after_in_child=_CloseOnce(descriptor))
+
+
+class _CloseOnce:
+    """Closes a descriptor at the first call. In a child of a child its number may be that of another file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptors = [descriptor]
+
+    def __call__(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())

@@ -1,0 +1,127 @@
+"""Options are declared once: the command line, Python and the checks read the same fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.benchmark.advice_options import AdviceOptions
+from shardctl.benchmark.options import BenchOptions
+from shardctl.build.options import Options
+from shardctl.cli import cli
+from shardctl.errors import UsageError
+from shardctl.interop.exports.options import Choice, FormSettings
+
+NEW_OPTION = """
+    pace: int = option(
+        Whole(),
+        7,
+        "How fast the inputs are read.",
+        metavar="N",
+        spelling="--reading-pace",
+        shows_default=True,
+        group="work",
+        limit=at_least(1, "a pace of {} is impossible; give at least 1"),
+    )
+"""
+
+TRIAL = """
+from pathlib import Path
+
+import shardctl
+from shardctl.errors import UsageError
+
+made = shardctl.convert("in.txt", "out", workers=0, pace=3)
+print(Path(shardctl.__file__).parent, made.samples)
+for wrong in (0, "x"):
+    try:
+        shardctl.convert("in.txt", "other", pace=wrong)
+    except UsageError as error:
+        print(error)
+"""
+
+
+def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
+    package = tmp_path / "copy" / "shardctl"
+    shutil.copytree(Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    file = package / "build" / "options.py"
+    before, end, after = file.read_text(encoding="utf-8").partition("\n    def check(self) -> None:")
+    file.write_text(before + NEW_OPTION + end + after, encoding="utf-8")
+    (tmp_path / "in.txt").write_text("one\n")
+
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPATH"] = str(package.parent)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    shown = " ".join(run("-m", "shardctl", "convert", "--help").stdout.split())
+    assert "--reading-pace N How fast the inputs are read. [default: 7]" in shown
+    assert shown.index("--copy-rejects") < shown.index("--reading-pace") < shown.index("--truncated")
+    done = run("-m", "shardctl", "convert", "in.txt", "by-command", "--reading-pace", "2", "--workers", "0")
+    assert done.stdout.startswith("created by-command: 1 sample"), done.stderr
+    refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "0")
+    assert (refused.returncode, refused.stderr) == (2, "shardctl: a pace of 0 is impossible; give at least 1\n")
+    refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "x")
+    assert refused.returncode == 2
+    assert "Invalid value for '--reading-pace': 'x' is not a valid integer" in refused.stderr
+    called = run("-c", TRIAL)
+    said = f"{package} 1\na pace of 0 is impossible; give at least 1\npace must be a whole number; it is 'x'\n"
+    assert (called.returncode, called.stdout) == (0, said), called.stderr
+
+
+COMMANDS = [
+    ("convert", Options, ["in", "out"]),
+    ("bench", BenchOptions, ["out"]),
+    ("advise", AdviceOptions, ["in"]),
+    ("export", Choice, ["out", "files", "--to", "files"]),
+    ("export", FormSettings, ["out", "files", "--to", "files"]),
+]
+
+
+@pytest.mark.parametrize(("name", "class_", "arguments"), COMMANDS)
+def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, class_: Any, arguments: list[str]) -> None:
+    group = cli.make_context("shardctl", [], resilient_parsing=True)
+    command = cli.get_command(group, name)
+    assert command is not None
+    given = command.make_context(name, arguments, parent=group).params
+    options = class_()
+    assert {field.name: given[field.name] for field in dataclasses.fields(class_)} == dataclasses.asdict(options)
+    names = [parameter.name for parameter in command.params]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overwrite": "yes"}, "overwrite must be True or False; it is 'yes'"),
+        ({"boxes": "cut"}, "boxes must be keep, clip or drop; it is 'cut'"),
+        ({"annotation_frame": 1}, "annotation frame must be auto, stored or upright; it is 1"),
+        ({"labels": 5}, "labels is a string or a path, or a list of these; it is 5"),
+        ({"drop_columns": 5}, "drop_columns takes a list of names; it is 5"),
+        ({"split": None}, "split is a string such as 'train=0.9,val=0.1'; it is None"),
+        ({"workers": 1025}, "workers must be auto or a number from 0 to 1024; it is 1025"),
+        ({"shard_size": "1MiB"}, "shard_size must be a whole number; it is '1MiB'"),
+        ({"shard_size": 100}, "a shard size of 100 bytes is impossible; give at least 4 KiB"),
+        ({"worker_memory": 1}, "a worker needs more than 1 B of memory; give at least 256 MiB"),
+        ({"input_timeout": "10"}, "input_timeout must be a number; it is '10'"),
+        ({"input_timeout": 0}, "an input timeout of 0 seconds is impossible; give more, or none"),
+        ({"keep": -1, "update": True}, "-1 generations cannot be kept; give 0 or more"),
+        ({"moved_from": "old"}, "moved_from takes a list; write moved_from=['old']"),
+        ({"copy_rejects": 5}, "copy_rejects must be a path; it is 5"),
+        ({"shuffle": 2**63}, f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {2**63}"),
+    ],
+)
+def test_python_is_checked_by_the_same_fields(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        shardctl.convert(tmp_path, tmp_path / "out", **options)
+    assert str(refused.value) == message
+    assert not (tmp_path / "out").exists()

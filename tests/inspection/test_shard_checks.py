@@ -1,0 +1,56 @@
+"""The table of the checks of shards: a row more is a check more, of a dataset and of a shard without its dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardctl
+from shardctl.format.shard import ShardReader
+from shardctl.inspection.verify.result import LEVELS
+from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
+
+SHARD = "train-00002.arrow"
+
+MADE_UP = """
+import shardctl.inspection.verify.shards as shards
+from shardctl.inspection.verify.check import Fault, by_block, without_blocks
+from shardctl.inspection.verify.shard_checks import ShardCheck
+
+def last_of_block(shard, block):
+    if shard.reader.path.name == {shard!r}:
+        yield block.fault(block.data.num_rows - 1, "made-up", "it is the last of its block")
+
+def of_the_whole(shard):
+    if shard.reader.path.name == {shard!r}:
+        yield Fault("made-up", "it is this shard")
+
+check = without_blocks(of_the_whole) if {level!r} == "quick" else by_block(last_of_block)
+shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", check))
+"""
+
+
+@pytest.mark.parametrize("own", LEVELS)
+def test_a_row_of_the_table_is_checked_from_its_level_on(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    """The processes that check get the table with one row more."""
+    (tmp_path / "sitecustomize.py").write_text(MADE_UP.format(shard=SHARD, level=own))
+    monkeypatch.syspath_prepend(tmp_path)
+    last = ShardReader(dataset / SHARD).block(0)["key"][7].as_py()  # the shard is one block of 8 samples
+    finding = ("made-up", SHARD, None, None, None) if own == "quick" else ("made-up", SHARD, 0, 7, last)
+    for level in LEVELS:
+        # Of a shard without its dataset every block is read, at `quick` too.
+        lowest = {dataset: own, dataset / SHARD: "quick" if own == "full" else own}
+        for target, first in lowest.items():
+            found = [
+                (each.kind, each.shard, each.block, each.row, each.key) for each in shardctl.verify(target, level).findings
+            ]
+            assert found == [finding] * (LEVELS.index(level) >= LEVELS.index(first))
+
+
+def test_the_table_has_known_levels_in_their_order_and_each_name_once() -> None:
+    levels = [LEVELS.index(row.level) for row in SHARD_CHECKS]
+    assert levels == sorted(levels)
+    assert len({row.name for row in SHARD_CHECKS}) == len(SHARD_CHECKS)
