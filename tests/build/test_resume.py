@@ -234,6 +234,28 @@ def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> 
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+JOB_KEYS = {
+    *("roots", "recipe", "layout", "splits", "fields", "by_field", "upright", "draw", "shuffle", "recorded", "url", "base"),
+    *("parts", "beside", "updates", "kept_records", "changes", "warnings"),
+    *("sample_bytes", "samples_per_record", "record_seconds", "shard_bytes", "probed", "probe_rejects"),
+}
+
+
+def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(tmp_path: Path) -> None:
+    """An older version finds all of its keys in job.json; what a newer one says there is not overlooked."""
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
+    broken_off(source, tmp_path / "out")
+    (path,) = (tmp_path / "out" / ".shardctl").glob("*/job.json")
+    job = json.loads(path.read_bytes())
+    assert job.keys() == JOB_KEYS
+    path.write_text(json.dumps({**job, "newer": 1}))
+    with pytest.raises(DatasetError, match=r"an unfinished conversion of another version of shardctl, of which \d shards"):
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2)
+    needless = {"kept_records", "changes", "warnings", "probed", "probe_rejects", "shard_bytes", "url", "base"}
+    path.write_text(json.dumps({key: value for key, value in job.items() if key not in needless}))
+    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+
+
 def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, tmp_path / "out")

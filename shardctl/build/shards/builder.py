@@ -120,7 +120,7 @@ class ShardBuilder:
         self._maker.flush()
 
     def finish(self) -> ShardContent:
-        """Write what is held, and return what is in the shard. Raises InputError."""
+        """Write all samples that still wait, and return what is in the shard. Raises InputError."""
         self._maker.finish()
         self._rows.flush()
         block_rows, rows = self._shard.finish(), self._rows

@@ -13,7 +13,7 @@ from shardctl.transforms.pipeline.batches import keyed
 
 
 class FunctionMaker(RecordMaker):
-    """Calls functions record by record, and lays their samples out a column at a time. There are no images."""
+    """Calls functions record by record, and lays their samples out a column at a time. The records have no images."""
 
     def add_records(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> list[RejectedRecord] | BuildAgain:
         """Make the samples of some records of a unit, and return those that are rejected."""

@@ -10,7 +10,7 @@ from typing import Any
 class Lineage:
     """What the dataset that a job makes has to do with the one before.
 
-    `parts` are those of its fingerprint. `beside` stands for the files that decide what is read of others. `updates` is the
+    `parts` are those of its fingerprint. `beside` is the digest of files that decide how others are read. `updates` is the
     digest of the dataset that is brought up to date (its SHA256SUMS), "" where one is made anew; `kept_records` are those of
     the shards that are kept of it, and `changes` say what differs. `warnings` are told in the end.
     """

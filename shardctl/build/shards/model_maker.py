@@ -41,8 +41,8 @@ class _WaitingRecord:
 class ModelMaker(RecordMaker):
     """Makes the samples of the records of a slot together.
 
-    A slot is so many places of the shard that follow each other, or of a unit of many records, as the models need, whether
-    they become samples or not.
+    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many records. Records that are
+    rejected count too, so that a slot has the same records whatever becomes of them.
     """
 
     def __init__(

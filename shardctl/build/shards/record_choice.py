@@ -39,7 +39,7 @@ class RecordChoice:
         return self._choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
-        """Return what tells which records of a unit are read: those of this split, but for those that end a worker."""
+        """Return what tells which records of a unit are read: those of this split, except the ones that end a worker."""
         return self._build.hints.without_lost(planned.number, self.of_split(planned))
 
     def has(self, planned: PlannedUnit, record: int) -> bool:

@@ -27,8 +27,8 @@ from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
 class RecordUnits:
     """Reads units of files of many records, and has the samples of their records made.
 
-    What was written cannot be taken back. So where something comes up after that which changes how the unit is to be read, the
-    shard must be built again; before it, the unit is read in the other way at once.
+    Rows that were written cannot be taken back. If a record shows that its unit must be read in another way, and rows of the
+    unit were written before, the shard must be built again. If none were, the unit is read in the other way at once.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ RejectedRecord = tuple[int, Rejection]
 class RejectWriter:
     """Tells of the records of a shard that are rejected, in order.
 
-    Within a unit of many records, some may wait for a model. What comes after the first of these is told later, so that the
-    order stays. `lost` records are not read at all: they are told of in their turn.
+    Within a unit of many records, some may wait for a model. Rejects of records behind the first of these are written later, so
+    that the order stays. Records that are lost are not read, and are written in their turn.
     """
 
     def __init__(self, write: Callable[[Reject], None], hints: RetryHints, totals: ShardTotals) -> None:
