@@ -26,7 +26,7 @@ _SPELLINGS = tuple((re.compile(pattern), ending) for row in INPUT_FORMATS for pa
 _FAMILIES = list(Family)
 _BY_MAGIC = sorted((row for row in INPUT_FORMATS if row.magic), key=lambda row: _FAMILIES.index(row.family))
 _BY_FUNCTION = [row for row in INPUT_FORMATS if row.begins]
-"""The formats that are known by how a file begins. The first one counts: a tar may begin with any name of a file."""
+"""Formats that are known by the first bytes of a file. The first format that fits is taken: a tar may begin with PAR1."""
 
 _OTHERS = frozenset(
     (".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".db", ".mat", ".pkl")

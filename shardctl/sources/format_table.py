@@ -1,7 +1,7 @@
-"""The input formats: one row for each, which everything else reads. Nothing is imported: the command line lists them.
+"""The input formats: one row for each. Nothing is imported, because the command line lists the formats.
 
-A new format is a file in `formats/` and a row here. A module and what it has are named as text, `module:name`, below
-`shardctl.sources.formats`: it is imported when the first file of the format is met.
+A new format is a file in `formats/` and a row here. The row names classes and functions as text: `module:name` is `name` in
+`shardctl.sources.formats.module`. Such a module is imported when a file of the format is found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Family(Enum):
     """How the records of a format lie in its files, and so what reads them."""
 
     TEXT = "text"
-    """As text, one after the other, each with a line end. The row names a `TextFormat` of base.py."""
+    """Lines of text. The row names a `TextFormat` of base.py."""
 
     OWN = "own"
     """In a way of their own; the file says the types of the columns. The row names a `Format` of base.py."""
@@ -32,23 +32,23 @@ class Family(Enum):
 
 
 class Use(Enum):
-    """What a file is for that goes with those of a format, and is no input itself."""
+    """What a sidecar is for."""
 
     DESCRIBES = "describes"
-    """It says something of others, and decides how they are read. A file that cannot be looked at is none."""
+    """It describes other files, and decides how they are read. A file that cannot be opened is an input like others."""
 
     PART = "part"
-    """It has a part of the data of another file, by which it is read."""
+    """It has a part of the data of another file: the format reads both."""
 
     NOTHING = "nothing"
-    """Nothing that matters: it may change at any time."""
+    """It has no data, and may change at any time."""
 
 
 class Sidecar(NamedTuple):
-    """Files that go with those of a format. They are known by their names, by others beside them, by what they hold."""
+    """A file beside the files of a format that is no input: an index, a list of features, a lock."""
 
     endings: tuple[str, ...]
-    """Those of their names, as `walk.suffix_of` gives them: only such files are looked at."""
+    """The endings of such files, as `walk.suffix_of` gives them: the other fields are compared for these files only."""
 
     name: str
     """A regular expression for the whole name."""
@@ -56,38 +56,38 @@ class Sidecar(NamedTuple):
     use: Use = Use.DESCRIBES
 
     beside: tuple[str, ...] = ()
-    """Names of files of which one must be in the folder; \\1 is the first group of `name`."""
+    """One file with such a name must be in the same folder. In a name, \\1 is the first group of `name`."""
 
     keys: tuple[frozenset[str], ...] = ()
-    """It must be a JSON object that has all keys of one of these sets."""
+    """The file must be a JSON object that has all keys of one of these sets."""
 
     missing: str = ""
-    """A function of the file that returns a sentence on a file which it lists and which is not there; None if all are.
+    """A function of the sidecar. It returns a sentence about a file that the sidecar lists and that does not exist, or None.
 
     It may raise InputError."""
 
 
 class Exclusion(NamedTuple):
-    """Files that are no inputs though they are of a format: copies of others, for instance."""
+    """Files of a format that are left out: compressed copies, for instance."""
 
     endings: tuple[str, ...]
-    """Files with these endings may be such ones."""
+    """The endings of files that may be left out."""
 
     rule: str
-    """A class that tells it: an `ExclusionRule` of beside.py."""
+    """A class that decides: an `ExclusionRule` of beside.py."""
 
 
 class OneInput(NamedTuple):
-    """A folder that is one input, for which one of its files stands."""
+    """A folder that is one input. One of its files is read for all of them."""
 
     endings: tuple[str, ...]
-    """Those of the files in such a folder."""
+    """The endings of the files in such a folder."""
 
     path: str
-    """A regular expression for what the path of such a file has: others are not looked at."""
+    """A regular expression that is found in the path of such a file: other files need no look at their folder."""
 
     file: str
-    """A function of a file that returns the path of the one that stands for its folder, None for a file in another folder."""
+    """A function of a file that returns the path of the file to read, None where the folder is an ordinary one."""
 
 
 class Needs(NamedTuple):
@@ -113,36 +113,36 @@ class InputFormat:
     """A format of files that hold many records."""
 
     name: str
-    """How a person calls it. Rows with the same name are one for a person, and have different endings."""
+    """The name in options and messages. Two rows may have the same name: an option that names it chooses both."""
 
     endings: tuple[str, ...]
-    """Those of its files' names, in lower case."""
+    """The endings of file names, in lower case."""
 
     reader: str
-    """What is called to make the format: `family` says what that is. It may raise ImportError where packages are missing."""
+    """The class of the format, or a function that makes one: see `family`. ImportError means that a package is missing."""
 
     family: Family
 
     spellings: tuple[tuple[str, str], ...] = ()
-    """Regular expressions for other names of files, each with the ending that it stands for."""
+    """Other forms of file names: a regular expression, and the ending that such a name is read as."""
 
     magic: tuple[tuple[int, bytes], ...] = ()
-    """Bytes, each at its place in a file, by all of which a file is known whose name says nothing."""
+    """Offsets, and the bytes that every file has there. They tell the format where the name does not."""
 
     begins: str = ""
-    """A function that tells it by the first bytes of a file (16 or more), where no bytes are the same in all files."""
+    """Without `magic`: a function of the first bytes of a file, 16 or more. It returns whether the file is of this format."""
 
     numbered: bool = False
     """Whether a number may follow the ending of a file's name."""
 
     record: str = ""
-    """The word of `--record` that chooses the format; "": it is chosen by any."""
+    """The word of `--record` that chooses the format. Where it is empty, `--record` does not matter."""
 
     carrier: str = ""
-    """Of text: what reads plain files in UTF-8, which can be cut anywhere. Without one they are read in one go."""
+    """Text only: the class that reads plain files in UTF-8 in parallel. Without one, sequential.py reads them too."""
 
     streamed: str = ""
-    """Where the family is not text, and the files are: what reads one that is compressed or in another encoding."""
+    """The class for files that are compressed or in another encoding, where the files are text and the family is OWN."""
 
     option: bool = True
     """Whether `--format` and `--kind` may name it."""
@@ -150,10 +150,10 @@ class InputFormat:
     needs: Needs | None = None
 
     check: str = ""
-    """A function of a path that compares a file as a whole with what others say of it, and raises Rejection."""
+    """A function of a path that compares a file with hashes in other files. It raises Rejection."""
 
     note: str = ""
-    """A function of a path that returns what should be known of a file and is no damage, or None: `formats.note_on`."""
+    """A function of a path that returns a warning about a file, as `formats.note_on` does, or None."""
 
     sidecars: tuple[Sidecar, ...] = ()
 
@@ -163,14 +163,14 @@ class InputFormat:
 
     @property
     def is_text(self) -> bool:
-        """Whether the files are text, which may be compressed and in any encoding."""
+        """Whether the files are text: they may be compressed and in any encoding."""
         return self.family is Family.TEXT or self.streamed != ""
 
 
 _TEXTS = (".txt", ".text", ".md")
 
 TFRECORD_NEEDS = Needs("TFRecord", "google-crc32c and protobuf", "tfrecord")
-"""What its records need, wherever they are."""
+"""What it takes to read TFRecord files, and their records in other files."""
 
 INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile", option=False),
@@ -300,7 +300,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
 """The formats, in the order in which help texts name them."""
 
 RECORDS = ("file", *(row.record for row in INPUT_FORMATS if row.record))
-"""What a record of a text file may be."""
+"""The words of `--record`."""
 
 
 def _endings(wanted: Callable[[InputFormat], bool]) -> frozenset[str]:
@@ -316,22 +316,22 @@ FORMAT_NAMES: dict[str, tuple[str, ...]] = {**_endings_by_name(), "huggingface":
 """The formats that a person may name, and the endings of their files."""
 
 TEXT_SUFFIXES = _endings(lambda row: row.record != "")
-"""Endings of the names of plain text, whose records are what `Reading.record` says."""
+"""The endings of plain text: `Reading.record` says what a record of it is."""
 
 TABLE_SUFFIXES = _endings(lambda row: row.record == "")
-"""Endings of the names of all other files of many records."""
+"""The endings of all other formats."""
 
 PLAIN_TEXTS = _endings(lambda row: row.is_text)
-"""Endings of files that are text. Behind them .gz and the like may stand: Parquet and Arrow files are compressed within."""
+"""The endings of text. A second ending such as .gz may follow; Parquet and Arrow files are compressed inside."""
 
 CONTAINER_SUFFIXES = _endings(lambda row: row.family is Family.CONTAINER)
-"""Endings of files that may be compressed as a whole, and are no text."""
+"""The endings of binary files that may be compressed as a whole."""
 
 BINARY_SUFFIXES = TABLE_SUFFIXES - PLAIN_TEXTS
-"""Endings of tables whose columns may be images as bytes. In others bytes are text."""
+"""The endings of tables in which a column of bytes may have images. In other tables bytes are text."""
 
 UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Family.PACKAGED))
-"""Endings of those that do not say the types of their columns."""
+"""The endings of binary files that do not say the types of their columns."""
 
 
 def format_of(ending: str, record: str = "") -> InputFormat:

@@ -31,7 +31,7 @@ NEAR_THE_END = 32
 """A fault so few characters before the end of what was read may be none: a word or a number goes on in what comes next."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_BETWEEN = re.compile(r"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
+BETWEEN_OBJECTS = re.compile(r"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
 """A comma between two objects, and the bracket before it."""
 
 _LAST = re.compile(r"\}[ \t\r\n]*\]")
@@ -225,7 +225,7 @@ class _Text:
         last = _LAST.search(self._buffer, self._place)
         self._tried = end = last.end() if last else len(self._buffer)
         cut = None
-        for cut in _BETWEEN.finditer(self._buffer, max(self._place, end - LEAST_TOGETHER), end):  # noqa: B007 - the last one
+        for cut in BETWEEN_OBJECTS.finditer(self._buffer, max(self._place, end - LEAST_TOGETHER), end):  # noqa: B007 - the last one
             pass
         if cut is None:
             return []

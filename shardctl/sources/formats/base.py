@@ -179,6 +179,11 @@ def is_given(schema: pa.Schema) -> bool:
     return bool((schema.metadata or {}).get(CHOSEN) == GIVEN)
 
 
+def without_columns(rows: int) -> pa.RecordBatch:
+    """Return a batch of rows without columns. RecordBatch.from_arrays would give no rows."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
 class Head(NamedTuple):
     """What a text file begins with: `size` bytes before its first record (byte order mark, header), its columns if they are
     named there or in the recipe."""

@@ -1,4 +1,4 @@
-"""What lies beside the files of a format: lists of them, copies."""
+"""What formats ask about the other files in a folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_BYTES = 64 << 20
 
 
 class ExclusionRule(Protocol):
-    """Tells which files are left out though they are of a format. It is made for one walk, and counts them."""
+    """Decides which files of a format are left out, and counts them. An object is for one walk."""
 
     def excludes(self, file: FoundFile, name: str) -> bool:
-        """Return whether a file, whose path ends in `name`, is left out."""
+        """Return whether to leave out this file. `name` is the last part of its path."""
         ...
 
     def notices(self) -> Iterator[str]:
-        """Yield what to say of the files that were left out."""
+        """Yield the notices about the files that were left out."""
         ...
 
 
@@ -33,7 +33,7 @@ def is_beside(file: FoundFile, name: str) -> bool:
 
 
 def json_in(file: FoundFile) -> Any:
-    """Return what a file of JSON holds, None if it cannot be read or is very large."""
+    """Return the value in a JSON file, None if the file cannot be read or is larger than MOST_BYTES."""
     if file.size > MOST_BYTES:
         return None
     try:
@@ -43,5 +43,5 @@ def json_in(file: FoundFile) -> Any:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a name that a list has is that of a file in the folder of the list."""
+    """Return whether an entry of an index is a plain file name: the file is in the folder of the index."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")

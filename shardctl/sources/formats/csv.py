@@ -27,7 +27,6 @@ HEAD_BYTES = UNIT_BYTES
 """The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
 
 QUOTE, NEWLINE, _RETURN = b'"\n\r'
-_BLANK_PAIRS = (b"\n\n", b"\n\r", b"\r\r")
 
 
 # --- where records end ---

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.json_values import from_json
-from shardctl.sources.formats.base import CHOSEN, Misfit, is_given
-from shardctl.sources.formats.jsonl import fitted_value
+from shardctl.sources.formats.base import Misfit, is_given, without_columns
+from shardctl.sources.formats.jsonl import fitted_value, refuse_new_fields
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
@@ -47,22 +47,14 @@ def types_of_records(records: Sequence[Record], label: str) -> Types:
 
 def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises Misfit."""
-    if CHOSEN not in (schema.metadata or {}):
-        _refuse_new_fields(records, set(schema.names))
-    if not len(schema):  # from_arrays would give no rows
-        return pa.RecordBatch.from_struct_array(pa.array([{} for _ in records], pa.struct([])))
+    refuse_new_fields(records, schema)
+    if not len(schema):
+        return without_columns(len(records))
     whole = without_nulls(schema)
     if is_given(schema):
         _refuse_other_than_text(records, [f for f in schema if pa.types.is_string(f.type)])
     columns = [_column(records, f, out.type) for f, out in zip(schema, whole, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
-
-
-def _refuse_new_fields(records: Sequence[tuple[int, Record]], known: set[str]) -> None:
-    for number, record in records:
-        if not record.keys() <= known:
-            name = next(name for name in record if name not in known)
-            raise Misfit(f"record {number}: the field {printable(name)} is new")
 
 
 def _refuse_other_than_text(records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]) -> None:

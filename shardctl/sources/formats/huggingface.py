@@ -8,7 +8,7 @@ from shardctl.system.text import printable
 
 
 def first_missing_file(file: FoundFile) -> str | None:
-    """Return a sentence on a file that a state.json lists and that is not there, None if all are."""
+    """Return a sentence about the first file that a state.json lists and that does not exist, None if there is none."""
     record = json_in(file)
     listed = record.get("_data_files") if isinstance(record, dict) else None
     names = [each.get("filename") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

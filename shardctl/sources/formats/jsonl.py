@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from shardctl.sources.formats.base import (
     Reading,
     is_given,
     refuse_wide,
+    without_columns,
 )
 from shardctl.sources.formats.lines import chosen_lines, count_byte, count_lines, line_ends
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
@@ -334,15 +335,20 @@ def _parse_slowly(data: bytes, ends: Numbers, numbers: Numbers, schema: pa.Schem
 
 def batch_of_objects(records: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of numbered JSON objects, with the columns of `without_nulls(schema)`. Raises Misfit."""
-    known = set(schema.names)
-    for number, value in records:
-        if not value.keys() <= known and not _is_chosen(schema):
-            name = next(name for name in value if name not in known)
-            raise Misfit(f"record {number}: the field {printable(name)} is new")
-    if not len(schema):  # from_arrays would give no rows
-        return pa.RecordBatch.from_struct_array(pa.array([{} for _ in records], pa.struct([])))
+    refuse_new_fields(records, schema)
+    if not len(schema):
+        return without_columns(len(records))
     columns = [_column(records, f, is_given(schema)) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=without_nulls(schema))
+
+
+def refuse_new_fields(records: Sequence[tuple[int, dict[str, Any]]], schema: pa.Schema) -> None:
+    """Raise Misfit for a record with a field that `schema` does not have, unless a person chose its columns."""
+    known = set(schema.names)
+    for number, record in records:
+        if not record.keys() <= known and not _is_chosen(schema):
+            name = next(name for name in record if name not in known)
+            raise Misfit(f"record {number}: the field {printable(name)} is new")
 
 
 _PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): float}

@@ -1,4 +1,4 @@
-"""index.json of MDS: which shards there are, and what is known of them as whole files."""
+"""index.json of MDS: the names of the shards, their sizes and hashes."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def refuse_missing_shards(file: FoundFile) -> None:
 
 
 class Unlisted:
-    """Leaves out the shards that an index does not list, and compressed copies of those that are there uncompressed too."""
+    """Leaves out shards that the index does not list, and compressed copies of uncompressed shards."""
 
     def __init__(self) -> None:
         self._copies, self._unlisted = LeftOut(), LeftOut()
 
     def excludes(self, file: FoundFile, name: str) -> bool:
-        """Return whether a file is a copy, or not listed."""
+        """Return whether a file is such a shard, or such a copy."""
         if (match := _COPY.match(name)) and is_beside(file, match[1]):
             self._copies.add(file.path)
         elif _SHARD.search(name) and not _is_listed(file, name):

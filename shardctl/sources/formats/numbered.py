@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Misfit, Parsed, Reading, Unit
+from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Misfit, Parsed, Reading, Unit, without_columns
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, check_columns, damaged, parsed, types_of
 from shardctl.sources.types import Types
 
@@ -120,5 +120,5 @@ def runs_of(unit: Unit, row_bytes: int) -> Iterator[tuple[int, int]]:
 def batch_of(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
     """Return a batch of columns; of none it has its rows too."""
     if not columns:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return without_columns(rows)
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import Choose, Cut, Digest, Misfit, Parsed, Reading, Unit
+from shardctl.sources.formats.base import Choose, Cut, Digest, Misfit, Parsed, Reading, Unit, without_columns
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -141,7 +141,7 @@ class _File:
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows without columns."""
     for start in range(0, rows, BATCH_ROWS):
-        yield pa.RecordBatch.from_struct_array(pa.array([{}] * min(BATCH_ROWS, rows - start), pa.struct([])))
+        yield without_columns(min(BATCH_ROWS, rows - start))
 
 
 @lru_cache(8)

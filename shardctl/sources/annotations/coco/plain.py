@@ -6,7 +6,6 @@ this module never decides that something is wrong.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.annotations.coco.file import NO_ID, OBJECT_COLUMNS
+from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS
 from shardctl.sources.annotations.objects import POINTS, POLYGONS, RLE
-
-_BETWEEN = re.compile(r"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
-"""A comma between two objects, and the bracket before it."""
 
 _NUMBERS = pa.list_(pa.float64())
 _PARSED = pa.schema(
@@ -76,7 +73,7 @@ def _parsed(text: str) -> dict[str, pa.Array]:
     import pyarrow.json as pj  # 10 ms to import, and most conversions have no COCO files
 
     # A comma that is within an element, or in a string, leaves no JSON when it is taken out.
-    lines, commas = _BETWEEN.subn("}\n", text)
+    lines, commas = BETWEEN_OBJECTS.subn("}\n", text)
     options = pj.ParseOptions(_PARSED, unexpected_field_behavior="ignore")
     try:
         data = pa.py_buffer(lines.encode())
