@@ -136,7 +136,7 @@ class Listing:
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
     `beside` names the files that decide what is read of others, each with its size and time of change. `split_by` says what
-    names the splits, once somebody has looked (splitting.py). `warnings` say what should be looked at before the work begins.
+    names the splits, once somebody has looked (splits.py). `warnings` say what should be looked at before the work begins.
     """
 
     path: Path

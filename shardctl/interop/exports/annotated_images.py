@@ -32,7 +32,7 @@ MOST_CATEGORIES = 100_000
 """The most categories without names: each is listed."""
 
 Marked = dict[str, Any]
-"""An object: the members that are known of it, in the form of json_form.py."""
+"""An object: the members that are known of it, in the form of json_values.py."""
 
 NO_NAMES = "the categories have no names, and are called by their numbers"
 

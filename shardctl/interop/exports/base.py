@@ -89,7 +89,7 @@ class PartResult:
 class ColumnEncoding:
     """How a form writes a column: under the name `written`, as `form`.
 
-    `form` is `value` (as it is), `json` (JSON text, json_form.py), `image` (an encoded image), `png` or `jpeg:Q` (a raw image
+    `form` is `value` (as it is), `json` (JSON text, json_values.py), `image` (an encoded image), `png` or `jpeg:Q` (a raw image
     that is encoded for it), or a word of the form's own. `loss` says what the form cannot hold of it, None if it holds all.
     """
 

@@ -1,7 +1,7 @@
 """A folder of files as people look at it: SPLIT/CLASS/NAME.jpg, or SPLIT/NAME.txt, and SPLIT/metadata.jsonl.
 
 Hugging Face datasets reads it as an ImageFolder. metadata.jsonl has a line for each sample, in order: `file_name` is the
-path of its file below SPLIT, NAME_file_name that of another image, and the other columns are in the form of json_form.py. The
+path of its file below SPLIT, NAME_file_name that of another image, and the other columns are in the form of json_values.py. The
 path of an image in the dataset is there as NAME.path where it is not the key.
 """
 

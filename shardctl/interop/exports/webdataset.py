@@ -2,7 +2,7 @@
 
 A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number), KEY.txt (the text),
 KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length), KEY.NAME.bin (bytes), and KEY.json, an object with
-all other columns in the form of json_form.py. Columns that lack a value somewhere are there too: readers infer types from the
+all other columns in the form of json_values.py. Columns that lack a value somewhere are there too: readers infer types from the
 first samples. Under the name that an image has in the target there is {"path": …} if its path was not the key, and null if
 there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at the first one.
 """

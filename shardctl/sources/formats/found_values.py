@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class JsonForm:
-    """A value as json_form.py writes it: with the type of its column it is exact."""
+    """A value as json_values.py writes it: with the type of its column it is exact."""
 
     value: Any
 

@@ -1,4 +1,4 @@
-"""The folder of this machine into which objects are brought (brought.py), for all processes of its user together.
+"""The folder of this machine into which objects are brought (remote_files.py), for all processes of its user together.
 
 .owner          locked (flock) by every process that uses the folder: the last one to leave removes it
 .space          locked while space is counted, and objects are removed; the bytes that are taken

@@ -1,7 +1,7 @@
-"""Objects on stores, brought to this machine when a file is opened that stands for one (stand_ins.py).
+"""Objects on stores, brought to this machine when a file is opened that stands for one (system/remote_paths.py).
 
 Formats open files by their paths, and read here and there in them, so that an object is fetched as a whole, once for all
-processes of this machine, and stays until there is no room for it (local_copies.py).
+processes of this machine, and stays until there is no room for it (object_cache.py).
 """
 
 from __future__ import annotations
