@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.generations import link_or_copy
+from shardctl.build.commit.staging import begin
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Surveyor
@@ -24,7 +25,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.builder import of_several
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
+from shardctl.build.shards.job import KNOWN, Job, Planned, Root, records_read
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -36,7 +37,6 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.job_folder import JobFolder
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -62,7 +62,6 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> Job:
         """Return the job in a folder that has its tables."""
-        JobFolder(folder).make_folders(NEW_FOLDER)
         manifest = self.manifest
         job = Job(
             folder,
@@ -75,8 +74,7 @@ class Made:
             recorded=recorded,
             **records_read(manifest.records),
         )
-        job.write_files()
-        job.save()
+        begin(job)
         return job
 
 
