@@ -12,13 +12,14 @@ from typing import BinaryIO
 
 import numpy as np
 
+from shardctl.build.commit.staging import begin
 from shardctl.build.convert.discover import group
 from shardctl.build.plan.labels import Labelling, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Order, Planner
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import NEW_FOLDER, Job
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.scan import Found
 from shardctl.build.shards.text_hashes import HASHES, SIGNED, TextHashTask
 from shardctl.format.names import FILES
@@ -109,9 +110,7 @@ def compare_texts(
         job = replace(job, folder=folder, draw=None)
         write_files(folder / FILES, listing, labelling)
         Planner(units, Order(("all",), (np.arange(len(units)),), None)).write_units(folder)
-        (folder / NEW_FOLDER).mkdir()
-        job.write_files()
-        job.save()
+        begin(job)
         return [_Search(job, place, engine, comparing).run() for place in places]
 
 

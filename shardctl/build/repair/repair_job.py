@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.build.commit.generations import link_or_copy
+from shardctl.build.commit.staging import begin
 from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Discovery
@@ -24,7 +25,7 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import KNOWN, NEW_FOLDER, Job, PlannedUnit, Root
+from shardctl.build.shards.job import KNOWN, Job, PlannedUnit, Root
 from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.reject_writer import of_several
@@ -39,7 +40,6 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.job_folder import JobFolder
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -65,10 +65,8 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
-        JobFolder(folder).make_folders(NEW_FOLDER)
         job = self.planned_job(folder, splits, recorded)
-        job.write_files()
-        job.save()
+        begin(job)
         return job
 
     def planned_job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
