@@ -11,13 +11,7 @@ import click
 
 from shardctl.benchmark.advice_options import AdviceOptions
 from shardctl.cli.options import options_of, values_of
-from shardctl.cli.output import (
-    Output,
-    output_options,
-    print_json,
-    print_table,
-    printing_to_stderr,
-)
+from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.output_files import Form

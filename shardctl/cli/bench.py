@@ -15,13 +15,7 @@ import click
 
 from shardctl.benchmark.options import BenchOptions
 from shardctl.cli.options import option_of, options_of
-from shardctl.cli.output import (
-    Output,
-    output_options,
-    print_json,
-    print_table,
-    printing_to_stderr,
-)
+from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder

@@ -17,7 +17,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import MAX_PIXELS, decode_mask, open_image
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_members import member_types
+from shardctl.loader.blocks.object_columns import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import NOT_FINITE, are_finite, check_runs, object_faults

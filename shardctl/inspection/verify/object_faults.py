@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_members import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
+from shardctl.loader.blocks.object_columns import BOX, CATEGORY, KEYPOINTS, POLYGONS, RLE, member_types
 from shardctl.system.text import counted
 
 Numbers = npt.NDArray[np.int64]

@@ -31,15 +31,7 @@ from shardctl.interop.exports.destination import entries_below, not_of_export
 from shardctl.interop.exports.loose_files import listed
 from shardctl.interop.exports.name_set import NameSet
 from shardctl.sources.export_description import DESCRIPTION
-from shardctl.system.files import (
-    PARTIAL,
-    FileFacts,
-    is_folder,
-    naming_the_path,
-    refuse_links,
-    remove_tree,
-    sync_folder,
-)
+from shardctl.system.files import PARTIAL, FileFacts, is_folder, naming_the_path, refuse_links, remove_tree, sync_folder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import LEASE, Lease

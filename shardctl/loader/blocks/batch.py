@@ -20,7 +20,7 @@ from shardctl.loader.blocks.gather import Bytes, Located, adjoining, gather, gat
 from shardctl.loader.blocks.lists import Lists, numbers_of, with_none
 from shardctl.loader.blocks.locate import DamagedValues, Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
-from shardctl.loader.blocks.objects import ObjectReader
+from shardctl.loader.blocks.object_reader import ObjectReader
 from shardctl.loader.blocks.pictures import Missing, PictureReader, encoded_images, missing_images
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.loader.blocks.specs import Spec, fixed_shape, specs_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.object_members import member_types
+from shardctl.loader.blocks.object_columns import member_types
 from shardctl.loader.blocks.transforms import Transforms
 
 

@@ -18,7 +18,7 @@ from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.lists import is_missing, numbers_of
-from shardctl.loader.blocks.object_geometry import Floats, Moves
+from shardctl.loader.blocks.moves import Floats, Moves
 
 Numbers = npt.NDArray[Any]
 Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
