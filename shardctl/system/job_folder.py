@@ -71,15 +71,11 @@ class JobFolder:
         return json.loads(read_bytes(self.marker(part)))
 
     def markers(self) -> list[str]:
-        """Return the names of the files in the folder of the markers; none if it is not there. Raises OSError.
+        """Return the names of the files in the folder of the markers. Raises OSError, also if the folder is not there.
 
         They are not read: where the power failed, one may be torn.
         """
-        try:
-            names = os.listdir(self.path / DONE_FOLDER)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [name for name in names if not name.endswith(PARTIAL)]
+        return [name for name in os.listdir(self.path / DONE_FOLDER) if not name.endswith(PARTIAL)]
 
     def delete_partial_files(self, made: str, is_wanted: Callable[[str], bool]) -> None:
         """Delete the incomplete files of killed processes, among the markers and in the folder for what the job makes.

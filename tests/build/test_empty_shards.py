@@ -148,7 +148,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(manifest_writer.Commit, "run", stop)
+        patched.setattr(manifest_writer.TableWriter, "run", stop)
         with pytest.raises(KeyboardInterrupt):
             shardctl.convert(source, tmp_path / "out", **OPTIONS)
     assert shardctl.convert(source, tmp_path / "out", **OPTIONS).status == "resumed"

@@ -6,7 +6,7 @@ import pytest
 
 from shardctl.build.convert import pace
 from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.task import Progress
+from shardctl.build.shards.task import WorkDone
 from shardctl.build.snapshot import log
 
 
@@ -33,12 +33,12 @@ def test_rates_and_the_time_left_are_those_of_this_run(clock: Clock) -> None:
     clock.now += 100  # the sources are listed
     found.begin(60)
     assert (found.records_per_s, found.seconds_left) == (0, None)
-    found.add(Progress(30, 30, 0, 0))
+    found.add(WorkDone(30, 30, 0, 0))
     found.resume()
     assert (found.done.records, found.records_per_s, found.seconds_left) == (30, 0, None)
     clock.now += 2
-    found.add(Progress(10, 9, 1, 5000))
-    assert (found.done, found.records) == (Progress(40, 39, 1, 5000), 60)
+    found.add(WorkDone(10, 9, 1, 5000))
+    assert (found.done, found.records) == (WorkDone(40, 39, 1, 5000), 60)
     assert (found.records_per_s, found.bytes_per_s, found.seconds_left) == (5, 2500, 4)
 
 
@@ -46,7 +46,7 @@ def test_more_records_than_expected_leave_no_time(clock: Clock) -> None:
     found = Pace()
     found.begin(10)
     clock.now += 1
-    found.add(Progress(20, 20, 0, 0))
+    found.add(WorkDone(20, 20, 0, 0))
     assert found.seconds_left == 0
 
 
@@ -54,10 +54,10 @@ def test_a_log_has_the_rate_of_this_run(clock: Clock, capsys: pytest.CaptureFixt
     teller = log.Teller("out", show=True)
     teller.waiting("process 5")  # the next line comes some seconds later
     listener = teller.listener()
-    listener.progress(Progress(3000, 3000, 0, 0))  # by an earlier run
+    listener.progress(WorkDone(3000, 3000, 0, 0))  # by an earlier run
     listener.resuming(3, 6)
     clock.now += log.LINE_SECONDS
-    listener.progress(Progress(10, 10, 0, 0))
+    listener.progress(WorkDone(10, 10, 0, 0))
     assert capsys.readouterr().err.splitlines()[1:] == [
         "shardctl out: resuming: 3 of 6 shards done",
         "shardctl out: 3,010 of 0 records, 1/s",

@@ -156,9 +156,9 @@ def test_a_lease_that_cannot_be_read_is_taken_over_too(store: Store) -> None:
 HOLDS = """
 import sys
 from shardctl.system.stores import open_store
-from shardctl.system.lease.store_lease import Pace, hold
+from shardctl.system.lease.store_lease import LeaseTiming, hold
 from shardctl.errors import BusyError
-with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=Pace(0.05)) as lease:
+with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=LeaseTiming(0.05)) as lease:
     print("held", flush=True)
     sys.stdin.readline()
     try:

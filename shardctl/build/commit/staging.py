@@ -151,8 +151,9 @@ def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
 
     Its recipe is not read: it may name anybody's function. Without `parts` it is that of a conversion, and this is none.
     """
-    job = JobFolder(folder)
-    done = len(job.markers())
+    job, done = JobFolder(folder), 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
+        done = len(job.markers())
     what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = job.record()

@@ -271,18 +271,19 @@ def _decide(conversion: Conversion, inputs: Inputs) -> Decision:
         overwrites=options.overwrite,
         listed_beside=inputs.beside,
     )
-    decision = decide(wanted, conversion.existing.manifest(), _begun(conversion, inputs))
+    there = conversion.existing.manifest()
+    decision = decide(wanted, there, {})
+    if decision.action in (Action.CREATE, Action.UPDATE):  # jobs of others may not be readable: only this one is looked at
+        decision = decide(wanted, there, _begun(conversion, inputs, decision.job))
     if decision.refusal is not None:
         raise decision.refusal
     return decision
 
 
-def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
-    """Return the names of the unfinished jobs of this conversion, and the digests of the datasets that they update."""
-    name = fingerprint(inputs.parts)
-    names = (name, f"{name}{UPDATING}")
-    jobs = {name: unfinished(conversion.staging / name, inputs.bases, conversion.recipe) for name in names}
-    return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
+def _begun(conversion: Conversion, inputs: Inputs, name: str) -> dict[str, str]:
+    """Return the unfinished job of a name, with the digest of the dataset that it updates; nothing if there is none."""
+    job = unfinished(conversion.staging / name, inputs.bases, conversion.recipe)
+    return {} if job is None else {name: job.lineage.updates}
 
 
 def _before(conversion: Conversion) -> PreviousDataset | None:
