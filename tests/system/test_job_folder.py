@@ -32,6 +32,12 @@ def test_what_was_written_is_read_again(job: JobFolder) -> None:
         job.read_marker("1")
 
 
+def test_where_the_markers_are_gone_it_is_not_said_that_nothing_is_done(job: JobFolder) -> None:
+    (job.path / "done").rename(job.path / "away")
+    with pytest.raises(FileNotFoundError):
+        job.markers()
+
+
 def test_folders_are_made_again_but_not_behind_a_link(job: JobFolder, tmp_path: Path) -> None:
     job.make_folders("made")
     (tmp_path / "mine").mkdir()
