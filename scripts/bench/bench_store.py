@@ -40,7 +40,7 @@ import simplejpeg
 import shardctl
 from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.loader.remote.fetch import AT_ONCE
+from shardctl.loader.remote.request_threads import AT_ONCE
 from shardctl.system.stores import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))

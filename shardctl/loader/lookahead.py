@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardctl.loader.blocks import Indices, Shards
 
 if TYPE_CHECKING:
-    from shardctl.loader.remote.fetch import Ahead
+    from shardctl.loader.remote.request_threads import Ahead
 
 
 class Lookahead(Protocol):

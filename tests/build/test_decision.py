@@ -15,7 +15,7 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.system.files import FileFacts
 
 PARTS = {"inputs": "i", "labels": "l", "recipe": "r", "settings": "s", "code": "c", "versions": "numpy 2.0, pyarrow 20.0"}
-WANTED = Wanted("out", PARTS, ["/in"], listed_beside="digest")
+WANTED = Wanted("out", PARTS, ["/in"], existing="digest")
 NAME = fingerprint(PARTS)
 
 
@@ -108,6 +108,6 @@ def test_sources_may_be_appended_after_those_that_are_there() -> None:
 
 @pytest.mark.parametrize("option", ["updates", "appends"])
 def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option: str) -> None:
-    wanted = replace(WANTED, listed_beside="the one before", **{option: True})
+    wanted = replace(WANTED, existing="the one before", **{option: True})
     assert decide(wanted, manifest(), {}).action is Action.LOOK_AGAIN
-    assert decide(replace(WANTED, listed_beside="the one before"), manifest(), {}).action is Action.UP_TO_DATE
+    assert decide(replace(WANTED, existing="the one before"), manifest(), {}).action is Action.UP_TO_DATE

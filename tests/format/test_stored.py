@@ -20,7 +20,7 @@ from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.format.stored import StoredDataset
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.records import record_of_key
-from shardctl.inspection.verify.keys import PlannedKeys, number_at_end
+from shardctl.inspection.verify.planned_keys import PlannedKeys, number_at_end
 from shardctl.inspection.verify.provenance import Provenance
 
 FILES, LINES = 6, 40

@@ -21,7 +21,7 @@ from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset
-from shardctl.loader.remote import fetch
+from shardctl.loader.remote import request_threads
 from shardctl.system.remote_paths import SCRATCH
 from shardctl.system.stores import open_store
 
@@ -184,8 +184,8 @@ def test_an_abandoned_epoch_leaves_nothing_behind(plain: Path, bucket: str, obje
 
 
 def test_a_small_window_of_requests_is_enough(plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(fetch, "AT_ONCE", 2)
+    monkeypatch.setattr(request_threads, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(request_threads, "AT_ONCE", 2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     assert all_same(remote.loader(8, shuffle="global", threads=4), shardctl.open(plain).loader(8, shuffle="global"))
 

@@ -35,7 +35,7 @@ class Wanted:
 
     `shown` is its place, for messages. `parts` are those of its fingerprint, `sources` where its inputs are (absolute paths, or
     URLs), and `moved` where they were before, if that was said. `updates` and `appends` are the options of these names; both
-    follow the sources of the dataset that is there. `overwrites` replaces any dataset. `listed_beside` is the digest of the
+    follow the sources of the dataset that is there. `overwrites` replaces any dataset. `existing` is the digest of the
     dataset that was there when the inputs were listed, "" if there was none.
     """
 
@@ -46,7 +46,7 @@ class Wanted:
     updates: bool = False
     appends: bool = False
     overwrites: bool = False
-    listed_beside: str = ""
+    existing: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> 
     if there is None or wanted.overwrites:
         return Decision(_resumed(name, "", begun) or Action.CREATE, name)
     digest, follows = there.files[CHECKSUMS].sha256, wanted.updates or wanted.appends
-    if follows and digest != wanted.listed_beside:
+    if follows and digest != wanted.existing:
         return Decision(Action.LOOK_AGAIN)
     same = only_versions_differ(there.fingerprint_parts, wanted.parts)
     if same and not (wanted.updates and tuple(wanted.sources) != there.sources):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shardctl.build.commit.staging import finished_shards
 from shardctl.build.convert.estimate import SPARE_DISK
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.tally import Tally
+from shardctl.build.convert.reject_limit import Tally
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob

@@ -19,7 +19,11 @@ class ExistingDataset:
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
-        return Manifest.load(self._folder) if (self._folder / MANIFEST).exists() else None
+        return Manifest.load(self._folder) if self.is_there() else None
+
+    def is_there(self) -> bool:
+        """Return whether there is a dataset now."""
+        return (self._folder / MANIFEST).exists()
 
     def digest(self) -> str:
         """Return what stands for the dataset as it is now, "" if there is none."""

@@ -21,7 +21,7 @@ from shardctl.sources.walk import recorded
 class Inputs:
     """The inputs as they were listed. `roots` are the sources, `bases` the folders that paths are relative to.
 
-    `parts` are those of the fingerprint. `beside` is the digest of the dataset that was at the target when the inputs were
+    `parts` are those of the fingerprint. `existing` is the digest of the dataset that was at the target when the inputs were
     listed, "" if there was none. `scratch` is a folder for what a plan needs.
     """
 
@@ -29,7 +29,7 @@ class Inputs:
     roots: tuple[Path, ...]
     bases: tuple[Root, ...]
     parts: dict[str, str]
-    beside: str
+    existing: str
     scratch: Path
 
     @property
@@ -47,7 +47,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 
     `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
     """
-    beside, roots, known = conversion.existing.digest(), conversion.request.roots, None
+    existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
     bases = _bases(conversion)
     if conversion.options.append and (manifest := conversion.existing.manifest()) is not None:
         if (written := why_written(str(conversion.folder), manifest)) is not None:
@@ -59,7 +59,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
         roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
     parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
-    return Inputs(listing, roots, bases, parts, beside, scratch)
+    return Inputs(listing, roots, bases, parts, existing, scratch)
 
 
 def _bases(conversion: Conversion) -> tuple[Root, ...]:

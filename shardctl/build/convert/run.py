@@ -21,9 +21,9 @@ from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
 from shardctl.build.convert.planning import PlannedJob, announce, check_space, differing_types, plan
 from shardctl.build.convert.rejects import refuse_many_rejects
+from shardctl.build.convert.reporting import explained, finished, planned, up_to_date
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
-from shardctl.build.convert.results import explained, finished, planned, up_to_date
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
@@ -100,35 +100,35 @@ def look(conversion: Conversion, scratch: Path) -> ConvertResult | Inputs | None
     options = conversion.options
     if options.update or options.append or options.explain or options.copy_rejects is not None:
         conversion.target.bring_dataset()
-    if options.overwrite or conversion.existing.manifest() is None:
+    if options.overwrite or not conversion.existing.is_there():
         conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
     inputs = discover(conversion, scratch)
     if inputs is None:
         return None
     if options.explain:
         return explained(conversion, inputs)
-    decision = _decide(conversion, inputs)
+    there = conversion.existing.manifest()
+    decision = _decide(conversion, inputs, there)
     if decision.action is Action.LOOK_AGAIN:
         return None
-    if decision.action is Action.UP_TO_DATE:
-        return _use_existing(conversion, inputs, decision)
+    if decision.action is Action.UP_TO_DATE and there is not None:
+        return _use_existing(conversion, inputs, there, decision.follows)
     if not publish.is_broken_off(conversion.folder):
         publish.refuse_to_replace(conversion.folder, conversion.recipe.files)
-    return _plan_only(conversion, inputs, decision) if options.dry_run else inputs
+    return _plan_only(conversion, inputs, there, decision) if options.dry_run else inputs
 
 
 def _write(conversion: Conversion, inputs: Inputs, held: WriteLease) -> ConvertResult | None:
     """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes."""
-    try:
-        begun = begin_job(conversion, inputs, held)
-        return complete(conversion, begun, held) if isinstance(begun, BegunJob) else begun
-    except TypesDifferError:
-        # Some records did not show all types. The dataset is the one that it would be if all had been read first.
+    for all_types in (False, True):
         try:
-            begun = begin_job(conversion, inputs, held, all_types=True)
+            begun = begin_job(conversion, inputs, held, all_types)
             return complete(conversion, begun, held) if isinstance(begun, BegunJob) else begun
         except TypesDifferError as error:
-            raise differing_types(error) from error
+            # Some records did not show all types. The dataset is the one that it would be if all had been read first.
+            if all_types:
+                raise differing_types(error) from error
+    raise AssertionError("unreachable")
 
 
 def begin_job(
@@ -142,14 +142,13 @@ def begin_job(
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0)
-    decision = _decide(conversion, inputs)  # once more: another converter may have finished while this one waited
-    if decision.action is Action.LOOK_AGAIN:
+    there = conversion.existing.manifest()
+    decision = _decide(conversion, inputs, there)  # once more: another converter may have finished while this one waited
+    before = conversion.existing.before(there) if there is not None and decision.follows else None
+    if decision.action is Action.LOOK_AGAIN or (decision.follows and before is None):
         return None
-    if decision.action is Action.UP_TO_DATE:
-        return _up_to_date(conversion, inputs, decision)
-    before = _before(conversion) if decision.follows else None
-    if decision.follows and before is None:
-        return None
+    if decision.action is Action.UP_TO_DATE and there is not None:
+        return _up_to_date(conversion, inputs, there)
     folder = conversion.staging / decision.job
     if all_types:
         held.check()
@@ -258,8 +257,8 @@ def _check_new(begun: BegunJob, before: PreviousDataset) -> Checked:
 # --- decisions, and what is there already ---
 
 
-def _decide(conversion: Conversion, inputs: Inputs) -> Decision:
-    """Decide by what there is now. Raises the error of a refusal."""
+def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> Decision:
+    """Decide by the dataset that is there now. Raises the error of a refusal."""
     options = conversion.options
     wanted = Wanted(
         shown=str(conversion.folder),
@@ -269,9 +268,8 @@ def _decide(conversion: Conversion, inputs: Inputs) -> Decision:
         updates=options.update,
         appends=options.append,
         overwrites=options.overwrite,
-        listed_beside=inputs.beside,
+        existing=inputs.existing,
     )
-    there = conversion.existing.manifest()
     decision = decide(wanted, there, {})
     if decision.action in (Action.CREATE, Action.UPDATE):  # jobs of others may not be readable: only this one is looked at
         decision = decide(wanted, there, _begun(conversion, inputs, decision.job))
@@ -286,29 +284,23 @@ def _begun(conversion: Conversion, inputs: Inputs, name: str) -> dict[str, str]:
     return {} if job is None else {name: job.lineage.updates}
 
 
-def _before(conversion: Conversion) -> PreviousDataset | None:
-    """Return the dataset that is to be brought up to date; None if another one has taken its place."""
-    manifest = conversion.existing.manifest()
-    return None if manifest is None else conversion.existing.before(manifest)
+def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest, follows: bool) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is the wanted one. None: see `look`.
 
-
-def _use_existing(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
-    """Return the result where the dataset is there already. None: see `look`."""
-    if decision.follows and _before(conversion) is None:  # raises if a table is damaged
+    An update or addition `follows` its sources: then its tables must be whole. Raises DatasetError.
+    """
+    if follows and conversion.existing.before(manifest) is None:
         return None
-    options, manifest = conversion.options, conversion.existing.manifest()
-    if not options.dry_run:
+    keep = conversion.options.keep
+    if not conversion.options.dry_run:
         _complete_replacement(conversion)
-        if manifest is not None and options.keep not in (None, manifest.keep):
-            _change_keep(conversion)
-    return _up_to_date(conversion, inputs, decision)
+        if keep is not None and keep != manifest.keep:
+            manifest = _with_keep(conversion, keep)
+    return _up_to_date(conversion, inputs, manifest)
 
 
-def _up_to_date(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
-    """Return the result where the dataset is there, with all of its files. None: see `look`. Raises DatasetError."""
-    manifest = conversion.existing.manifest()
-    if manifest is None or (decision.follows and conversion.existing.before(manifest) is None):
-        return None
+def _up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is there, with all of its files. None: see `look`."""
     try:
         conversion.target.refuse_lost_files(manifest)
     except DatasetError:
@@ -331,20 +323,21 @@ def _complete_replacement(conversion: Conversion) -> None:
             generations.settle(conversion.folder)
 
 
-def _change_keep(conversion: Conversion) -> None:
-    """Have a dataset that is up to date keep as many generations as was asked for now."""
+def _with_keep(conversion: Conversion, keep: int) -> Manifest:
+    """Have a dataset that is up to date keep so many generations from now on, and return its manifest."""
     with conversion.leased() as held:
-        manifest = replace(Manifest.load(conversion.folder), keep=_keep(conversion, None))
+        manifest = replace(Manifest.load(conversion.folder), keep=keep)
         held.check()
         write_atomically(conversion.folder / MANIFEST, manifest.to_json().encode())
         generations.settle(conversion.folder)
+    return manifest
 
 
-def _plan_only(conversion: Conversion, inputs: Inputs, decision: Decision) -> ConvertResult | None:
-    """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
+def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None, decision: Decision) -> ConvertResult | None:
+    """Return what would be done. Raises the same errors as the real conversion before it starts to write. None: see `look`."""
     conversion.target.check_writable()
     folder = conversion.staging / decision.job
-    before = _before(conversion) if decision.follows else None
+    before = conversion.existing.before(there) if there is not None and decision.follows else None
     if decision.follows and before is None:
         return None
     if not conversion.options.overwrite and not decision.follows:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from shardctl.inspection.verify.check import CheckOf, by_block, without_blocks
 from shardctl.inspection.verify.decoding import undecodable
 from shardctl.inspection.verify.file_facts import other_bytes, other_facts
-from shardctl.inspection.verify.keys import KeyCheck
 from shardctl.inspection.verify.labels import LabelCheck
 from shardctl.inspection.verify.objects import wrong_objects
 from shardctl.inspection.verify.plain_jpegs import not_plain
+from shardctl.inspection.verify.planned_keys import KeyCheck
 from shardctl.inspection.verify.tokens import wrong_tokens
 
 

@@ -17,9 +17,9 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import Cache
-from shardctl.loader.remote.dataset import RemoteDataset
-from shardctl.loader.remote.fetch import Ahead
 from shardctl.loader.remote.open import DatasetPlace, bring_file, open_again, open_remote, place_of
+from shardctl.loader.remote.remote_blocks import RemoteDataset
+from shardctl.loader.remote.request_threads import Ahead
 from shardctl.system.text import printable
 
 

@@ -34,7 +34,7 @@ from shardctl.system.machine import memory_bytes
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
-    from shardctl.loader.remote.fetch import Ahead
+    from shardctl.loader.remote.request_threads import Ahead
 
 Indices = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
-from shardctl.loader.remote.dataset import RemoteDataset
+from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system import stores
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.system.scratch import scratch_folder

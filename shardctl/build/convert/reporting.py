@@ -1,4 +1,4 @@
-"""The results of a conversion: explained, planned, up to date, or finished."""
+"""What a conversion reports in the end: that it is explained, planned, up to date, or finished."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.format.virtual import HeldFile
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.loader.remote.counts import Counts
-from shardctl.loader.remote.fetch import Ahead, Fetcher
+from shardctl.loader.remote.request_threads import Ahead, Fetcher
 from shardctl.system import stores
 from shardctl.system.files import ordinary
 from shardctl.system.stores.base import Store
