@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from doc_snippets import ROOT, snippets
 
 import shardctl
 from shardctl.cli import cli
@@ -20,12 +21,7 @@ from shardctl.errors import UsageError
 from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def snippets(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def test_every_command_and_option_is_in_the_reference() -> None:

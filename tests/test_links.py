@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 from conftest import examples
+from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_untrusted import signed
 
 import shardctl
 from shardctl.build.convert import Listener

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
 
 SHARD = "train-00000.arrow"
-RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}
 
 
 def read_shard(path: Path) -> None:
@@ -116,13 +115,6 @@ def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -
         writer.write_table(changed)
     with pytest.raises(ShardctlError, match=r"does not have the columns that docs/format\.md gives it"):
         open_checked_table(tmp_path / "plan.arrow")
-
-
-def signed(record: dict[str, Any]) -> str:
-    """Return a manifest whose digest holds, whatever it says."""
-    record.pop("digest", None)
-    text = json.dumps(record, **RECORD_DIGEST)  # type: ignore[arg-type]  # plain keyword arguments
-    return json.dumps({**record, "digest": hashlib.sha256(text.encode()).hexdigest()})
 
 
 Json = st.recursive(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_foreign import write_tar
+from tars import write_numbered_tar
 
 import shardctl
 from shardctl.benchmark import advice
@@ -223,7 +223,7 @@ def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
 
 
 def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(dataset: Path, tmp_path: Path) -> None:
-    shards = write_tar(tmp_path / "a.tar", 0)
+    shards = write_numbered_tar(tmp_path / "a.tar", 0)
     with tarfile.open(shards, "w") as tar:
         for number, data in enumerate([b"\xff\xd8\xff" + bytes(50), b"BMW is a car", b"RIFF1234WAVEfmt "] * 5):
             info = tarfile.TarInfo(f"{number:04d}.bin")
@@ -233,7 +233,7 @@ def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(dataset: Path, tm
 
 
 def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path: Path, python_with: Any) -> None:
-    shards = write_tar(tmp_path / "a.tar", 20)
+    shards = write_numbered_tar(tmp_path / "a.tar", 20)
     python = python_with("import webdataset; webdataset.WebDataset = lambda *a, **o: 1 / 0")
     with pytest.raises(InputError, match="webdataset cannot read these shards: ZeroDivisionError: division by zero"):
         bench_shards(shards, python=str(python), **QUICK)

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import CROP
+from dataset_facts import sums
+from forged_datasets import signed
+from image_files import image, images
 from PIL import Image
-from test_untrusted import signed
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -32,8 +34,7 @@ from shardctl.errors import (
     TooManyRejectsError,
     UsageError,
 )
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.tables import open_table, read_checksums, read_rejects
+from shardctl.format.tables import open_table, read_rejects
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {
@@ -42,25 +43,6 @@ RANDOM = {
     "variants": 2,
     "transform": [{"name": "random_resized_crop", "size": 24}, {"name": "hflip", "p": 0.5}],
 }
-
-
-def image(path: Path, size: tuple[int, int] = (30, 20), colour: tuple[int, int, int] = (90, 60, 30)) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
-    return path
-
-
-def images(root: Path, *names: str) -> Path:
-    for number, name in enumerate(names):
-        image(root / name, colour=(number * 20 % 256, 10, 10))
-    return root
-
-
-def sums(dataset: Path) -> bytes:
-    """Return SHA256SUMS, having made sure that it is true."""
-    for name, sha256 in read_checksums(dataset / "SHA256SUMS").items():
-        assert sha256_of(dataset / name) == sha256
-    return (dataset / "SHA256SUMS").read_bytes()
 
 
 @pytest.mark.thorough(after=2)

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CROP
+from custom_steps import HELD
+from image_files import images
 from object_server import ObjectServer
-from test_conversion import images
-from test_resume import HELD
+from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
 from shardctl.build.convert import Listener, planning
@@ -58,10 +59,6 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (out / "SHA256SUMS").read_bytes()
 
 
-def keys(url: str) -> list[str]:
-    return [entry.key for page in open_store(url).pages() for entry in page]
-
-
 def manifest_of(store: Store) -> dict[str, Any]:
     return dict(json.loads(store.get("manifest.json").to_pybytes()))
 
@@ -75,12 +72,6 @@ def sums(url: str) -> bytes:
         digest, name = line.split("  ", 1)
         assert hashlib.sha256(store.get(base + name)).hexdigest() == digest, name
     return bytes(data)
-
-
-def nothing_is_left(url: str) -> None:
-    """Make sure that there is nothing but one dataset, or one and the one that it replaced."""
-    assert not [key for key in keys(url) if key.startswith(".shardctl/")]
-    assert len({key.split("/")[0] for key in keys(url) if "/" in key}) <= 2
 
 
 def convert(src: Path, url: str, **options: Any) -> Any:
@@ -245,10 +236,6 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(held: Path) -> Iterator[Path]:
     yield held
     (held / "hold").unlink(missing_ok=True)
-
-
-def done_on(store: Store) -> int:
-    return sum("/done/" in entry.key and entry.key.endswith(".arrow") for page in store.pages(".shardctl/") for entry in page)
 
 
 @contextmanager

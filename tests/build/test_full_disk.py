@@ -13,29 +13,16 @@ from typing import Any
 
 import pytest
 from conftest import CROP
-from test_conversion import sums
+from dataset_facts import sums
+from small_disk import MIB
+from small_disk import disk as disk
 
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
 
-MIB = 1 << 20
 RANDOM = {"name": "random_resized_crop", "size": 24}
-
-
-@pytest.fixture
-def disk() -> Iterator[Path]:
-    """A file system of 8 MiB, not in pytest's own folder: it could not tidy that up if a killed run left it mounted."""
-    place = Path(tempfile.mkdtemp(prefix="shardctl-disk-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * MIB}", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        place.rmdir()
-        pytest.skip("may not mount a file system here")
-    yield place
-    # Lazily: the traceback of an expected error may still hold a mapped file.
-    subprocess.run(["umount", "-l", str(place)], check=True)
-    place.rmdir()
 
 
 def fill(disk: Path, leave: int) -> None:

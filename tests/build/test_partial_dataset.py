@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_snapshot import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot
+from snapshots import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import yaml
 from conftest import CROP
+from custom_steps import HELD
+from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conversion import images, sums
-from test_resume import HELD
+from image_files import images
 
 import shardctl
 from shardctl.build.convert import discover

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from annotated_sources import source_with
 from PIL import Image
 from pyarrow import parquet
-from test_annotated import source_with
 
 import shardctl
 from shardctl.build.preview import Preview, make_preview

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from custom_steps import FATAL
+from dataset_facts import sums
+from image_files import images
 from object_server import ObjectServer
-from test_conversion import images, sums
-from test_worker_deaths import FATAL
 
 import shardctl
 from shardctl.build.convert import Listener

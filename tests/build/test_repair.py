@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from conftest import CROP, without_privileges
+from damage import flip
+from dataset_facts import sums
+from forged_datasets import signed
+from image_files import images
 from PIL import ImageOps
 from stopping import stopped_at
-from test_conversion import images, sums
-from test_untrusted import signed
 
 import shardctl
 from shardctl.build.commit import publish
@@ -27,12 +29,6 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
 
 
 def zero(path: Path) -> None:

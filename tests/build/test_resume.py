@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 from conftest import CROP
+from custom_steps import HELD
+from dataset_facts import sums
+from image_files import images
 from stopping import stopped_at
-from test_conversion import images, sums
 
 import shardctl
 from shardctl.build.commit import publish
@@ -27,20 +29,6 @@ from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError
 from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.system.scratch import scratch_folder
-
-HELD = """
-import glob, os, threading
-
-def held(sample):
-    while os.path.exists("hold") and begun_and_held(int(sample["key"][:2])):
-        threading.Event().wait(0.005)
-    return sample
-
-def begun_and_held(number):
-    with open("hold") as file:
-        return number >= int(file.read()) and glob.glob("out/.shardctl/*/job.json") != []
-"""
-"""A function that lets the inputs before the number in the file `hold` through, and the others when that file is gone."""
 
 COMMAND = [
     *(sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "steps:held", "--store", "png"),

@@ -14,14 +14,15 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from custom_steps import SLOW
+from snapshots import SMALL, TRAINING, first_file, ranks, shards_done, slow_recipe, snapshot, touched
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -29,14 +30,6 @@ from shardctl.errors import DatasetError, InputError, TooManyRejectsError, Usage
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.sources import rechecking
-
-SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
-
-
-def snapshot(source: Path, out: Path, **options: Any) -> Any:
-    return shardctl.snapshot(
-        out, source, **{"recipe": SMALL, "workers": 0, "samples_per_shard": 6, "progress": False, **options}
-    )
 
 
 def generations(out: Path) -> int:
@@ -71,14 +64,6 @@ def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(sou
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("", "")
-
-
-def touched(path: Path) -> None:
-    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
-
-
-def first_file(source: Path) -> Path:
-    return min(path for path in source.rglob("*") if path.is_file())
 
 
 def folder_instead(path: Path) -> None:
@@ -298,50 +283,6 @@ def test_a_rank_that_cannot_be_is_wrong_usage(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=said):
         snapshot(source, tmp_path / "out", **given)
-
-
-SLOW = """
-import time
-def slow(sample):
-    time.sleep(0.05)
-    return sample
-"""
-
-TRAINING = """
-import json, shardctl
-ds = shardctl.snapshot({out!r}, {source!r}, {recipe!r}, samples_per_shard=4, workers=2)
-keys = sorted(key for batch in ds.loader(batch_size=7) for key in batch["key"])
-print(json.dumps([ds.generation.digest, keys]))
-"""
-
-
-@contextmanager
-def ranks(count: int, source: Path, out: Path, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes of a training job, each in a group of its own, as a launcher starts them."""
-    (folder / "slow_step.py").write_text(SLOW)
-    script = TRAINING.format(out=str(out), source=str(source), recipe=slow_recipe())
-    environment = {**os.environ, "PYTHONPATH": str(folder), "WORLD_SIZE": str(count)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
-def shards_done(out: Path) -> int:
-    return sum(1 for _ in out.glob(".shardctl/*/done/*.arrow"))
 
 
 def owner(out: Path) -> int | None:
@@ -572,10 +513,6 @@ def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source: Path, tmp
         assert process.wait(60) == 0
     assert ran.returncode == 0, ran.stderr
     assert len(json.loads(ran.stdout)[1]) == 61
-
-
-def slow_recipe() -> dict[str, Any]:
-    return {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}, {"name": "custom", "target": "slow_step:slow"}]}
 
 
 def with_path(folder: Path) -> dict[str, str]:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from custom_steps import HELD
+from image_files import images
 from object_server import ObjectServer
-from test_conversion import images
-from test_convert_to_store import done_on, keys, nothing_is_left
-from test_resume import HELD
-from test_snapshot import first_file, touched
+from snapshots import first_file, touched
+from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
 from shardctl.build.convert.targets import store as destination

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import CROP
+from damage import DAMAGE, SHARD, edit_manifest, flip, middle
 from object_server import ObjectServer
-from test_verification import DAMAGE, SHARD, edit_manifest, flip, middle
 
 import shardctl
 from shardctl.build.repair import Listener

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from custom_steps import FATAL
+from dataset_facts import sums
+from image_files import images
 from PIL import Image
-from test_conversion import images, sums
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -20,65 +22,6 @@ from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
-
-FATAL = """
-import ctypes, os, signal
-
-def segfault(sample):
-    if "7" in sample["key"]:
-        ctypes.string_at(0)
-    return sample
-
-def exhaust(sample):
-    if "7" in sample["key"]:
-        hoard = []
-        while True:
-            hoard.append(bytearray(64 << 20))
-    return sample
-
-def exhaust_in_c(sample):
-    if "7" in sample["key"]:
-        ctypes.CDLL(None).abort()
-    return sample
-
-def loop(sample):
-    while "7" in sample["key"]:
-        pass
-    return sample
-
-def hang(sample):
-    while True:
-        pass
-
-def log_and_leave(sample):
-    with open(os.environ["FATAL_LOG"], "a") as log:
-        print(sample["key"], file=log)
-    return leave(sample)
-
-def leave(sample):
-    if "7" in sample["key"]:
-        os._exit(3)
-    return sample
-
-def killed(sample):
-    if "7" in sample["key"]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return sample
-
-def talk(sample):
-    print("working on", sample["key"], "\\x1b[2J")
-    return sample
-
-def where_from(sample):
-    import wave
-    return sample if "python" in wave.__file__ else None
-
-def killed_once(sample):
-    if "7" in sample["key"] and not os.path.exists(os.environ["KILLED_ONCE"]):
-        open(os.environ["KILLED_ONCE"], "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return sample
-"""
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,20 @@ import pyarrow as pa
 import pytest
 import xxhash
 from conftest import examples
+from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from test_conversion import sums
+from written_samples import Sample, pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import ShardTable, open_table
 
-Sample = dict[str, Any]
-
 
 def texts(count: int) -> Iterator[Sample]:
     return ({"text": f"text {number}", "tokens": list(range(number % 5)), "score": number / 7} for number in range(count))
-
-
-def pixels(number: int, size: int = 4) -> Any:
-    return np.random.default_rng(number).integers(0, 256, (size, size, 3), np.uint8)
 
 
 def encoded(number: int, size: int = 4) -> bytes:
@@ -49,11 +44,6 @@ def test_samples_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert (result.samples, result.shards, len(ds)) == (2500, 3, 2500)
     assert plain(ds) == [{"key": f"{n:09d}", **sample} for n, sample in enumerate(texts(2500))]
     assert shardctl.verify(tmp_path / "out", "deep").findings == ()
-
-
-def plain(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples with lists in the place of arrays."""
-    return [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in sample.items()} for sample in samples]
 
 
 values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))

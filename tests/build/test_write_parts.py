@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataset_facts import sums
 from PIL import Image
-from test_conversion import sums
-from test_write import pixels, plain
+from written_samples import pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError

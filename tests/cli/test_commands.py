@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conversion import sums
+from dataset_facts import sums
 
 import shardctl
 

@@ -9,30 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_untrusted import signed
+from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 
 import shardctl
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.names import CHECKSUMS, TABLES
+from shardctl.format.names import CHECKSUMS
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
-from shardctl.format.tables import write_checksums
 
 SHARD = "train-00002.arrow"
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
-
-
-def read_table(path: Path) -> pa.Table:
-    with pa.OSFile(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
-
-
-def replace_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
 
 
 def rewrite_shard(out: Path, change: Callable[[pa.Table], pa.Table], rows: int = 100) -> None:
@@ -43,26 +26,6 @@ def rewrite_shard(out: Path, change: Callable[[pa.Table], pa.Table], rows: int =
             whole = pa.record_batch([pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema)
             fresh = pa.ipc.read_record_batch(whole.serialize(), whole.schema)
             writer.write_batch(fresh, custom_metadata={CHECKSUM_KEY: block_checksum(fresh)})
-
-
-def sign(out: Path, **said: Any) -> None:
-    """Make every checksum fit what is there; `said` is what the manifest is to say."""
-    shards = read_table(out / "shards.arrow")
-    paths = [out / name for name in shards["path"].to_pylist()]
-    shards = replace_column(shards, "sha256", [sha256_of(path) for path in paths])
-    write_table(out / "shards.arrow", replace_column(shards, "bytes", [path.stat().st_size for path in paths]))
-    if "listed" not in said:
-        write_checksums(out / CHECKSUMS, [(path.name, sha256_of(path)) for path in [*paths, *(out / name for name in TABLES)]])
-    record = json.loads((out / "manifest.json").read_text())
-    record["files"] = {
-        name: {"bytes": (out / name).stat().st_size, "sha256": sha256_of(out / name)} for name in (*TABLES, CHECKSUMS)
-    }
-    record["bytes"] = sum(path.stat().st_size for path in paths)
-    for split in record["splits"]:
-        split["bytes"] = sum(path.stat().st_size for path in paths if path.name.startswith(split["name"]))
-    record |= {name: value for name, value in said.items() if name != "listed"}
-    record = json.loads(signed(record))
-    (out / "manifest.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def swap_keys(table: pa.Table) -> pa.Table:
@@ -79,16 +42,6 @@ def edit_files(out: Path, column: str, value: Any) -> None:
     """Give the first file another value."""
     files = read_table(out / "files.arrow")
     write_table(out / "files.arrow", replace_column(files, column, [value, *files[column].to_pylist()[1:]]))
-
-
-def edit_unit(out: Path, unit: int, **values: Any) -> None:
-    """Give a unit other values."""
-    plan = read_table(out / "plan.arrow")
-    for name, value in values.items():
-        column = plan[name].to_pylist()
-        column[unit] = value
-        plan = replace_column(plan, name, column)
-    write_table(out / "plan.arrow", plan)
 
 
 def swap_units(plan: pa.Table) -> pa.Table:

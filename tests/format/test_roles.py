@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from forged_datasets import signed
 from handmade import write_dataset
 from PIL import Image as Pictures
-from test_untrusted import signed
 
 import shardctl
 from shardctl.errors import DatasetError, Rejection, UsageError

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 from guarded_memory import astray
-from test_forged import edit_unit, read_table, replace_column, sign, write_table
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError

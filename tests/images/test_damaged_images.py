@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import simplejpeg
 from guarded_memory import run_checked
 from lossless import lossless_jpeg
+from pictures import Pixels, scene_pixels
 from PIL import Image, ImageFile
 
 import shardctl
@@ -25,15 +25,7 @@ from shardctl.images.codecs import formats, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.images.geometry import View
 
-Pixels = npt.NDArray[np.uint8]
-
-
-def scene(width: int, height: int) -> Pixels:
-    y, x = np.mgrid[0:height, 0:width]
-    return np.stack([x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 5) * np.cos(y / 7)], axis=-1).astype(np.uint8)
-
-
-RGB = Image.fromarray(scene(41, 37))
+RGB = Image.fromarray(scene_pixels(41, 37))
 
 
 def encoded(form: str, picture: Image.Image = RGB, **options: Any) -> bytes:
@@ -48,7 +40,7 @@ def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:
 
 def as_441(height: int, width: int) -> bytes:
     """A JPEG whose colours have a quarter of the lines: a 4:2:0 one with as many blocks, whose header says so."""
-    data = bytearray(encoded("JPEG", Image.fromarray(scene(width * 2, height // 2)), subsampling=2))
+    data = bytearray(encoded("JPEG", Image.fromarray(scene_pixels(width * 2, height // 2)), subsampling=2))
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
     data[frame + 11] = 0x14  # the first component: one block wide, four high
@@ -72,10 +64,10 @@ def with_another_frame(data: bytes, place: int) -> bytes:
 
 
 CRAFTED = {
-    "fill byte": lambda: with_another_frame(with_fill_bytes(lossless_jpeg(scene(400, 300)[..., :1]), 1), 4 + 0xC300),
-    "fill bytes": lambda: with_fill_bytes(lossless_jpeg(scene(400, 300)[..., :1]), 5),
+    "fill byte": lambda: with_another_frame(with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 1), 4 + 0xC300),
+    "fill bytes": lambda: with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 5),
     "marker without a length": lambda: with_another_frame(
-        lossless_jpeg(scene(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1), 4 + 0xFFC3
+        lossless_jpeg(scene_pixels(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1), 4 + 0xFFC3
     ),
 }
 """Losslessly coded JPEG in which another frame, or none, is found by who looks for markers in another way than libjpeg."""
@@ -91,7 +83,7 @@ MADE: dict[str, Callable[[], bytes]] = {
     "MPO": lambda: encoded("MPO", **other_frames()),
     "PNG": lambda: encoded("PNG"),
     "PNG palette": lambda: encoded("PNG", RGB.quantize(16)),
-    "PNG 16 bits": lambda: encoded("PNG", Image.fromarray(scene(20, 20)[..., 0].astype(np.uint16) * 257)),
+    "PNG 16 bits": lambda: encoded("PNG", Image.fromarray(scene_pixels(20, 20)[..., 0].astype(np.uint16) * 257)),
     "PNG animated": lambda: encoded("PNG", **other_frames()),
     "GIF": lambda: encoded("GIF", RGB.quantize(16)),
     "GIF animated": lambda: encoded("GIF", RGB.quantize(16), **other_frames(RGB.quantize(16))),
@@ -220,7 +212,7 @@ def test_an_image_that_was_refused_is_refused_again() -> None:
 @pytest.mark.parametrize("grey", [False, True])
 def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey: bool) -> None:
     """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and something crashes later."""
-    pixels = scene(23, 17)[..., :1] if grey else scene(23, 17)
+    pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
     assert not decodes_whole(lossless_jpeg(pixels))
 
 
@@ -244,7 +236,7 @@ def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name: str, tmp
     (tmp_path / "a.jpg").write_bytes(data)
     ended = run_checked(READ, [str(tmp_path / "a.jpg")])
     assert ended.returncode == 0, ended.stderr
-    assert np.array_equal(image.decode(data), np.broadcast_to(scene(400, 300)[..., :1], (300, 400, 3)))
+    assert np.array_equal(image.decode(data), np.broadcast_to(scene_pixels(400, 300)[..., :1], (300, 400, 3)))
 
 
 def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +249,7 @@ def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smalle
         return decode(*given, buffer=buffer, **options)
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", measured)
-    assert decodes_whole(encoded("JPEG", Image.fromarray(scene(900, 700))))
+    assert decodes_whole(encoded("JPEG", Image.fromarray(scene_pixels(900, 700))))
     assert decodes_whole(encoded("JPEG"))
     assert sizes[0] >= 900 * 700
     assert sizes[1] >= 41 * 37
@@ -275,7 +267,7 @@ def test_a_jpeg_with_fill_bytes_is_decoded_as_the_same_one_without() -> None:
 
 @pytest.mark.parametrize("grey", [False, True])
 def test_losslessly_coded_jpeg_is_read(grey: bool, tmp_path: Path) -> None:
-    pixels = scene(23, 17)[..., :1] if grey else scene(23, 17)
+    pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
     data, expected = lossless_jpeg(pixels), np.broadcast_to(pixels, (17, 23, 3))
     assert np.array_equal(image.decode(data), expected)
     assert accepted(lambda: image.check(image.open_image(data)))
@@ -308,7 +300,7 @@ def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(pi
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep: bool) -> None:
-    data = lossless_jpeg(scene(23, 17))
+    data = lossless_jpeg(scene_pixels(23, 17))
     for cut in (len(data) // 2, len(data) - 40):
         with pytest.raises(Rejection):
             image.decode(data[:cut], keep_truncated=keep)
@@ -318,9 +310,9 @@ def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     block = exif.tobytes()
-    data = lossless_jpeg(scene(23, 17))
+    data = lossless_jpeg(scene_pixels(23, 17))
     turned = data[:2] + struct.pack(">BBH", 0xFF, 0xE1, len(block) + 2) + block + data[2:]
-    assert np.array_equal(image.decode(turned), np.rot90(scene(23, 17), -1))
+    assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(23, 17), -1))
 
 
 def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Path) -> None:
@@ -340,7 +332,7 @@ def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Pat
 def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation: int, compression: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded("TIFF", Image.fromarray(scene(60, 20)), exif=exif, compression=compression)
+    data = encoded("TIFF", Image.fromarray(scene_pixels(60, 20)), exif=exif, compression=compression)
     upright = (20, 60) if orientation >= 5 else (60, 20)
     opened = image.open_image(data)
     assert opened.size == upright
@@ -364,7 +356,7 @@ def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind: 
     place = data.index(b"IEND" if behind else b"IDAT") - 4
     turned = data[:place] + chunk(b"eXIf", exif.tobytes()[6:]) + data[place:]
     assert image.open_image(turned).size == (37, 41)
-    assert np.array_equal(image.decode(turned), np.rot90(scene(41, 37), -1))
+    assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(41, 37), -1))
 
 
 def test_the_header_of_a_png_is_read_without_decoding_it() -> None:
@@ -387,7 +379,7 @@ def test_the_setting_of_the_program_around_it_neither_matters_nor_changes(
 
 
 def test_threads_that_keep_truncated_images_do_not_make_others_accept_them() -> None:
-    cut = encoded("PNG", Image.fromarray(scene(200, 200)))[:-2000]
+    cut = encoded("PNG", Image.fromarray(scene_pixels(200, 200)))[:-2000]
     found: dict[bool, list[bool]] = {False: [], True: []}
 
     def read(keep: bool) -> None:

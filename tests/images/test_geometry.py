@@ -11,8 +11,9 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import centroid, encoded, rectangle, scene
 from PIL import Image
-from test_images import encoded, scene
+from stepped_pictures import TURNING, done, picture_of
 
 from shardctl.format.roles import Objects
 from shardctl.images.codecs.image import Decoded, decoded, open_image
@@ -29,22 +30,6 @@ from shardctl.transforms.table import TRANSFORMS, parse_step
 Stages = list[Any]
 
 
-def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resampling: str = PILLOW) -> Picture:
-    """Do the steps of a recipe to an image."""
-    picture = Picture(image.size, 0, resampling_by(resampling))
-    picture.begin(Decoded(image, image.size))
-    rng = np.random.default_rng(seed)
-    for given_step in steps:
-        step = parse_step(given_step)
-        assert isinstance(step, ImageTransform)
-        step.apply(picture, rng)
-    return picture
-
-
-def done(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resampling: str = PILLOW) -> Any:
-    return picture_of(image, *steps, seed=seed, resampling=resampling).pixels
-
-
 BOTH = pytest.mark.parametrize(
     "resampling",
     [PILLOW, pytest.param(OPENCV, marks=pytest.mark.skipif(find_spec("cv2") is None, reason="the extra opencv is missing"))],
@@ -52,24 +37,9 @@ BOTH = pytest.mark.parametrize(
 """By Pillow, and by OpenCV where it is installed."""
 
 
-def rectangle(size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
-    """Return a black image with a white box (x, y, width, height)."""
-    pixels = np.zeros((size[1], size[0], 3), np.uint8)
-    pixels[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] = 255
-    return Image.fromarray(pixels)
-
-
 def area(polygon: Any) -> float:
     """Return the area of a polygon of x, y, x, y, …"""
     return float(Polygons.of([[np.asarray(polygon, np.float64).ravel()]]).areas()[0])
-
-
-def centroid(values: Any) -> tuple[float, float]:
-    """Return the centre of gravity of an image, in coordinates of corners."""
-    grey = np.asarray(values, np.float64)
-    grey = grey[..., 0] if grey.ndim == 3 else grey
-    rows, columns = np.indices(grey.shape) + 0.5
-    return float((columns * grey).sum() / grey.sum()), float((rows * grey).sum() / grey.sum())
 
 
 def similarity(seed: int) -> tuple[float, float, float, float, bool]:
@@ -409,20 +379,6 @@ def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolati
     assert moved["area"][0] == pytest.approx(seen.sum(), rel=0.02)
     (top, left), (bottom, right) = np.argwhere(seen).min(axis=0), np.argwhere(seen).max(axis=0) + 1
     assert moved["bbox"][0] == pytest.approx([left, top, right - left, bottom - top], abs=1.5)
-
-
-TURNING: list[dict[str, Any]] = [
-    {"name": "crop", "size": "50x40"},
-    {"name": "random_resized_crop", "size": "60x50"},
-    {"name": "hflip", "p": 1},
-    {"name": "random_rotation", "degrees": 60},
-    {"name": "random_affine", "degrees": 20, "scale": [0.6, 1.5], "shear": 20},
-    {"name": "random_perspective", "p": 1},
-    {"name": "random_perspective", "p": 1, "distortion_scale": 0.9},
-    {"name": "pad", "margin": 9},
-    {"name": "resize", "size": 70},
-    {"name": "invert"},
-]
 
 
 @pytest.mark.filterwarnings("error")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import resource
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
+from pictures import encoded, scene
 from PIL import Image
 from raw_png import png
 
@@ -19,19 +19,6 @@ from shardctl.images.geometry import View
 from shardctl.transforms.image.crop import Crop, RandomResizedCrop
 from shardctl.transforms.image.flip import HorizontalFlip
 from shardctl.transforms.image.resize import Resize
-
-
-def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, form, **options)
-    return target.getvalue()
-
-
-def scene(width: int, height: int) -> Image.Image:
-    """A picture with edges and gradients and no symmetry."""
-    y, x = np.mgrid[0:height, 0:width]
-    pixels = np.stack([x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 9) * np.cos(y / 13)], axis=-1)
-    return Image.fromarray(pixels.astype(np.uint8))
 
 
 def test_grey_and_one_bit_become_rgb() -> None:

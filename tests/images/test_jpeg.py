@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 from conftest import examples
+from forged_datasets import read_table, sign, write_table
 from hypothesis import given
 from hypothesis import strategies as st
+from lossless import lossless_jpeg
+from pictures import scene_pixels
 from PIL import Image
-from test_damaged_images import lossless_jpeg, scene
-from test_forged import read_table, sign, write_table
 
 import shardctl
 from shardctl.errors import DatasetError
@@ -32,7 +33,7 @@ from shardctl.images.codecs.jpeg import jpeg_facts
 SIZE = (40, 32)
 """Width and height of all images."""
 
-PICTURE = Image.fromarray(scene(*SIZE))
+PICTURE = Image.fromarray(scene_pixels(*SIZE))
 
 
 def saved(picture: Image.Image = PICTURE, form: str = "JPEG", **options: Any) -> bytes:
@@ -61,7 +62,7 @@ ODD: dict[str, Callable[[], bytes]] = {
     "turned by EXIF": turned,
     "progressive": lambda: saved(progressive=True),
     "progressive without its last scan": without_last_scan,
-    "lossless": lambda: lossless_jpeg(scene(*SIZE)),
+    "lossless": lambda: lossless_jpeg(scene_pixels(*SIZE)),
     "PNG": lambda: saved(form="PNG"),
 }
 """Images as they come, by what is odd about them."""
@@ -156,7 +157,9 @@ def test_the_pixels_are_those_of_the_slow_way(kept: Path, tmp_path: Path, option
 def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(tmp_path: Path, options: dict[str, Any]) -> None:
     (tmp_path / "in").mkdir()
     for number, (width, height) in enumerate(((8, 8), (9, 30), (64, 50), (40, 17), (10, 10))):
-        (tmp_path / "in" / f"{number}.jpg").write_bytes(saved(Image.fromarray(scene(width, height)), progressive=number == 3))
+        (tmp_path / "in" / f"{number}.jpg").write_bytes(
+            saved(Image.fromarray(scene_pixels(width, height)), progressive=number == 3)
+        )
     for store in ("source", "jpeg:95"):
         out = tmp_path / store
         shardctl.convert(tmp_path / "in", out, {"store": store}, labels="none", workers=0)
@@ -316,7 +319,7 @@ def test_a_record_comes_back_as_it_was_written(plain: Any, counts: list[int]) ->
     st.integers(1, 100), st.integers(1, 40), st.integers(1, 40), st.sampled_from(["", "exif", "xmp", "comment", "icc_profile"])
 )
 def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(quality: int, width: int, height: int, info: str) -> None:
-    picture = Image.fromarray(scene(width, height))
+    picture = Image.fromarray(scene_pixels(width, height))
     picture.info = {info: b"Exif\0\0" + bytes(40)} if info else {}
     facts = jpeg_facts(Store("jpeg", quality).encode(picture))
     assert facts is not None

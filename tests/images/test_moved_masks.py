@@ -12,7 +12,7 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from test_geometry import TURNING, picture_of
+from stepped_pictures import TURNING, picture_of
 
 import shardctl
 from shardctl.format.layout import Layout

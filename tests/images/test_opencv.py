@@ -11,8 +11,8 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import scene
 from PIL import Image
-from test_images import scene
 
 import shardctl
 from shardctl.images.codecs.image import Decoded

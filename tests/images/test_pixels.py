@@ -8,35 +8,18 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import picture, values
 from PIL import Image, ImageEnhance, ImageOps
 
 from shardctl.errors import InstallError
 from shardctl.images.codecs.resampling import image_of
 from shardctl.images.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
-
-
-def picture(seed: int, width: int = 41, height: int = 29) -> Image.Image:
-    """Smooth colours, with noise in one half: all values, few of them, and flat channels occur."""
-    rng = np.random.default_rng(seed)
-    low, high = np.sort(rng.integers(0, 256, (2, 3)), axis=0)
-    across = np.linspace(0, 1, width)[None, :, None]
-    pixels = np.broadcast_to(low + (high - low) * across, (height, width, 3)).astype(np.uint8)
-    half = pixels.copy()
-    half[height // 2 :] = rng.integers(0, 256, half[height // 2 :].shape)
-    return Image.fromarray(half if seed % 3 else pixels)
-
-
-def values(image: Image.Image) -> Any:
-    assert image.mode == "RGB"
-    return np.asarray(image).astype(int)
-
 
 seeds = st.integers(0, 2**31)
 sizes = st.integers(1, 60)

@@ -14,50 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import CROP, without_privileges
+from damage import DAMAGE, SHARD, edit_manifest, flip, middle
 from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.processes.death import FATAL_KILLS
-
-SHARD = "train-00002.arrow"
-
-
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0x40
-    path.write_bytes(data)
-
-
-def edit_manifest(root: Path) -> None:
-    record = json.loads((root / "manifest.json").read_text())
-    record["samples"] += 1
-    (root / "manifest.json").write_text(json.dumps(record))
-
-
-def middle(root: Path, name: str) -> int:
-    return (root / name).stat().st_size // 2
-
-
-DAMAGE: list[tuple[str, Callable[[Path], object], str, str | None]] = [
-    ("quick", lambda d: (d / SHARD).unlink(), "missing-shard", SHARD),
-    ("quick", lambda d: (d / SHARD).rename(d / "other.arrow"), "missing-shard", SHARD),
-    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:-100]), "wrong-size", SHARD),
-    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes() + b"more"), "wrong-size", SHARD),
-    ("quick", lambda d: flip(d / SHARD, -5), "unreadable-shard", SHARD),
-    ("quick", lambda d: (d / "plan.arrow").unlink(), "missing-file", None),
-    ("quick", lambda d: (d / "files.arrow").unlink(), "missing-file", None),
-    ("quick", lambda d: (d / "SHA256SUMS").write_text(""), "wrong-size", None),
-    ("quick", edit_manifest, "damaged-manifest", None),
-    ("quick", lambda d: (d / "manifest.json").write_text("{"), "damaged-manifest", None),
-    ("quick", lambda d: (d / "shards.arrow").write_bytes(b"junk"), "unreadable-table", None),
-    ("full", lambda d: flip(d / SHARD, middle(d, SHARD)), "wrong-checksum", SHARD),
-    ("full", lambda d: flip(d / "plan.arrow", middle(d, "plan.arrow")), "wrong-checksum", None),
-    ("full", lambda d: flip(d / "files.arrow", middle(d, "files.arrow")), "wrong-checksum", None),
-    ("full", lambda d: flip(d / "shards.arrow", middle(d, "shards.arrow")), "wrong-checksum", None),
-    ("full", lambda d: flip(d / "SHA256SUMS", 10), "wrong-checksum", None),
-]
 
 
 @pytest.mark.parametrize(("level", "damage", "kind", "shard"), DAMAGE)

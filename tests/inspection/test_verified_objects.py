@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from handmade import write_dataset
-from test_loader_objects import FIELDS, ROLE, SAMPLES, png, struct, thing, write
+from objects_in_images import FIELDS, ROLE, SAMPLES, png, struct, thing, write
 
 import shardctl
 from shardctl.errors import DatasetError

@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from doc_snippets import ROOT, snippets
 from PIL import Image
-from test_docs import ROOT, snippets
 
 import shardctl
 

@@ -17,8 +17,8 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from small_disk import disk as disk
 from stopping import stopped_at
-from test_full_disk import disk as disk
 
 import shardctl
 from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError, UsageError

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import parquet
+from tars import write_numbered_tar
 
 import shardctl
 from shardctl.cli import run
@@ -23,22 +22,12 @@ from shardctl.interop.foreign.shards import is_foreign
 from shardctl.interop.foreign.showing import look
 
 
-def write_tar(path: Path, samples: int) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for number in range(samples):
-            for field, data in (("cls", b"%d" % (number % 3)), ("txt", f"text {number}".encode())):
-                info = tarfile.TarInfo(f"{number:04d}.{field}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    return path
-
-
 @pytest.fixture
 def tars(tmp_path: Path) -> Path:
     folder = tmp_path / "tars"
     folder.mkdir()
-    write_tar(folder / "train-00000.tar", 40)
-    write_tar(folder / "train-00001.tar", 2)
+    write_numbered_tar(folder / "train-00000.tar", 40)
+    write_numbered_tar(folder / "train-00001.tar", 2)
     return folder
 
 

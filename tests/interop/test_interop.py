@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from test_docs import ROOT, snippets
+from doc_snippets import ROOT, snippets
 
 import shardctl
 from shardctl.format.layout import Layout

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_loader_objects import SAMPLES, thing, write
+from objects_in_images import SAMPLES, thing, write
 
 from shardctl.errors import UsageError
 from shardctl.images.codecs import rle

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from damage import flip
 from PIL import Image
 from pyarrow import feather, parquet
 from stopping import stopped_at
-from test_repair import flip
 
 import shardctl
 from shardctl.build.shards import record_units

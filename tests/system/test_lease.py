@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_conversion import images
+from image_files import images
 
 import shardctl
 from shardctl.build.commit import publish

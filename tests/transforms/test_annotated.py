@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from annotated_sources import HEIGHT, WIDTH, source_with
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import centroid, rectangle
 from PIL import Image
-from test_geometry import centroid, rectangle
 
 import shardctl
 from shardctl.build.convert import ConvertResult
@@ -26,22 +27,8 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.tables import read_rejects
 from shardctl.transforms.pipeline import deferred_objects
 
-WIDTH, HEIGHT = 60, 40
 CROP_AND_FLIP = [{"name": "crop", "size": "30x20"}, {"name": "hflip", "p": 1}]
 """From (15, 10) on, mirrored: x becomes 45 - x, y becomes y - 10."""
-
-
-def source_with(folder: Path, objects: dict[str, Any] | None, mask: Image.Image | None = None) -> Path:
-    """Make a folder with one image, its metadata.jsonl, and in `masks` its mask."""
-    source = folder / "in"
-    source.mkdir(parents=True)
-    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "a.png")
-    if objects is not None:
-        (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
-    if mask is not None:
-        (folder / "masks").mkdir()
-        mask.save(folder / "masks" / "a.png")
-    return source
 
 
 def converted(source: Path, steps: list[dict[str, Any]], **options: Any) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import examples
+from dataset_facts import dropped, keys, sums
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import saved
+from pictures import soft_shapes
 from PIL import Image
 from stopping import stopped_at
-from test_conversion import sums
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -29,43 +31,19 @@ from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 
 
-def scene(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
-    """Return a picture of soft shapes: another one for each seed."""
-    colours = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
-    return Image.fromarray(colours).resize(size, Image.Resampling.BICUBIC)
-
-
-def saved(picture: Image.Image, path: Path, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path, **options)
-    return path
-
-
-def dropped(out: Path) -> dict[str, str]:
-    """Return the message of every reject that is a duplicate, by its key."""
-    rejects = (json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines())
-    return {
-        reject["key"]: reject["message"] for reject in rejects if (reject["stage"], reject["error"]) == ("plan", "duplicate")
-    }
-
-
-def keys(out: Path) -> list[str]:
-    return [sample["key"] for sample in shardctl.open(out)]
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight scenes, copies of two of them, other versions of three, and two damaged files of the same bytes."""
     root = tmp_path_factory.mktemp("duplicates") / "in"
     for number in range(8):
-        saved(scene(number), root / f"b/{number}.png")
+        saved(soft_shapes(number), root / f"b/{number}.png")
     for name in ("a/copy_of_3.png", "c/copy_of_3.png"):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(root / "b/3.png", root / name)
     shutil.copy(root / "b/5.png", root / "c/copy_of_5.png")
-    saved(scene(0).resize((48, 36)), root / "c/small.png")
-    saved(scene(1), root / "c/worse.jpg", quality=20)
-    saved(scene(2).resize((60, 90)), root / "c/squashed.png")
+    saved(soft_shapes(0).resize((48, 36)), root / "c/small.png")
+    saved(soft_shapes(1), root / "c/worse.jpg", quality=20)
+    saved(soft_shapes(2).resize((60, 90)), root / "c/squashed.png")
     for name in ("c/broken.jpg", "c/broken_too.jpg"):
         (root / name).write_bytes(b"\xff\xd8\xff and no picture")
     return root
@@ -109,9 +87,9 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(sou
 def test_the_upright_image_is_compared(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    saved(scene(1), tmp_path / "in/a.png")
-    saved(scene(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/b.jpg", exif=exif, quality=95)
-    saved(scene(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
+    saved(soft_shapes(1), tmp_path / "in/a.png")
+    saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/b.jpg", exif=exif, quality=95)
+    saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar"}, workers=0)
     assert list(dropped(tmp_path / "out")) == ["b.jpg"]
 
@@ -146,10 +124,10 @@ def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> Non
 
 def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path: Path) -> None:
     """Of 101 files two are kept: tried were up to 32 files from all over them, and none came through a function."""
-    saved(scene(0), tmp_path / "in/000.png")
+    saved(soft_shapes(0), tmp_path / "in/000.png")
     for number in range(1, 101):
         shutil.copy(tmp_path / "in/000.png", tmp_path / f"in/{number:03d}.png")
-    saved(scene(1), tmp_path / "in/050.png")
+    saved(soft_shapes(1), tmp_path / "in/050.png")
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
     assert result.estimate is not None
     assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
@@ -213,7 +191,7 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, refused: bool
 ) -> None:
     for number in range(6):
-        saved(scene(1), tmp_path / f"in/{number}.png")
+        saved(soft_shapes(1), tmp_path / f"in/{number}.png")
     read = image_hashes.read_file
 
     def failing(path: str, size: int) -> object:
@@ -232,7 +210,7 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 
 
 def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path) -> None:
-    path = saved(scene(1), tmp_path / "a.png")
+    path = saved(soft_shapes(1), tmp_path / "a.png")
     state = path.stat()
     listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
     work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
@@ -291,17 +269,17 @@ def test_bits_are_counted_with_either_numpy(monkeypatch: pytest.MonkeyPatch, old
 
 def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path) -> None:
     data = io.BytesIO()
-    scene(4, (1600, 1200)).save(data, "JPEG")
+    soft_shapes(4, (1600, 1200)).save(data, "JPEG")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/large.jpg").write_bytes(data.getvalue())
-    saved(scene(4, (400, 300)), tmp_path / "in/small.png")
+    saved(soft_shapes(4, (400, 300)), tmp_path / "in/small.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0)
     assert list(dropped(tmp_path / "out")) == ["small.png"]
 
 
 @pytest.mark.parametrize("rule", ["exact", "similar"])
 def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path: Path, rule: str) -> None:
-    saved(scene(1), tmp_path / "in" / "a.png")
+    saved(soft_shapes(1), tmp_path / "in" / "a.png")
     shutil.copy(tmp_path / "in" / "a.png", tmp_path / "in" / "b.png")
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 wide .1")

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dataset_facts import dropped, keys, sums
+from image_files import saved
+from pictures import soft_shapes
 from PIL import Image, ImageFilter
-from test_conversion import sums
-from test_duplicates import dropped, keys, saved, scene
 
 import shardctl
 from shardctl.errors import Rejection, UsageError
@@ -128,23 +129,23 @@ def test_an_image_of_one_brightness_is_told_from_others() -> None:
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_the_date_comes_from_exif(form: str) -> None:
     def given(*dates: Any) -> datetime | None:
-        return taken_at(opened(scene(1), form, exif=dated(*dates)))
+        return taken_at(opened(soft_shapes(1), form, exif=dated(*dates)))
 
     assert given("2019:05:04 03:02:01", "2021:01:01 00:00:00") == datetime(2019, 5, 4, 3, 2, 1)
     assert given(None, "2021:01:01 00:00:00") == datetime(2021, 1, 1)
     assert given("0000:00:00 00:00:00", "2021:01:01 00:00:00") == datetime(2021, 1, 1)
     assert given("2019-05-04", "    :  :     :  :  ") is None
     assert given() is None
-    assert taken_at(opened(scene(1), form)) is None
+    assert taken_at(opened(soft_shapes(1), form)) is None
 
 
 def test_a_tiff_has_its_date_among_its_own_tags() -> None:
-    given = opened(scene(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))  # Pillow writes no block of EXIF into it
+    given = opened(soft_shapes(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))  # Pillow writes no block of EXIF into it
     assert taken_at(given) == datetime(2021, 1, 1)
 
 
 def test_the_date_of_a_png_may_come_after_the_pixels() -> None:
-    data = opened(scene(1), "PNG", exif=dated("2019:05:04 03:02:01")).data
+    data = opened(soft_shapes(1), "PNG", exif=dated("2019:05:04 03:02:01")).data
     start = data.index(b"eXIf") - 4
     end = start + 12 + int.from_bytes(data[start : start + 4], "big")
     last = data.index(b"IEND") - 4
@@ -164,12 +165,12 @@ DATES = [
 
 @pytest.mark.parametrize(("settings", "message"), DATES)
 def test_the_first_day_is_kept_and_the_last_is_not(settings: dict[str, Any], message: str | None) -> None:
-    given = opened(scene(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
+    given = opened(soft_shapes(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
     assert verdict(given, name="filter_date", **settings) == message
 
 
 def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None:
-    given = opened(scene(1), "JPEG")
+    given = opened(soft_shapes(1), "JPEG")
     assert verdict(given, name="filter_date", after="2000-01-01") is None
     message = verdict(given, name="filter_date", after="2000-01-01", undated="reject")
     assert message == "its EXIF block has no date, or it has none"
@@ -201,10 +202,10 @@ def test_limits_that_cannot_be_meant_are_refused(step: dict[str, Any], message: 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     root = tmp_path / "in"
-    saved(scene(0), root / "good.jpg", exif=dated("2019:05:04 03:02:01"))
-    saved(scene(1, (20, 72)), root / "narrow.png")
+    saved(soft_shapes(0), root / "good.jpg", exif=dated("2019:05:04 03:02:01"))
+    saved(soft_shapes(1, (20, 72)), root / "narrow.png")
     saved(flat((96, 72)), root / "blank.png")
-    saved(scene(2), root / "old.jpg", exif=dated("1999:12:31 23:59:59"))
+    saved(soft_shapes(2), root / "old.jpg", exif=dated("1999:12:31 23:59:59"))
     (root / "broken.jpg").write_bytes(b"\xff\xd8\xff and no picture")
     return root
 
@@ -281,10 +282,10 @@ def test_filters_are_refused_for_text(tmp_path: Path) -> None:
 def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, mode: str) -> None:
     """The small image comes first, and would be kept: then the large one would be lost with it."""
     root = tmp_path / "in"
-    saved(scene(0).resize((32, 24)), root / "a/small.png")
-    saved(scene(0).resize((32, 24)), root / "a/small_too.png")
-    saved(scene(0), root / "b/large.png")
-    saved(scene(0), root / "c/large_too.png")
+    saved(soft_shapes(0).resize((32, 24)), root / "a/small.png")
+    saved(soft_shapes(0).resize((32, 24)), root / "a/small_too.png")
+    saved(soft_shapes(0), root / "b/large.png")
+    saved(soft_shapes(0), root / "c/large_too.png")
     recipe = {"duplicates": mode, "transform": [{"name": "filter_size", "min_width": 64}]}
     for workers in (0, 2):
         out = tmp_path / f"out{workers}"
@@ -295,8 +296,8 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, m
 
 
 def test_hashes_stay_near_for_the_same_picture_only() -> None:
-    hashes = [phash(scene(seed)) for seed in range(12)]
-    others = [phash(scene(seed).resize((200, 100))) for seed in range(12)]
+    hashes = [phash(soft_shapes(seed)) for seed in range(12)]
+    others = [phash(soft_shapes(seed).resize((200, 100))) for seed in range(12)]
     apart = np.array([[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object)
     bits = np.vectorize(lambda value: int(value).bit_count())(apart)
     assert bits.diagonal().max() <= 7
@@ -305,7 +306,7 @@ def test_hashes_stay_near_for_the_same_picture_only() -> None:
 
 def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image() -> None:
     """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be drawn by the machine."""
-    half = np.asarray(scene(7, (16, 32)).convert("L"))
+    half = np.asarray(soft_shapes(7, (16, 32)).convert("L"))
     picture = Image.fromarray(np.concatenate([half, half[:, ::-1]], axis=1))
     assert phash(picture) == phash(picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
     assert phash(Image.new("RGB", (64, 64), "white")) is None

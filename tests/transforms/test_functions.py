@@ -14,7 +14,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conversion import images
+from image_files import images
 
 import shardctl
 from shardctl.build.convert import ConvertResult

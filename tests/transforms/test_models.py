@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_conversion import images, sums
+from dataset_facts import sums
+from image_files import images
 
 import shardctl
 from shardctl.errors import InputError, UsageError, WorkerError

@@ -11,9 +11,9 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import centroid, picture, rectangle, values
 from PIL import Image
-from test_geometry import centroid, done, picture_of, rectangle
-from test_pixels import picture, values
+from stepped_pictures import done, picture_of
 
 import shardctl
 from shardctl.errors import InstallError, UsageError

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from image_files import images
 from PIL import Image
-from test_conversion import images
 
 import shardctl
 from shardctl.errors import InputError, UsageError

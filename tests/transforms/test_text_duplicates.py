@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import examples
+from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
 from stopping import stopped_at
-from test_conversion import sums
 
 import shardctl
 from shardctl.build.convert import Listener, discover

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import picture, values
 from PIL import Image
-from test_pixels import picture, values
+from torchvision_v2 import two_sample
+from torchvision_v2 import v2 as v2
 
 from shardctl.images.pixels import artefacts, blur, colour, erasing, noise, tables
 from shardctl.transforms.image import draws, policies
@@ -22,16 +24,6 @@ from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    """torchvision.transforms.v2. PyPI's torchvision is built for CUDA: two of its operators are named for a torch without."""
-    if torch.version.cuda is None:
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return pytest.importorskip("torchvision.transforms.v2")
 
 
 SIZES = [(224, 160), (41, 29), (1, 1), (2, 7)]
@@ -111,13 +103,6 @@ def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
     for channel in range(3):
         counts = [np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)]
         assert two_sample(*counts) < 1
-
-
-def two_sample(first: Any, second: Any) -> float:
-    """Return the distance of two distribution functions over Kolmogorov's limit for alpha = 1e-6."""
-    n, m = first.sum(), second.sum()
-    distance = np.abs(first.cumsum() / n - second.cumsum() / m).max()
-    return float(distance / math.sqrt(-math.log(1e-6 / 2) / 2 * (n + m) / (n * m)))
 
 
 def test_erased_rectangles_have_the_same_distribution(v2: Any) -> None:

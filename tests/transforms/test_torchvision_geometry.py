@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import picture, values
 from PIL import Image
-from test_geometry import done, picture_of
-from test_pixels import picture, values
-from test_torchvision import two_sample, v2
+from stepped_pictures import done, picture_of
+from torchvision_v2 import two_sample
+from torchvision_v2 import v2 as v2
 
-__all__ = ["v2"]  # a fixture
+pytest.importorskip("torch")
 
 SIZES = [(101, 77), (64, 64), (40, 90)]
 

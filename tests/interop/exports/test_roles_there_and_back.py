@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Pictures
 from pyarrow import parquet
-from test_round_trips import FORMS, facts_of
+from round_trips import FORMS, facts_of
 
 import shardctl
 from shardctl.build.write.commit import finish

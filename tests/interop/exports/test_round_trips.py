@@ -14,29 +14,11 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from made import write_gaps, write_photos, write_raw, write_texts
+from round_trips import FORMS, facts_of
 
 import shardctl
 from shardctl.errors import InputError
 from shardctl.interop.foreign.checking import check
-
-FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record")
-
-
-def facts_of(dataset: Path) -> dict[str, Any]:
-    """Return all that the manifest says of the samples, and the samples: NaN is what it prints as."""
-    manifest = json.loads((dataset / "manifest.json").read_text())
-    splits = [split["name"] for split in manifest["splits"]]
-    tables = {}
-    for split in splits:
-        blocks = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
-        tables[split] = pa.concat_tables(blocks)
-    return {
-        "kind": manifest["kind"],
-        "splits": splits,
-        "fields": manifest["fields"],
-        "schema": {split: table.schema.remove_metadata() for split, table in tables.items()},
-        "rows": {split: list(map(repr, table.to_pylist())) for split, table in tables.items()},
-    }
 
 
 def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from arrow_columns import columns_of_all_types
 from guarded_memory import astray
 from pyarrow import feather
 from reading import cut, read, types_of, units_of
-from test_parquet import columns_of_all_types
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.arrow import ArrowFile

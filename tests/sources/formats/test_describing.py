@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from containers import INTEROP
 from PIL import Image
-from test_webdataset import tar
+from tars import tar
 
 import shardctl
 from shardctl.errors import DatasetError, InputError

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_facts import stored
+from flipped_photos import FLIP, png
 from PIL import Image
 from pyarrow import parquet
-from test_masks_of_records import write_tar
-from test_unmoved import FLIP, png, stored
+from tars import write_tar
 
 import shardctl
 from shardctl.build.shards.job import Job

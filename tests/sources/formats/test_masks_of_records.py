@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_facts import stored
+from flipped_photos import FLIP, GREY, PHOTO, PIXELS, png
 from PIL import Image
 from pyarrow import parquet
-from test_tfrecord import write as write_examples
-from test_unmoved import FLIP, GREY, PHOTO, PIXELS, png, stored
+from tars import write_tar
+from tfrecords import write_examples
 
 import shardctl
 from shardctl.errors import UsageError
@@ -23,16 +24,6 @@ from shardctl.format.names import CHECKSUMS, REJECTS
 from shardctl.format.tables import read_rejects
 
 NUMBERS = PIXELS[:, :, 0]
-
-
-def write_tar(path: Path, records: Mapping[str, Mapping[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for key, members in records.items():
-            for ending, data in members.items():
-                info = tarfile.TarInfo(f"{key}.{ending}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    return path
 
 
 def of_palette(numbers: Any) -> bytes:

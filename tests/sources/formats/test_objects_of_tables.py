@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_facts import stored
+from flipped_photos import FLIP, GREY, PHOTO, png
 from pyarrow import parquet
-from test_unmoved import FLIP, GREY, PHOTO, png, stored
 
 import shardctl
 from shardctl.errors import InputError, UsageError

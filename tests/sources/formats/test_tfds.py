@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from containers import INTEROP, errors, expected
 from reading import read, types_of
-from test_tfrecord import example, framed
+from tfrecords import example, framed
 
 import shardctl
 from shardctl.errors import InputError, Rejection

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +16,17 @@ import pyarrow as pa
 import pytest
 from containers import INTEROP, Promises, errors, expected
 from reading import READING, read, types_of
+from tfrecords import example, framed, write_examples
 
 import shardctl
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import find_format
 from shardctl.sources.formats.base import Reading
-from shardctl.sources.formats.examples import messages
 from shardctl.sources.formats.framed import Framed
 from shardctl.sources.formats.tfrecord import TFRecord, masked
 
 FORM = Framed(TFRecord())
-
-
-def framed(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    crcs = [struct.pack("<I", masked(google_crc32c.value(part))) for part in (length, data)]
-    return length + crcs[0] + data + crcs[1]
-
-
-def example(features: dict[str, list[Any] | None]) -> bytes:
-    made = messages()()
-    for name, values in features.items():
-        feature = made.features.feature[name]
-        if values is None:
-            feature.SetInParent()
-        elif values and isinstance(values[0], bytes):
-            feature.bytes_list.value.extend(values)
-        elif values and isinstance(values[0], float):
-            feature.float_list.value.extend(values)
-        else:
-            feature.int64_list.value.extend(values)
-            feature.int64_list.SetInParent()
-    data: bytes = made.SerializeToString()
-    return data
-
-
-def write(path: Path, records: Iterable[dict[str, list[Any] | None]]) -> Path:
-    path.write_bytes(b"".join(framed(example(record)) for record in records))
-    return path
 
 
 def record(number: int) -> bytes:
@@ -111,7 +82,7 @@ def test_lists_of_features_are_lists_in_a_list() -> None:
 
 def test_a_string_that_a_person_asks_for_is_text(tmp_path: Path) -> None:
     values: list[list[Any] | None] = [[b"x"], [5], None, [], [b"y", b"z"], [1.5]]
-    path = write(tmp_path / "a.tfrecord", [{"a": value, "n": [1]} for value in values])
+    path = write_examples(tmp_path / "a.tfrecord", [{"a": value, "n": [1]} for value in values])
     made = shardctl.convert(path, tmp_path / "out", recipe={"schema": "a:string"}, workers=0)
     assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", None, None]
     assert made.rejected == 3
@@ -133,16 +104,16 @@ def test_types_are_those_of_all_records(tmp_path: Path) -> None:
 
 def test_features_of_several_kinds_are_text(tmp_path: Path) -> None:
     values: list[list[Any]] = [[b"text"], [3], [1.5, 2.0], [], [b"a", b"b"]]
-    found = read(FORM, write(tmp_path / "a.tfrecord", [{"x": value} for value in values]))
+    found = read(FORM, write_examples(tmp_path / "a.tfrecord", [{"x": value} for value in values]))
     assert [row["x"] for row in found.rows] == ["text", "3", "[1.5, 2.0]", None, '["a", "b"]']
-    path = write(tmp_path / "b.tfrecord", [{"x": [b"\xff"]}, {"x": [3]}])
+    path = write_examples(tmp_path / "b.tfrecord", [{"x": [b"\xff"]}, {"x": [3]}])
     with pytest.raises(InputError, match="the field x holds values of several types"):
         read(FORM, path)
 
 
 def test_an_empty_feature_fits_a_list_of_any_type_and_no_feature_is_null(tmp_path: Path) -> None:
     records: list[dict[str, list[Any] | None]] = [{"x": [b"a", b"b"]}, {"x": []}, {"x": None}, {}]
-    found = read(FORM, write(tmp_path / "a.tfrecord", records))
+    found = read(FORM, write_examples(tmp_path / "a.tfrecord", records))
     assert [row["x"] for row in found.rows] == [["a", "b"], [], None, None]
 
 
@@ -155,7 +126,7 @@ def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
 
 
 def test_strings_of_the_label_are_names_of_classes(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")])
+    path = write_examples(tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")])
     assert types_of(FORM, path, Reading(label="kind")).labels() == ["a", "b"]
 
 
@@ -204,7 +175,7 @@ def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path: 
     """Of a large file some units are looked at; a value that does not fit makes the conversion look at all of them."""
     monkeypatch.setattr("shardctl.build.convert.discover.TYPED_UNITS", 1)
     filler, last = [b"x" * 300_000], {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]}
-    path = write(tmp_path / "a.tfrecord", [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last])
+    path = write_examples(tmp_path / "a.tfrecord", [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last])
     result = shardctl.convert(path, tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (9, 0)
     ds = shardctl.open(tmp_path / "out")

@@ -12,31 +12,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_facts import stored
+from flipped_photos import FLIP, GREY, PHOTO, PIXELS
 from PIL import Image
 from pyarrow import parquet
-from test_tfrecord import write as write_examples
+from tfrecords import write_examples
 
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
-
-PIXELS = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
-FLIP: dict[str, Any] = {"kind": "image", "store": "png", "transform": [{"name": "hflip", "p": 1}]}
-
-
-def png(values: Any) -> bytes:
-    target = io.BytesIO()
-    Image.fromarray(values).save(target, "PNG")
-    return target.getvalue()
 
 
 def npy(values: Any) -> bytes:
     target = io.BytesIO()
     np.save(target, np.asarray(values))
     return target.getvalue()
-
-
-PHOTO, GREY = png(PIXELS), png(PIXELS[:, :, 0])
 
 
 def write_tar(folder: Path, members: Mapping[str, bytes]) -> Path:
@@ -90,12 +80,6 @@ CASES = {
     "a second image of Hugging Face": (of_huggingface, ["conditioning_image"]),
     "bytes that are images": (of_bytes, ["before"]),
 }
-
-
-def stored(dataset: Path, name: str) -> list[Any]:
-    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
-    values: list[Any] = pa.concat_tables(tables)[name].to_pylist()
-    return values
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,6 +23,7 @@ from containers import INTEROP, Promises, errors, expected
 from hypothesis import given
 from hypothesis import strategies as st
 from reading import READING, Everything, cut, read, types_of
+from tars import tar
 
 from shardctl.errors import Rejection
 from shardctl.sources.endings import ending_of
@@ -39,17 +40,6 @@ def npy(array: Any) -> bytes:
     sink = io.BytesIO()
     np.save(sink, array, allow_pickle=True)
     return sink.getvalue()
-
-
-def tar(members: list[tuple[str, bytes]], format_: int = tarfile.USTAR_FORMAT, end: bool = True) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w", format=format_) as file:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
-        size = file.offset
-    return sink.getvalue() if end else sink.getvalue()[:size]
 
 
 def special(name: str, type_: bytes, link: str = "") -> bytes:

@@ -1,0 +1,38 @@
+"""What a finished dataset holds: its checksums, the keys and values of its samples, its duplicates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import shardctl
+from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.format.tables import read_checksums
+
+
+def sums(dataset: Path) -> bytes:
+    """Return SHA256SUMS, having made sure that it is true."""
+    for name, sha256 in read_checksums(dataset / "SHA256SUMS").items():
+        assert sha256_of(dataset / name) == sha256
+    return (dataset / "SHA256SUMS").read_bytes()
+
+
+def keys(out: Path) -> list[str]:
+    return [sample["key"] for sample in shardctl.open(out)]
+
+
+def dropped(out: Path) -> dict[str, str]:
+    """Return the message of every reject that is a duplicate, by its key."""
+    rejects = (json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines())
+    return {
+        reject["key"]: reject["message"] for reject in rejects if (reject["stage"], reject["error"]) == ("plan", "duplicate")
+    }
+
+
+def stored(dataset: Path, name: str) -> list[Any]:
+    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
+    values: list[Any] = pa.concat_tables(tables)[name].to_pylist()
+    return values
