@@ -31,35 +31,47 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The dataset that a conversion would make.
-
-    `shown` is its place, for messages. `parts` are those of its fingerprint, `sources` where its inputs are (absolute paths, or
-    URLs), and `moved` where they were before, if that was said. `updates` and `appends` are the options of these names; both
-    follow the sources of the dataset that is there. `overwrites` replaces any dataset. `existing` is the digest of the
-    dataset that was there when the inputs were listed, "" if there was none.
-    """
+    """The dataset that a conversion would make."""
 
     shown: str
+    """The path or URL of the dataset, for messages."""
+
     parts: dict[str, str]
+    """The parts of its fingerprint."""
+
     sources: Sequence[str]
+    """The absolute paths of the sources, or their URLs."""
+
     moved: Sequence[str] = ()
+    """The earlier paths of the sources, if the user gave them."""
+
     updates: bool = False
+    """Whether the existing dataset follows its sources: the option --update."""
+
     appends: bool = False
+    """Whether inputs are added to the existing dataset: the option --append."""
+
     overwrites: bool = False
+    """Whether any existing dataset is replaced: the option --overwrite."""
+
     existing: str = ""
+    """The digest of the dataset that existed when the inputs were listed; "" for none."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done, and in the folder of which job. `refusal` is the error to raise where the action is REFUSE.
-
-    `follows` says that the dataset that is there is brought up to date; for RESUME too, where the unfinished job does that.
-    """
+    """What a conversion does."""
 
     action: Action
+
     job: str = ""
+    """The name of the job's folder."""
+
     follows: bool = False
+    """Whether the job updates the existing dataset. This can be so for RESUME too."""
+
     refusal: ShardctlError | None = None
+    """The error to raise; None unless the action is REFUSE."""
 
 
 def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> Decision:

@@ -8,16 +8,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Lineage:
-    """What the dataset that a job makes has to do with the one before.
-
-    `parts` are those of its fingerprint. `beside` is the digest of files that decide how others are read. `updates` is the
-    digest of the dataset that is brought up to date (its SHA256SUMS), "" where one is made anew; `kept_records` are those of
-    the shards that are kept of it, and `changes` say what differs. `warnings` are told in the end.
-    """
+    """What identifies the dataset of a job, and how it differs from the dataset before."""
 
     parts: dict[str, str]
+    """The parts of the fingerprint."""
+
     beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
     updates: str = ""
+    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+
     kept_records: int = 0
+    """The number of records in the shards that an update keeps."""
+
     changes: dict[str, Any] | None = None
+    """What an update changes; None for a new dataset."""
+
     warnings: tuple[str, ...] = ()
+    """Warnings of the plan, which the result has too."""

@@ -13,17 +13,19 @@ from shardctl.build.plan.splits import Draw
 
 @dataclass(frozen=True)
 class RecordReading:
-    """How files of many records are read; where a file is one record, nothing is said.
-
-    `fields` are the columns that they are read into; None where a file is one record. `by_field` says that their `label` names
-    the classes. `upright` says that masks and objects of records follow the turned image, as those of datasets that older
-    versions made do not. `draw` decides the split of every record where a unit is in several.
-    """
+    """How files of many records are read. The defaults are for files of one record."""
 
     fields: pa.Schema | None = None
+    """The columns of the records; None for files of one record."""
+
     by_field: bool = False
+    """Whether the field `label` of the records names the classes."""
+
     upright: bool = True
+    """Whether masks and objects of records are turned with their image (EXIF). Datasets of older versions have False."""
+
     draw: Draw | None = None
+    """Decides the split of each record; None where a unit belongs to one split."""
 
     @classmethod
     def from_json(cls, record: dict[str, Any] | None) -> RecordReading:
