@@ -14,7 +14,7 @@ from shardctl.benchmark.measure import consumers
 from shardctl.errors import ConsumerError
 
 torch = pytest.importorskip("torch")
-from shardctl.benchmark.measure import models  # noqa: E402 - only where PyTorch is
+from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 
 
 @pytest.mark.parametrize(("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)])
