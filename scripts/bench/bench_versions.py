@@ -109,6 +109,8 @@ def main() -> None:
     trees: Sequence[Path] = [given.before.resolve(), given.after.resolve()]
     with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
         folder = Path(scratch)
+        for tree in trees:  # else one of them compiles its modules in every process, where Python is told to keep no bytecode
+            subprocess.run([sys.executable, "-m", "compileall", "-q", tree / "shardctl"], check=True)
         make_inputs(folder, Path(given.corpus), trees[1])
         for name, arguments in (
             ("raw", ("photos", "--resize", "256", "--crop", "224", "--store", "raw")),

@@ -165,6 +165,16 @@ def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
     assert list(locked.iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not look")
+@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
+def test_a_destination_where_another_user_works_is_said(here: Path, more: tuple[str, ...]) -> None:
+    (here / "out" / ".shardctl").mkdir(parents=True)
+    (here / "out" / ".shardctl").chmod(0o700)
+    done = run_as_nobody(here, "warm", "convert", "in", "out", "--workers", "0", "-q", *more)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr == f"shardctl: {here / 'out'}: cannot write here (Permission denied)\n"
+
+
 def test_files_of_many_other_kinds_are_all_counted(cli: Any, here: Path) -> None:
     for number in range(9):
         (here / "in" / f"x.kind{number}").write_text("")

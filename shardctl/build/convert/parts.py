@@ -191,7 +191,10 @@ def _plan(
         with scratch_folder() as scratch:
             found: ConvertResult | Inputs | BegunJob | None = look(conversion, scratch)
             if isinstance(found, Inputs):
-                found = begin_job(conversion, found, held)
+                try:
+                    found = begin_job(conversion, found, held)
+                finally:
+                    engine.close()  # no workers are kept while this process waits for the lease of its part
             if isinstance(found, BegunJob):
                 return _leave(conversion, found)
         if found is not None:

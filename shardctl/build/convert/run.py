@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,14 +108,14 @@ def look(conversion: Conversion, scratch: Path) -> ConvertResult | Inputs | None
     if options.explain:
         return explained(conversion, inputs)
     there = conversion.existing.manifest()
-    decision = _decide(conversion, inputs, there)
-    if decision.action is Action.LOOK_AGAIN:
+    decision = _decide(conversion, inputs, there, {})  # no job is looked at yet: it may be another user's
+    if decision.action is Action.LOOK_AGAIN or _lacks_previous(conversion, there, decision):
         return None
     if decision.action is Action.UP_TO_DATE and there is not None:
-        return _use_existing(conversion, inputs, there, decision.follows)
+        return _use_existing(conversion, inputs, there)
     if not publish.is_broken_off(conversion.folder):
         publish.refuse_to_replace(conversion.folder, conversion.recipe.files)
-    return _plan_only(conversion, inputs, there, decision) if options.dry_run else inputs
+    return _plan_only(conversion, inputs, there) if options.dry_run else inputs
 
 
 def _write(conversion: Conversion, inputs: Inputs, held: WriteLease) -> ConvertResult | None:
@@ -143,10 +143,11 @@ def begin_job(
     if publish.recover(conversion.folder) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0)
     there = conversion.existing.manifest()
-    decision = _decide(conversion, inputs, there)  # once more: another converter may have finished while this one waited
-    before = conversion.existing.before(there) if there is not None and decision.follows else None
-    if decision.action is Action.LOOK_AGAIN or (decision.follows and before is None):
+    # Once more: another converter may have finished while this one waited.
+    decision = _decide(conversion, inputs, there, _begun(conversion, inputs))
+    if decision.action is Action.LOOK_AGAIN or _lacks_previous(conversion, there, decision):
         return None
+    before = _previous(conversion, there, decision)
     if decision.action is Action.UP_TO_DATE and there is not None:
         return _up_to_date(conversion, inputs, there)
     folder = conversion.staging / decision.job
@@ -257,40 +258,49 @@ def _check_new(begun: BegunJob, before: PreviousDataset) -> Checked:
 # --- decisions, and what is there already ---
 
 
-def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> Decision:
-    """Decide by the dataset that is there now. Raises the error of a refusal."""
+def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
+    """Decide by the dataset that is there now, and by unfinished jobs (see `decide`). Raises the error of a refusal."""
     options = conversion.options
+    moved = options.moved_from if there is not None else ()
     wanted = Wanted(
         shown=str(conversion.folder),
         parts=inputs.parts,
         sources=inputs.sources,
-        moved=[recorded(source_path(old)) for old in options.moved_from],
+        moved=[recorded(source_path(old)) for old in moved],
         updates=options.update,
         appends=options.append,
         overwrites=options.overwrite,
         existing=inputs.existing,
     )
-    decision = decide(wanted, there, {})
-    if decision.action in (Action.CREATE, Action.UPDATE):  # jobs of others may not be readable: only this one is looked at
-        decision = decide(wanted, there, _begun(conversion, inputs, decision.job))
+    decision = decide(wanted, there, begun)
     if decision.refusal is not None:
         raise decision.refusal
     return decision
 
 
-def _begun(conversion: Conversion, inputs: Inputs, name: str) -> dict[str, str]:
-    """Return the unfinished job of a name, with the digest of the dataset that it updates; nothing if there is none."""
-    job = unfinished(conversion.staging / name, inputs.bases, conversion.recipe)
-    return {} if job is None else {name: job.lineage.updates}
+def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
+    """Return the names of the unfinished jobs of this conversion, each with the digest of the dataset that it updates."""
+    name = fingerprint(inputs.parts)
+    names = (name, f"{name}{UPDATING}")
+    jobs = {name: unfinished(conversion.staging / name, inputs.bases, conversion.recipe) for name in names}
+    return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
 
 
-def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest, follows: bool) -> ConvertResult | None:
-    """Return the result where the dataset of a manifest is the wanted one. None: see `look`.
+def _previous(conversion: Conversion, there: Manifest | None, decision: Decision) -> PreviousDataset | None:
+    """Return the dataset that an update or addition follows; None where none is followed, or another one is there by now.
 
-    An update or addition `follows` its sources: then its tables must be whole. Raises DatasetError.
+    Raises DatasetError if one of its tables is damaged.
     """
-    if follows and conversion.existing.before(manifest) is None:
-        return None
+    return conversion.existing.before(there) if there is not None and decision.follows else None
+
+
+def _lacks_previous(conversion: Conversion, there: Manifest | None, decision: Decision) -> bool:
+    """Return whether another dataset has taken the place of the one that is to be followed."""
+    return decision.follows and _previous(conversion, there, decision) is None
+
+
+def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult | None:
+    """Return the result where the dataset of a manifest is the wanted one. None: see `look`."""
     keep = conversion.options.keep
     if not conversion.options.dry_run:
         _complete_replacement(conversion)
@@ -333,13 +343,13 @@ def _with_keep(conversion: Conversion, keep: int) -> Manifest:
     return manifest
 
 
-def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None, decision: Decision) -> ConvertResult | None:
+def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult | None:
     """Return what would be done. Raises the same errors as the real conversion before it starts to write. None: see `look`."""
     conversion.target.check_writable()
-    folder = conversion.staging / decision.job
-    before = conversion.existing.before(there) if there is not None and decision.follows else None
-    if decision.follows and before is None:
+    decision = _decide(conversion, inputs, there, _begun(conversion, inputs))
+    if _lacks_previous(conversion, there, decision):
         return None
+    folder, before = conversion.staging / decision.job, _previous(conversion, there, decision)
     if not conversion.options.overwrite and not decision.follows:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
