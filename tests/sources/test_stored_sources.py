@@ -686,3 +686,40 @@ def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None
         assert last < names[0]
         last, row = names[-1], row + len(names)
     assert store.requests < 1_000
+
+
+# --- how a job and a dataset name their sources ---
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded", "root"),
+    [
+        ("BUCKET", "BUCKET", "BUCKET"),
+        ("BUCKET/", "BUCKET", "BUCKET"),
+        ("BUCKET/in", "BUCKET/in", "BUCKET/in"),
+        ("BUCKET/in/", "BUCKET/in", "BUCKET/in"),
+        ("BUCKET/in/a.jsonl", "BUCKET/in/a.jsonl", "BUCKET/in"),
+        ("FOLDER/in/", "FOLDER/in", "FOLDER/in"),
+        ("FOLDER/other/../in", "FOLDER/in", "FOLDER/in"),
+        ("FOLDER/link", "FOLDER/link", "FOLDER/in"),
+        ("FOLDER/above/in", "FOLDER/in", "FOLDER/in"),
+        ("FOLDER/in/a.jsonl", "FOLDER/in/a.jsonl", "FOLDER/in"),
+    ],
+)
+def test_a_job_and_a_dataset_name_sources_as_people_do(
+    bucket: str, tmp_path: Path, given: str, recorded: str, root: str
+) -> None:
+    folder = tmp_path / "here"
+    (folder / "other").mkdir(parents=True)
+    (folder / "in").mkdir()
+    (folder / "in" / "a.jsonl").write_bytes(lines_of(records(8)))
+    (folder / "link").symlink_to("in")
+    (folder / "above").symlink_to(folder)
+    open_store(bucket).put("in/a.jsonl", lines_of(records(8)))
+    source, recorded, root = (text.replace("BUCKET", bucket).replace("FOLDER", str(folder)) for text in (given, recorded, root))
+    jobs: list[dict[str, Any]] = []
+    look = Listener(progress=lambda _: jobs.extend(json.loads(path.read_bytes()) for path in tmp_path.rglob("job.json")))
+    shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=4, listener=look)
+    assert jobs
+    assert {record["path"] for job in jobs for record in job["roots"]} == {root}
+    assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["sources"] == [recorded]

@@ -1,0 +1,172 @@
+"""What commands say where something is wrong on a store: whole sentences, with the places that a person has named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from object_server import ObjectServer
+
+import shardctl
+from shardctl.sources.remote import remote_files
+from shardctl.system.stores import open_store
+
+LINES = b"".join(b'{"text": "%d"}\n' % number for number in range(8))
+
+SHARD = "train-00001.arrow"
+
+COPIES = ("shardctl-sources-", "shardctl-scratch-")
+"""How the folders begin in which local copies are: no message speaks of them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for temporary files: one for all tests, so that they share the processes that workers are forked from."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+        remote_files.leave()
+
+
+@dataclass(frozen=True)
+class World:
+    """A bucket with two files of lines, in/, and a dataset of them, out/, as they are in `built`; and what may befall them."""
+
+    bucket: str
+    server: ObjectServer
+    built: Path
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        open_store(self.bucket).put(key, data)
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        open_store(self.bucket).delete([key])
+
+    def cut(self, key: str) -> None:
+        """Leave out the last bytes of an object."""
+        self.put(key, open_store(self.bucket).get(key).to_pybytes()[:-8])
+
+    def refuse(self, kind: str, method: str = "*", key: str = "*") -> None:
+        """Have the server refuse some requests."""
+        self.patch.setenv("SHARDCTL_STORE_RETRY", "0.3")
+        self.server.fault(kind, method=method, key=key)
+
+    def fill_disk(self) -> None:
+        """Have the disk with temporary files say that it has 100 bytes left."""
+        usage, full = shutil.disk_usage, SimpleNamespace(total=1000, used=900, free=100)
+        self.patch.setattr(shutil, "disk_usage", lambda place: full if tempfile.tempdir in str(place) else usage(place))
+
+    def shown(self, text: str) -> str:
+        """Return a message with names for the places, and N for numbers of bytes: these differ between versions of pyarrow."""
+        text = text.replace(self.bucket, "BUCKET").replace(str(self.folder), "FOLDER")
+        text = text.replace(str(self.built), "BUILT").replace(tempfile.gettempdir(), "TMPDIR")
+        return re.sub(r"/[0-9a-f]{12}/", "/BASE/", re.sub(r"\b[0-9]{4}\b", "N", text))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    for name in "ab":
+        (folder / f"in/{name}.jsonl").parent.mkdir(exist_ok=True)
+        (folder / f"in/{name}.jsonl").write_bytes(LINES)
+    shardctl.convert(folder / "in", folder / "out", workers=0, samples_per_shard=4)
+    return folder
+
+
+@pytest.fixture
+def world(bucket: str, object_server: ObjectServer, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    store = open_store(bucket)
+    for path in filter(Path.is_file, built.rglob("*")):
+        store.put(path.relative_to(built).as_posix(), path)
+    return World(bucket, object_server, built, tmp_path, monkeypatch)
+
+
+Change = Callable[[World], object]
+
+CONVERT = "convert BUCKET/in FOLDER/out --workers 0"
+WRITE = "convert FOLDER/lines.jsonl BUCKET/new --workers 0"
+
+CASES: dict[str, tuple[str, Change]] = {
+    "source: no bucket": ("convert s3://none-such/in FOLDER/out", lambda w: None),
+    "source: nothing there": ("convert BUCKET/none FOLDER/out", lambda w: None),
+    "source: a part that leads upwards": ("convert BUCKET/in/../x FOLDER/out", lambda w: None),
+    "labels: nothing there": (f"{CONVERT} --labels BUCKET/none.csv", lambda w: None),
+    "source: no permission to list": (CONVERT, lambda w: w.refuse("403", "LIST")),
+    "source: no permission to read": (CONVERT, lambda w: w.refuse("403", "GET")),
+    "source: expired credentials": (CONVERT, lambda w: w.refuse("expired", "GET")),
+    "source: overloaded": (CONVERT, lambda w: w.refuse("503", "GET")),
+    "source: no room for the copies": (CONVERT, lambda w: w.fill_disk()),
+    "source in the destination": ("convert BUCKET/in/a.jsonl BUCKET/in --workers 0", lambda w: None),
+    "destination: no permission to write": (WRITE, lambda w: w.refuse("403", "PUT")),
+    "destination: overloaded": (WRITE, lambda w: w.refuse("503", "PUT")),
+    "destination: no permission for one shard": (WRITE, lambda w: w.refuse("403", "PUT", "*/train-00000.arrow")),
+    "destination: no conditions": (WRITE, lambda w: w.refuse("unconditional", "PUT")),
+    "destination: something else there": (WRITE, lambda w: w.put("new/notes.txt", b"mine")),
+    "destination: another dataset there": (WRITE.replace("new", "out"), lambda w: None),
+    "verify: nothing there": ("verify BUCKET/none", lambda w: None),
+    "verify: no permission to list": ("verify BUCKET/out", lambda w: w.refuse("403", "LIST")),
+    "verify: no permission to read": ("verify BUCKET/out", lambda w: w.refuse("403", "GET", f"*{SHARD}")),
+    "verify: expired credentials": ("verify BUCKET/out --level quick", lambda w: w.refuse("expired", "GET", f"*{SHARD}")),
+    "verify: missing shard": ("verify BUCKET/out", lambda w: w.delete(f"out/{SHARD}")),
+    "verify: short shard": ("verify BUCKET/out --level quick", lambda w: w.cut(f"out/{SHARD}")),
+    "verify: damaged table": ("verify BUCKET/out", lambda w: w.put("out/plan.arrow", b"junk")),
+    "verify: damaged manifest": ("verify BUCKET/out", lambda w: w.put("out/manifest.json", b"{}")),
+    "verify: something else there": ("verify BUCKET/out", lambda w: w.put("out/notes.txt", b"mine")),
+    "verify: short shard alone": (f"verify BUCKET/out/{SHARD}", lambda w: w.cut(f"out/{SHARD}")),
+    "verify: missing shard alone": ("verify BUCKET/out/train-00077.arrow", lambda w: None),
+    "verify: table alone": ("verify BUCKET/out/plan.arrow", lambda w: None),
+    "verify: wrong limit": ("verify BUCKET/out", lambda w: w.patch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")),
+    "inspect: damaged table": ("inspect BUCKET/out", lambda w: w.put("out/shards.arrow", b"junk")),
+    "inspect: missing shard": ("inspect BUCKET/out --shard 1 --head 2", lambda w: w.delete(f"out/{SHARD}")),
+    "inspect: short shard": ("inspect BUCKET/out --shard 1 --head 2", lambda w: w.cut(f"out/{SHARD}")),
+    "inspect: short shard alone": (f"inspect BUCKET/out/{SHARD}", lambda w: w.cut(f"out/{SHARD}")),
+    "export: missing shard": ("export BUCKET/out FOLDER/tars --to webdataset --workers 0", lambda w: w.delete(f"out/{SHARD}")),
+    "export: short shard": ("export BUCKET/out FOLDER/tars --to webdataset --workers 0", lambda w: w.cut(f"out/{SHARD}")),
+    "export: missing table": (
+        "export BUCKET/out FOLDER/tars --to webdataset --workers 0",
+        lambda w: w.delete("out/shards.arrow"),
+    ),
+    "export to a store": ("export BUCKET/out BUCKET/tars --to webdataset", lambda w: None),
+    "repair: tables": (
+        "repair BUCKET/out --workers 0",
+        lambda w: w.put("out/plan.arrow", b"junk") or w.delete("out/files.arrow"),
+    ),
+    "repair: what is lost": ("repair BUCKET/out --drop-lost", lambda w: None),
+    "compact": ("compact BUCKET/out", lambda w: None),
+    "prune": ("prune BUCKET/out --key a", lambda w: None),
+    "open: another table": ("bench BUCKET/out --json", lambda w: w.put("out/shards.arrow", b"another table")),
+    "open: missing table": ("bench BUCKET/out --json", lambda w: w.delete("out/shards.arrow")),
+}
+
+SAID: dict[str, list[str]] = json.loads(Path(__file__).with_name("messages_on_stores.json").read_text(encoding="utf-8"))
+"""The exit code of each case, and the lines that are printed."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said(world: World, cli: Any, case: str) -> None:
+    command, change = CASES[case]
+    (world.folder / "lines.jsonl").write_bytes(LINES)
+    change(world)
+    command = command.replace("BUCKET", world.bucket).replace("FOLDER", str(world.folder))
+    ran = cli(*command.split())
+    said = world.shown(f"{ran.code}\n{ran.out}{ran.err}").splitlines()
+    assert said == SAID[case]
+    assert not [line for line in said for each in COPIES if each in line]
+
+
+def test_every_case_is_known() -> None:
+    assert CASES.keys() == SAID.keys()
