@@ -64,6 +64,10 @@ class ObjectChangedError(StoreError):
     """An object is not the one that it was: it was written anew since."""
 
 
+class ShortAnswerError(StoreError):
+    """An object store sent fewer bytes than the object has by its own word."""
+
+
 class NotPermittedError(StoreError):
     """An object store does not permit what was asked: of this object, or of all."""
 

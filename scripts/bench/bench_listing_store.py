@@ -25,7 +25,8 @@ from typing import Any
 
 from shardctl.build.plan.listing import LabelRule, list_files
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.remote import buckets, remote_files
+from shardctl.sources.remote import remote_files
+from shardctl.system import stores
 from shardctl.system.remote_paths import path_of
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Stored
@@ -105,7 +106,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         if chosen.server is None:
             store: Any = Generated(NAMES[chosen.names], chosen.keys, chosen.latency)
-            buckets.open_store = lambda _: store  # type: ignore[assignment]
+            stores.open_store = lambda _: store  # type: ignore[assignment]
             measure(store, "s3://generated/in")
             return
         server = stack.enter_context(ObjectServer(latency=chosen.latency))

@@ -16,7 +16,7 @@ from shardctl.format.names import MANIFEST
 from shardctl.system.files import write_atomically
 from shardctl.system.lease import store_lease as store_lease
 from shardctl.system.lease.probing import probe
-from shardctl.system.stores import is_url, open_store
+from shardctl.system.stores import client_of, is_url
 from shardctl.system.text import printable
 
 LEASE = ".shardctl/lease.json"
@@ -74,7 +74,7 @@ def changed_folder(place: str | Path, waiting: Callable[[str], None] | None) -> 
     if not is_url(place):
         yield _InPlace(Path(place))
         return
-    store = open_store(str(place))
+    store = client_of(str(place).rstrip("/"))
     probe(store)
     with store_lease.hold(store, LEASE, waiting) as held, local_folder(place, WHOLE, listed=True) as root:
         yield _OnStore(root, mirror_of(root), held)

@@ -31,11 +31,12 @@ from pyarrow import parquet
 import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
-from shardctl.sources.remote import buckets, object_cache, remote_files
+from shardctl.sources.remote import object_cache, remote_files
 from shardctl.sources.remote.object_cache import LocalCopies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
+from shardctl.system import stores
 from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
-from shardctl.system.stores import open_store
+from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Stored
 from shardctl.system.stores.listing import list_keys
 
@@ -417,8 +418,14 @@ def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tm
     assert rejects(tmp_path / "out") == {gone: "vanished", other: "changed"}
 
 
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have objects of more than 1 KiB come by several requests."""
+    for module in (objects, object_cache):
+        monkeypatch.setattr(module, "PIECE", 1 << 10)
+
+
 def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_files, "PART", 1 << 10)
+    small_pieces(monkeypatch)
     store = open_store(bucket)
     store.put("in/lines.jsonl", lines_of(records(500)))
     store.put("in/others.jsonl", lines_of(records(500)))
@@ -428,7 +435,7 @@ def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Pat
 
 
 def test_a_large_object_comes_in_parts(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_files, "PART", 1 << 10)
+    small_pieces(monkeypatch)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(1000)))
     on_disk, from_store = both(file, f"{bucket}/lines.jsonl", tmp_path)
@@ -628,8 +635,8 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
     for key in keys:
         inside.put(f"in/{key}", b"data")
     with pytest.MonkeyPatch.context() as patched, remote_files.in_use():
-        patched.setattr(buckets, "open_store", lambda url: inside)
-        buckets.close_stores()
+        patched.setattr(stores, "open_store", lambda url: inside)
+        stores.forget_clients()
         assert remote_files.holds(path_of("s3://bucket/in"))
         notices: list[str] = []
         found = list(walk([path_of("s3://bucket/in")], notices.append))

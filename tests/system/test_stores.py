@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,13 +26,14 @@ from shardctl.errors import (
     InstallError,
     NoSuchKeyError,
     ObjectChangedError,
+    ShortAnswerError,
     StorageError,
     StoreError,
     UnansweredError,
     UsageError,
 )
 from shardctl.system.lease.probing import PROBES, probe
-from shardctl.system.stores import client, is_url, open_store
+from shardctl.system.stores import client, client_of, forget_clients, is_url, objects, open_store
 from shardctl.system.stores.base import Store, Stored
 from shardctl.system.stores.objects import PART
 
@@ -73,9 +75,33 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
     assert store.get("k", 4).to_pybytes() == b"456789"
     assert store.get("k", 2, 0).to_pybytes() == b""
     assert store.get("k", 10, 5).to_pybytes() == b""
-    ranges = [(0, 2), (2, 2), (9, 5), (20, 1), (5, 0)]
-    assert [part.to_pybytes() for part in store.get_ranges("k", ranges)] == [b"01", b"23", b"9", b"", b""]
-    assert store.get_ranges("k", []) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 5, 37])
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:
+    monkeypatch.setattr(objects, "PIECE", 4)
+    data = bytes(range(size))
+    found = Stored("k", size, store.put("k", data))
+    for start in (0, 4, 6):
+        pieces = [piece.to_pybytes() for piece in store.pieces(found, start, at_once)]
+        assert b"".join(pieces) == data[start:]
+        assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
+    with pytest.raises(ShortAnswerError, match=r"k: [0-3] bytes came where [1-4] were asked for; run the same command again"):
+        list(store.pieces(Stored("k", size + 1, "")))
+
+
+def test_who_takes_no_more_pieces_asks_for_no_more(
+    bucket: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PIECE", 4)
+    store = open_store(bucket)
+    found = Stored("k", 400, store.put("k", bytes(400)))
+    object_server.clear()
+    pieces = store.pieces(found, at_once=3)
+    assert next(pieces).size == 4
+    pieces.close()  # type: ignore[attr-defined]
+    assert len(object_server.log()) <= 3
 
 
 def test_what_was_fetched_is_told(store: Store) -> None:
@@ -90,7 +116,7 @@ def test_what_was_fetched_is_told(store: Store) -> None:
 
 def test_what_is_not_there(store: Store) -> None:
     assert store.stat("none") is None
-    for read in (store.get, lambda key: store.get_ranges(key, [(0, 1), (1, 1)]), lambda key: store.copy(key, "k")):
+    for read in (store.get, lambda key: list(store.pieces(Stored(key, 20 << 20, ""))), lambda key: store.copy(key, "k")):
         with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
             read("none")
     assert listed(store) == []
@@ -102,13 +128,13 @@ def test_what_is_not_there(store: Store) -> None:
 def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store: Store) -> None:
     old = store.put("k", b"0123")
     assert store.get("k", version=old).to_pybytes() == b"0123"
-    assert [part.to_pybytes() for part in store.get_ranges("k", [(0, 1), (2, 1)], old)] == [b"0", b"2"]
+    assert [piece.to_pybytes() for piece in store.pieces(Stored("k", 4, old))] == [b"0123"]
     new = store.put("k", b"4567")
     assert new != old
     with pytest.raises(ObjectChangedError, match="k: has changed"):
         store.get("k", 1, 2, old)
     with pytest.raises(ObjectChangedError, match="k: has changed"):
-        store.get_ranges("k", [(0, 1), (2, 1)], old)
+        list(store.pieces(Stored("k", 4, old)))
 
 
 def test_create_and_replace_have_conditions(store: Store) -> None:
@@ -470,7 +496,7 @@ store = shardctl.system.stores.open_store(sys.argv[1])
 {before}
 if not (child := os.fork()):
     try:
-        print(shardctl.system.stores.open_store(sys.argv[1]).stat("k"))
+        print(shardctl.system.stores.client_of(sys.argv[1]).stat("k"))
     except StoreError as error:
         print(error)
     sys.stdout.flush()
@@ -480,12 +506,25 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(
-    ("before", "said"), [('store.put("k", b"1")', "was forked from one that had used an object store"), ("", "None\n")]
+    ("before", "said"),
+    [
+        ('store.put("k", b"1")', "was forked from one that had used an object store"),
+        ("", "None\n"),
+        ("client = shardctl.system.stores.client_of(sys.argv[1])", "None\n"),
+    ],
 )
 def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said: str) -> None:
     program = FORKS.format(before=before)
     ran = subprocess.run([sys.executable, "-c", program, bucket], capture_output=True, text=True, timeout=60, check=True)
     assert said in ran.stdout
+
+
+def test_a_process_has_one_client_for_a_url(bucket: str) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        clients = set(threads.map(client_of, [bucket] * 8))
+    assert clients == {client_of(bucket)}
+    forget_clients()
+    assert client_of(bucket) not in clients
 
 
 def test_which_texts_are_urls() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 
 from shardctl.build.shards.job import NEW_FOLDER, Job
@@ -14,13 +13,8 @@ from shardctl.system.files import PARTIAL, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.lease.file_lease import PARTS
 from shardctl.system.lease.store_lease import LeaseToken
-from shardctl.system.stores import open_store
+from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Store, Stored
-
-PIECE = 8 << 20
-"""Bytes of a table that are requested at a time."""
-
-PIECES_AT_ONCE = 8
 
 
 def upload_shard(job: Job, shard: int) -> None:
@@ -32,7 +26,7 @@ def upload_shard(job: Job, shard: int) -> None:
     done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
     marker.replace(coming)  # here, too, a shard counts as finished only when it is there, also if this process is killed
     try:
-        store, sign = _store(job.url), read_sign(job.folder)
+        store, sign = client_of(job.url), read_sign(job.folder)
         sign.check(store)
         store.put(f"{job.base}{path.name}", path)
         if rejects.exists():
@@ -64,7 +58,7 @@ def bring_job(url: str, folder: Path) -> None:
     """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
     folder.mkdir(parents=True)
     JobFolder(folder).make_folders(NEW_FOLDER)
-    store, state = _store(url), state_folder(folder)
+    store, state = client_of(url), state_folder(folder)
     for page in store.pages(state):
         for entry in page:
             name = entry.key.removeprefix(state)
@@ -74,12 +68,10 @@ def bring_job(url: str, folder: Path) -> None:
 
 
 def bring_file(store: Store, found: Stored, path: Path) -> None:
-    """Bring a file, which may be large: some pieces are in memory at a time."""
-    pieces = [(start, min(PIECE, found.size - start)) for start in range(0, found.size, PIECE)]
+    """Bring a file, which may be large. Raises StoreError."""
     with replacing(path) as sink:
-        for first in range(0, len(pieces), PIECES_AT_ONCE):
-            for piece in store.get_ranges(found.key, pieces[first : first + PIECES_AT_ONCE], found.version):
-                sink.write(piece)
+        for piece in store.pieces(found):
+            sink.write(piece)
 
 
 def trust_no_place(folder: JobFolder, url: str) -> None:
@@ -96,9 +88,3 @@ def state_folder(job: Path) -> str:
 def done_folder(job: Path) -> str:
     """Return where the markers of a job are on the store."""
     return f"{state_folder(job)}{DONE_FOLDER}/"
-
-
-@lru_cache(maxsize=1)
-def _store(url: str) -> Store:
-    """Return the store, opened in this process: one that was opened before a fork cannot be used."""
-    return open_store(url)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, StoreError
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShortAnswerError
 from shardctl.format.lazy_folder.listing import Listing
 from shardctl.format.lazy_folder.ranged import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
-from shardctl.system import stores
 from shardctl.system.file_locks import locked
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import usable_cores
 from shardctl.system.remote_paths import AT, read_mark
+from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Store, Stored
 from shardctl.system.text import printable
 
@@ -31,11 +31,8 @@ WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
 AHEAD = 2
 """Files that are brought ahead for each process that reads, however large they are."""
 
-PIECE = 8 << 20
-"""Bytes of a request."""
-
 PIECES = 4
-"""Requests for one file that are under way at the same time, and in memory."""
+"""Requests for one file that are under way at the same time: fewer than usual, as many files are brought at once."""
 
 MOST_FILES = 4096
 """Files of shards that may be there, however small."""
@@ -75,7 +72,6 @@ class Mirror:
     def __init__(self, files: Path) -> None:
         self._files, self.about = files, read_mark(files)
         self.root = files / AT / self.about.name
-        self._store: Store | None = None
         self._listing: Listing | None = None
         self._open: dict[str, RemoteFile] = {}
         self._tail = TAIL
@@ -87,10 +83,7 @@ class Mirror:
     @property
     def store(self) -> Store:
         """The client of this process. Raises StoreError, InstallError."""
-        with self._lock:
-            if self._store is None:
-                self._store = stores.open_store(self.about.url)
-            return self._store
+        return client_of(self.about.url)
 
     @property
     def listing(self) -> Listing:
@@ -157,13 +150,11 @@ class Mirror:
         return None if found is None else found._replace(key=key)
 
     def _get(self, found: Stored, start: int, length: int) -> pa.Buffer:
-        return self._whole(found, length, self.store.get(found.key, start, length, found.version))
-
-    def _whole(self, found: Stored, length: int, data: pa.Buffer) -> pa.Buffer:
-        """Return what came for a request. Raises StoreError if it is not as long as was asked for."""
+        """Return some bytes of a file. Raises StoreError."""
+        data = self.store.get(found.key, start, length, found.version)
         if data.size != length:
             where = f"{printable(self.about.url)}/{printable(found.key)}"
-            raise StoreError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
+            raise ShortAnswerError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
         return data
 
     def _bring(self, path: Path, found: Stored) -> bool:
@@ -175,7 +166,8 @@ class Mirror:
                 if self.about.form == ENDS and path.name not in _ENTIRE:
                     self._write_end(file.fileno(), path.name, found)
                 else:
-                    self._write_whole(file.fileno(), found)
+                    for piece in self.store.pieces(found, at_once=PIECES):
+                        file.write(piece)
             with locked(self._files / "room"):
                 if not kept:
                     second = self._files / _BROUGHT / path.name
@@ -187,13 +179,6 @@ class Mirror:
         finally:
             coming.unlink(missing_ok=True)
         return True
-
-    def _write_whole(self, descriptor: int, found: Stored) -> None:
-        starts = range(0, found.size, PIECE)
-        for first in range(0, len(starts), PIECES):
-            some = [(start, min(PIECE, found.size - start)) for start in starts[first : first + PIECES]]
-            for (start, length), data in zip(some, self.store.get_ranges(found.key, some, found.version), strict=True):
-                _write(descriptor, self._whole(found, length, data), start)
 
     def _write_end(self, descriptor: int, name: str, found: Stored) -> None:
         """Write a file of the size of the object that has its last bytes alone, or, for a table, nothing."""

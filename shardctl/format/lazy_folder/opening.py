@@ -15,7 +15,7 @@ from shardctl.format.names import BESIDE_SHARDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.remote_paths import shown
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores import is_url, open_store
+from shardctl.system.stores import client_of, forget_clients, is_url
 from shardctl.system.text import printable
 
 __all__ = [
@@ -57,9 +57,9 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         try:
             with naming_the_path(files.parents[1]):
                 root = (
-                    make_mirror(open_store(above), files, WHOLE, limit, listed, name)
+                    make_mirror(client_of(above), files, WHOLE, limit, listed, name)
                     if lone
-                    else make_mirror(open_store(url), files, form, limit, listed)
+                    else make_mirror(client_of(url), files, form, limit, listed)
                 )
             if lone:
                 _bring_shard(root / name)
@@ -69,6 +69,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
             raise
         finally:
             mirror_at.cache_clear()
+            forget_clients()
 
 
 def _bring_shard(path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError
+from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, ShortAnswerError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
 from shardctl.format.tables import ShardTable
@@ -19,15 +19,12 @@ from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system import stores
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores.base import Store
+from shardctl.system.stores.base import Store, Stored
 from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""
 
-
-_PIECE = 8 << 20
-"""Bytes of a request for a table, which may be large; the requests are made at the same time."""
 
 _TRIES = 3
 """How often a dataset is opened that is replaced between the reading of two of its files."""
@@ -190,18 +187,19 @@ def _bring_tables(store: Store, url: str, manifest: Manifest, data: bytes, folde
 
 
 def _bring(store: Store, url: str, base: str, folder: Path, name: str, facts: FileFacts) -> None:
-    """Bring a file of the dataset, in pieces: as many at a time as a store takes. Raises DatasetError if it is another one."""
+    """Bring a file of the dataset: the one that the manifest says, by its digest. Raises DatasetError if it is another one."""
     shown = printable(f"{url}/{base}{name}")
-    pieces = [(start, min(_PIECE, facts.bytes - start)) for start in range(0, facts.bytes, _PIECE)]
+    another = DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
     try:
-        found = store.get_ranges(base + name, pieces) if pieces else []
+        with replacing(folder / name) as sink:
+            for piece in store.pieces(Stored(base + name, facts.bytes, "")):
+                sink.write(piece)
+            if sink.facts != facts:
+                raise another
     except NoSuchKeyError:
         raise DatasetError(f"{shown}: no such file; check that the dataset was copied whole") from None
-    with replacing(folder / name) as sink:
-        for piece in found:
-            sink.write(piece)
-        if sink.facts != facts:
-            raise DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
+    except ShortAnswerError:
+        raise another from None
 
 
 def _digest(data: bytes) -> str:

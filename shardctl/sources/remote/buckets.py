@@ -1,41 +1,31 @@
-"""The object stores that sources are on, as this process knows them: their clients, and what they answer as faults of files."""
+"""What the stores that sources are on answer, as faults of files."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Iterator
-from functools import lru_cache
 
 import xxhash
 
-from shardctl.errors import NoSuchKeyError, NotPermittedError, ObjectChangedError, Rejection, SourceGoneError, StoreError
+from shardctl.errors import (
+    NoSuchKeyError,
+    NotPermittedError,
+    ObjectChangedError,
+    Rejection,
+    ShortAnswerError,
+    SourceGoneError,
+    StoreError,
+)
 from shardctl.system.remote_paths import Object
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.stores import open_store
-from shardctl.system.stores.base import Store
+from shardctl.system.stores import client_of
 
 OTHERS = 3
 """How many other objects are tried before all of them count as not permitted."""
 
 NUMBER_BITS = 60
 """Bits of the number that stands for a version. It is the time of change of a file in nanoseconds: one before 2007."""
-
-
-def store_of(bucket: str) -> Store:
-    """Return the objects of a bucket, given its URL. Raises InstallError, StoreError."""
-    return _opened(bucket, os.getpid())
-
-
-@lru_cache(64)
-def _opened(bucket: str, _process: int) -> Store:
-    return open_store(bucket)
-
-
-def close_stores() -> None:
-    """Have stores opened anew when they are asked for next, with the credentials that there are then."""
-    _opened.cache_clear()
 
 
 def number_of(version: str) -> int:
@@ -54,7 +44,7 @@ def asking(what: Object) -> Iterator[None]:
         yield
     except NoSuchKeyError as error:
         raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url) from error
-    except ObjectChangedError as error:
+    except (ObjectChangedError, ShortAnswerError) as error:
         raise changed() from error
     except NotPermittedError as error:
         if _others_can_be_read(what):
@@ -72,7 +62,7 @@ def changed() -> Rejection:
 def _others_can_be_read(what: Object) -> bool:
     """Return whether another object in the folder of one can be read. Raises SourceGoneError."""
     folder, slash, _ = what.key.rpartition("/")
-    store = store_of(what.bucket)
+    store = client_of(what.bucket)
     try:
         page = next(store.pages(folder + slash), [])
         others = [entry.key for entry in page if entry.key != what.key and entry.size]

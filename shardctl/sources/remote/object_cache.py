@@ -27,20 +27,16 @@ from pathlib import Path
 import xxhash
 
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.sources.remote.buckets import asking, changed, number_of, store_of
+from shardctl.sources.remote.buckets import asking, changed, number_of
 from shardctl.system.files import naming_the_path
 from shardctl.system.remote_paths import Object
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores import client_of
+from shardctl.system.stores.base import PIECE
 from shardctl.system.text import format_bytes
 
 if os.name == "posix":
     import fcntl
-
-PART = 8 << 20
-"""Bytes of a large object that come with one request."""
-
-PARTS_AT_ONCE = 8
-"""Requests for a large object that are made at the same time: 64 MiB are in memory."""
 
 LIMIT = "SHARDCTL_SOURCES_BYTES"
 """Variable: how many bytes of objects are kept on this machine while they are read."""
@@ -153,9 +149,9 @@ class LocalCopies:
             os.close(descriptor)
 
     def _fetch(self, path: str, what: Object, version: int, lock: int) -> None:
-        store = store_of(what.bucket)
+        store = client_of(what.bucket)
         with asking(what):
-            first, found = store.fetch(what.key, PART)
+            first, found = store.fetch(what.key, PIECE)
         number = number_of(found.version)
         if version and number != version:
             raise changed()
@@ -165,14 +161,10 @@ class LocalCopies:
             with _on_disk(self.folder, found.size), open(new, "wb") as file:
                 file.write(first)
                 tell_progress(lock, new, len(first))
-                for start in range(PART, found.size, PART * PARTS_AT_ONCE):
-                    ends = range(start, min(found.size, start + PART * PARTS_AT_ONCE), PART)
-                    stretches = [(begin, min(PART, found.size - begin)) for begin in ends]
-                    with asking(what):
-                        parts = store.get_ranges(what.key, stretches, found.version)
-                    for part in parts:
-                        file.write(part)
-                    tell_progress(lock, new, file.tell())
+                with asking(what):
+                    for piece in store.pieces(found, start=PIECE):
+                        file.write(piece)
+                        tell_progress(lock, new, file.tell())
                 if file.tell() != found.size:
                     raise changed()
                 file.flush()

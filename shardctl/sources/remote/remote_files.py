@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
-from shardctl.sources.remote.buckets import asking, changed, close_stores, number_of, store_of
-from shardctl.sources.remote.object_cache import PART, LocalCopies
+from shardctl.sources.remote.buckets import asking, changed, number_of
+from shardctl.sources.remote.object_cache import LocalCopies
 from shardctl.system.files import ordinary
 from shardctl.system.remote_paths import Object, folder_of_all, object_of
-from shardctl.system.stores.base import Stored
+from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.stores.base import PIECE, Stored
 from shardctl.system.stores.listing import Keys, list_keys, under
 
 REQUESTS = 32
@@ -65,7 +66,7 @@ def read(path: str, size: int, version: int = 0) -> bytes:
     what = object_of(path)
     assert what is not None, "files are read by their paths"
     with asking(what):
-        data, found = store_of(what.bucket).fetch(what.key, size)
+        data, found = client_of(what.bucket).fetch(what.key, size)
     if version and (number_of(found.version) != version or found.size != size):
         raise changed()
     return bytes(data)
@@ -90,13 +91,13 @@ def read_part(path: str, start: int, size: int) -> None:
     what = object_of(path)
     assert what is not None, "files are read from the disk"
     with asking(what):
-        store_of(what.bucket).get(what.key, start, min(size, PART))
+        client_of(what.bucket).get(what.key, start, min(size, PIECE))
 
 
 def is_one_object(path: str | os.PathLike[str]) -> bool:
     """Return whether there is an object at a path, by asking for it alone. Raises StoreError."""
     what = object_of(path)
-    return what is not None and bool(what.key) and store_of(what.bucket).stat(what.key) is not None
+    return what is not None and bool(what.key) and client_of(what.bucket).stat(what.key) is not None
 
 
 def size_of(path: str) -> int:
@@ -121,7 +122,7 @@ def stretch_of(path: str, start: int, size: int) -> bytes:
             file.seek(start)
             return file.read(size)
     with asking(what):
-        return bytes(store_of(what.bucket).get(what.key, start, size))
+        return bytes(client_of(what.bucket).get(what.key, start, size))
 
 
 @contextlib.contextmanager
@@ -187,7 +188,7 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     """Return whether there are objects below a path that stands for one, by one request. Raises StoreError."""
     what = object_of(path)
     assert what is not None, "folders are looked at"
-    if next(store_of(what.bucket).pages(f"{what.key}/" if what.key else ""), None) is None:
+    if next(client_of(what.bucket).pages(f"{what.key}/" if what.key else ""), None) is None:
         return False
     _entered()
     os.makedirs(path, exist_ok=True)  # noqa: PTH103 - see pyproject.toml
@@ -229,7 +230,7 @@ def _stat(what: Object) -> Stored | None:
     if not what.key:
         return None
     with asking(what), contextlib.suppress(NotPermittedError):
-        return store_of(what.bucket).stat(what.key)
+        return client_of(what.bucket).stat(what.key)
     return None
 
 
@@ -254,7 +255,7 @@ def keys_of(folder: str | os.PathLike[str], found: Callable[[int], None] = lambd
         return listed
     place = _entered().scratch / secrets.token_hex(4)
     place.mkdir()
-    _lists[what] = list_keys(store_of(what.bucket), f"{what.key}/" if what.key else "", place, found)
+    _lists[what] = list_keys(client_of(what.bucket), f"{what.key}/" if what.key else "", place, found)
     return _lists[what]
 
 
@@ -309,7 +310,7 @@ def leave() -> None:
     """Let go of what was brought. The last process to leave removes it."""
     global _copies
     forget_lists()
-    close_stores()
+    forget_clients()
     if _copies is not None:
         here, _copies = _copies, None
         here.leave()

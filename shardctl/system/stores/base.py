@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,6 +19,14 @@ class Stored(NamedTuple):
     key: str
     size: int
     version: str
+
+
+PIECE = 8 << 20
+"""Bytes of a large object that come with one request."""
+
+PIECES_AT_ONCE = 8
+"""Requests for one object that are under way at the same time, or whose bytes are in memory: 64 MiB. 30 ms away, 512 MiB came
+at 900 MiB/s, and with 4 of them at 650."""
 
 
 class Store(Protocol):
@@ -41,8 +49,12 @@ class Store(Protocol):
         """
         ...
 
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], version: str | None = None) -> list[pa.Buffer]:
-        """Return several (start, length) stretches of an object, requested at the same time. Raises as `get` does."""
+    def pieces(self, found: Stored, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
+        """Yield the bytes of an object from `start` on, in order, PIECE at a time.
+
+        `at_once` of the pieces are requested, or in memory. Raises ObjectChangedError if the object has another version than
+        `found` (where that is "", none is asked for), ShortAnswerError if it ends before the size of `found`.
+        """
         ...
 
     def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Stored]:

@@ -38,7 +38,7 @@ from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
 from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores import open_store
+from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Store, Stored
 from shardctl.system.text import printable
 
@@ -89,6 +89,8 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
             if str(target) not in str(error):
                 raise
             raise type(error)(str(error).replace(str(target), printable(url))) from error
+        finally:
+            forget_clients()
 
 
 class StoreTarget:
@@ -96,7 +98,7 @@ class StoreTarget:
 
     def __init__(self, url: str, target: Path) -> None:
         self.url, self.folder = url, target
-        self._store: Store = open_store(url)
+        self._store: Store = client_of(url)
         self._version: str | None = None
         self._jobs: set[str] = set()
         self._loose: set[str] = set()
