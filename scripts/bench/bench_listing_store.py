@@ -29,7 +29,7 @@ from shardctl.sources.remote import remote_files
 from shardctl.system import stores
 from shardctl.system.remote_paths import path_of
 from shardctl.system.stores import open_store
-from shardctl.system.stores.base import Stored
+from shardctl.system.stores.base import Entry
 from shardctl.transforms.recipe import Recipe
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
@@ -52,7 +52,7 @@ class Generated:
     def stat(self, key: str) -> None:
         """There is nothing beside the keys."""
 
-    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
@@ -60,7 +60,7 @@ class Generated:
         for first in range(low, self._count, 1000):
             time.sleep(self._latency)
             numbers = range(first, min(self._count, first + 1000))
-            yield [Stored(self._names(number), 100_000, f'"{number:032x}"') for number in numbers]
+            yield [Entry(self._names(number), 100_000, f'"{number:032x}"') for number in numbers]
 
 
 class Memory(threading.Thread):

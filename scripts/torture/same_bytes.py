@@ -109,7 +109,7 @@ def to_store(photos: Path, faults: float) -> str:
         server.clear()
         os.environ.update(server.environment)
         store = open_store(url)
-        (sums,) = [entry.key for page in store.pages() for entry in page if entry.key.endswith("/SHA256SUMS")]
+        (sums,) = [entry.name for page in store.pages() for entry in page if entry.name.endswith("/SHA256SUMS")]
         base, data = sums.removesuffix("SHA256SUMS"), store.get(sums).to_pybytes()
         for line in data.decode().splitlines():
             wanted, name = line.split("  ", 1)

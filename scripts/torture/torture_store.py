@@ -411,7 +411,7 @@ class History:
     def check(self, expected: State) -> None:
         """Look at every object."""
         store = open_store(self.url)
-        there = {entry.key: entry for page in store.pages() for entry in page}
+        there = {entry.name: entry for page in store.pages() for entry in page}
         left = [key for key in there if key.startswith(f"{STAGING}/")]
         if left:
             raise WrongError(f"left over: {left}")

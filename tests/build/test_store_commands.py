@@ -39,7 +39,7 @@ BASE = "0123456789ab/"
 def put(folder: Path, url: str, base: str = "") -> str:
     """Make what is at a URL what is in a folder: all but the manifest below `base`. Returns the URL."""
     store = open_store(url)
-    here = {entry.key for page in store.pages() for entry in page}
+    here = {entry.name for page in store.pages() for entry in page}
     there = {(name if name == "manifest.json" else base + name): folder / name for name in os.listdir(folder)}
     store.delete(here - there.keys())
     for key, path in there.items():
@@ -369,7 +369,7 @@ def test_repair_brings_back_the_bytes(bucket: str, dataset: Path, damage: Callab
     result = shardctl.repair(bucket, workers=0)
     assert (result.status, result.unrepaired) == ("repaired", ())
     store = open_store(bucket)
-    after = {entry.key: store.get(entry.key).to_pybytes() for page in store.pages() for entry in page}
+    after = {entry.name: store.get(entry.name).to_pybytes() for page in store.pages() for entry in page}
     after.pop("lost.arrow", None)
     without = [{key: data for key, data in found.items() if key != "manifest.json"} for found in (before, after)]
     assert without[1] == without[0]

@@ -7,7 +7,7 @@ from shardctl.system.stores.base import Store
 
 
 def keys(url: str) -> list[str]:
-    return [entry.key for page in open_store(url).pages() for entry in page]
+    return [entry.name for page in open_store(url).pages() for entry in page]
 
 
 def nothing_is_left(url: str) -> None:
@@ -17,4 +17,4 @@ def nothing_is_left(url: str) -> None:
 
 
 def done_on(store: Store) -> int:
-    return sum("/done/" in entry.key and entry.key.endswith(".arrow") for page in store.pages(".shardctl/") for entry in page)
+    return sum("/done/" in entry.name and entry.name.endswith(".arrow") for page in store.pages(".shardctl/") for entry in page)

@@ -37,7 +37,7 @@ from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import stores
 from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
 from shardctl.system.stores import objects, open_store
-from shardctl.system.stores.base import Stored
+from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
 
 OF_THE_RUN = {"manifest.json", "update.arrows"}
@@ -661,7 +661,7 @@ class Generated:
         self._names, self.count = names, count
         self.requests = 0
 
-    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -669,7 +669,7 @@ class Generated:
         for first in range(low, self.count, 1000):
             self.requests += 1
             names = map(self._names, range(first, min(self.count, first + 1000)))
-            yield [Stored(name, 10, f'"{name}"') for name in names]
+            yield [Entry(name, 10, f'"{name}"') for name in names]
 
 
 @pytest.mark.parametrize(
@@ -681,7 +681,7 @@ def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None
     keys = list_keys(store, "in/", tmp_path, counts.append)
     assert len(keys) == counts[-1] == 60_000
     assert all(
-        keys.get(name.format(number)) == Stored(name.format(number), 10, f'"{name.format(number)}"')
+        keys.get(name.format(number)) == Entry(name.format(number), 10, f'"{name.format(number)}"')
         for number in (0, 31_234, 59_999)
     )
     assert keys.get("in/") is None

@@ -34,7 +34,7 @@ from shardctl.errors import (
 )
 from shardctl.system.lease.probing import PROBES, probe
 from shardctl.system.stores import client, client_of, forget_clients, is_url, objects, open_store
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.stores.objects import PART
 
 KEYS = ["a", "b c.txt", "d/e+f", "d/g%20h", "d/sub/#1?x=y&z", "z~!'()[]{}^|", "über/日本.jpg"]
@@ -54,7 +54,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     return open_store(f"{place}/data/set")
 
 
-def listed(store: Store, *arguments: str) -> list[Stored]:
+def listed(store: Store, *arguments: str) -> list[Entry]:
     return [entry for page in store.pages(*arguments) for entry in page]
 
 
@@ -63,8 +63,8 @@ def test_what_goes_in_comes_out(store: Store) -> None:
         data = key.encode() * number
         version = store.put(key, data)
         assert store.get(key).to_pybytes() == data
-        assert store.stat(key) == Stored(key, len(data), version)
-    assert [entry.key for entry in listed(store)] == sorted(KEYS)
+        assert store.stat(key) == Entry(key, len(data), version)
+    assert [entry.name for entry in listed(store)] == sorted(KEYS)
     assert [store.stat(key) for key in sorted(KEYS)] == listed(store), "a version is the same from everywhere"
 
 
@@ -82,13 +82,13 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
 def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:
     monkeypatch.setattr(objects, "PIECE", 4)
     data = bytes(range(size))
-    found = Stored("k", size, store.put("k", data))
+    found = Entry("k", size, store.put("k", data))
     for start in (0, 4, 6):
         pieces = [piece.to_pybytes() for piece in store.pieces(found, start, at_once)]
         assert b"".join(pieces) == data[start:]
         assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
     with pytest.raises(ShortAnswerError, match=r"k: [0-3] bytes came where [1-4] were asked for; run the same command again"):
-        list(store.pieces(Stored("k", size + 1, "")))
+        list(store.pieces(Entry("k", size + 1, "")))
 
 
 def test_who_takes_no_more_pieces_asks_for_no_more(
@@ -96,7 +96,7 @@ def test_who_takes_no_more_pieces_asks_for_no_more(
 ) -> None:
     monkeypatch.setattr(objects, "PIECE", 4)
     store = open_store(bucket)
-    found = Stored("k", 400, store.put("k", bytes(400)))
+    found = Entry("k", 400, store.put("k", bytes(400)))
     object_server.clear()
     pieces = store.pieces(found, at_once=3)
     assert next(pieces).size == 4
@@ -109,14 +109,14 @@ def test_what_was_fetched_is_told(store: Store) -> None:
         version = store.put(key, data)
         for length in (0, 4, 100):
             found, stored = store.fetch(key, length)
-            assert (found.to_pybytes(), stored) == (data[:length], Stored(key, len(data), version))
+            assert (found.to_pybytes(), stored) == (data[:length], Entry(key, len(data), version))
     with pytest.raises(NoSuchKeyError):
         store.fetch("nothing", 1)
 
 
 def test_what_is_not_there(store: Store) -> None:
     assert store.stat("none") is None
-    for read in (store.get, lambda key: list(store.pieces(Stored(key, 20 << 20, ""))), lambda key: store.copy(key, "k")):
+    for read in (store.get, lambda key: list(store.pieces(Entry(key, 20 << 20, ""))), lambda key: store.copy(key, "k")):
         with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
             read("none")
     assert listed(store) == []
@@ -128,13 +128,13 @@ def test_what_is_not_there(store: Store) -> None:
 def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store: Store) -> None:
     old = store.put("k", b"0123")
     assert store.get("k", version=old).to_pybytes() == b"0123"
-    assert [piece.to_pybytes() for piece in store.pieces(Stored("k", 4, old))] == [b"0123"]
+    assert [piece.to_pybytes() for piece in store.pieces(Entry("k", 4, old))] == [b"0123"]
     new = store.put("k", b"4567")
     assert new != old
     with pytest.raises(ObjectChangedError, match="k: has changed"):
         store.get("k", 1, 2, old)
     with pytest.raises(ObjectChangedError, match="k: has changed"):
-        list(store.pieces(Stored("k", 4, old)))
+        list(store.pieces(Entry("k", 4, old)))
 
 
 def test_create_and_replace_have_conditions(store: Store) -> None:
@@ -183,18 +183,18 @@ def test_listings(store: Store) -> None:
     keys = ["a", "a-b/c", "a/b", "a/b-c", "a/b/c", "a/b/d", "ab", "b/c"]
     for key in keys:
         store.put(key, b"1")
-    assert [entry.key for entry in listed(store)] == keys
-    assert [entry.key for entry in listed(store, "a/")] == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
-    assert [entry.key for entry in listed(store, "a/b/")] == ["a/b/c", "a/b/d"]
-    assert [entry.key for entry in listed(store, "a")] == keys[:-1], "a prefix may end within a name"
-    assert [entry.key for entry in listed(store, "a/", "a/b-c")] == ["a/b/c", "a/b/d"]
-    assert [entry.key for entry in listed(store, "", "a/b/c")] == ["a/b/d", "ab", "b/c"]
+    assert [entry.name for entry in listed(store)] == keys
+    assert [entry.name for entry in listed(store, "a/")] == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
+    assert [entry.name for entry in listed(store, "a/b/")] == ["a/b/c", "a/b/d"]
+    assert [entry.name for entry in listed(store, "a")] == keys[:-1], "a prefix may end within a name"
+    assert [entry.name for entry in listed(store, "a/", "a/b-c")] == ["a/b/c", "a/b/d"]
+    assert [entry.name for entry in listed(store, "", "a/b/c")] == ["a/b/d", "ab", "b/c"]
     folders, objects = store.children()
-    assert (folders, [entry.key for entry in objects]) == (["a", "a-b", "b"], ["a", "ab"])
+    assert (folders, [entry.name for entry in objects]) == (["a", "a-b", "b"], ["a", "ab"])
     folders, objects = store.children("a")
-    assert (folders, [entry.key for entry in objects]) == (["b"], ["a/b", "a/b-c"])
+    assert (folders, [entry.name for entry in objects]) == (["b"], ["a/b", "a/b-c"])
     store.delete([*keys[1:4], "none", *keys[4:]])
-    assert [entry.key for entry in listed(store)] == ["a"]
+    assert [entry.name for entry in listed(store)] == ["a"]
 
 
 def test_a_copy(store: Store) -> None:
@@ -232,7 +232,7 @@ def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
     except StoreError:
         assert any(part in (".", "..", "") for part in key.split("/"))
     else:
-        assert [entry.key for entry in listed(store)] == [key]
+        assert [entry.name for entry in listed(store)] == [key]
 
 
 @pytest.mark.thorough
@@ -242,7 +242,7 @@ def test_pages_are_small_and_in_order(object_server: ObjectServer, bucket: str) 
         put_plainly(object_server, bucket, f"x/{number:04}", b"1")
     pages = list(store.pages("x/"))
     assert [len(page) for page in pages] == [1000, 3]
-    store.delete(entry.key for page in pages for entry in page)
+    store.delete(entry.name for page in pages for entry in page)
     assert listed(store) == []
     assert [request["method"] for request in object_server.log()].count("DELETE") == 2
 
@@ -258,9 +258,9 @@ def test_what_consoles_write_for_a_folder_is_no_object(object_server: ObjectServ
         put_plainly(object_server, bucket, key, b"" if key.endswith("/") else b"1")
     put_plainly(object_server, bucket, "in/empty", b"")
     store = open_store(f"{bucket}/in")
-    assert [entry.key for entry in listed(store)] == ["empty", "sub-x", "sub/1"]
-    assert [entry.key for entry in listed(open_store(bucket), "in/")] == ["in/empty", "in/sub-x", "in/sub/1"]
-    assert [entry.key for entry in store.children()[1]] == ["empty", "sub-x"]
+    assert [entry.name for entry in listed(store)] == ["empty", "sub-x", "sub/1"]
+    assert [entry.name for entry in listed(open_store(bucket), "in/")] == ["in/empty", "in/sub-x", "in/sub/1"]
+    assert [entry.name for entry in store.children()[1]] == ["empty", "sub-x"]
 
 
 def test_a_name_that_cannot_be_used_is_told(object_server: ObjectServer, bucket: str) -> None:
@@ -308,7 +308,7 @@ def test_the_permission_that_is_missing_is_named(object_server: ObjectServer, bu
     store = open_store(bucket)
     store.put("k", b"1")
     object_server.fault("403", method="GET")
-    assert [entry.key for entry in listed(store)] == ["k"]
+    assert [entry.name for entry in listed(store)] == ["k"]
     with pytest.raises(StoreError, match=f"^{bucket}/k: reading is not permitted .s3:GetObject."):
         store.get("k")
 

@@ -14,7 +14,7 @@ from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.lease.file_lease import PARTS
 from shardctl.system.lease.store_lease import LeaseToken
 from shardctl.system.stores import client_of
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 
 
 def upload_shard(job: Job, shard: int) -> None:
@@ -61,13 +61,13 @@ def bring_job(url: str, folder: Path) -> None:
     store, state = client_of(url), state_folder(folder)
     for page in store.pages(state):
         for entry in page:
-            name = entry.key.removeprefix(state)
+            name = entry.name.removeprefix(state)
             if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
                 bring_file(store, entry, folder / name)
     trust_no_place(JobFolder(folder), url)
 
 
-def bring_file(store: Store, found: Stored, path: Path) -> None:
+def bring_file(store: Store, found: Entry, path: Path) -> None:
     """Bring a file, which may be large. Raises StoreError."""
     with replacing(path) as sink:
         for piece in store.pieces(found):

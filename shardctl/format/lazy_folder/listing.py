@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.names import is_file_name
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 
 LISTING = "listing.arrow"
 
@@ -24,7 +24,7 @@ def write_listing(files: Path, store: Store, base: str) -> None:
         for page in store.pages(base):
             rows = []
             for found in page:
-                name, inside, _ = found.key[len(base) :].partition("/")
+                name, inside, _ = found.name[len(base) :].partition("/")
                 if is_file_name(name) and (not inside or name != last):  # a folder is one name
                     rows.append({"name": name, "size": -1 if inside else found.size, "version": found.version})
                 last = name if inside else last
@@ -47,9 +47,9 @@ class Listing:
         """Yield all names."""
         return iter(self._names.to_pylist())
 
-    def find(self, name: str) -> Stored | None:
-        """Return what is known of an object, None if there is none. Its key is the name."""
+    def find(self, name: str) -> Entry | None:
+        """Return the size and version of an object, None if there is none. Its name is that within the folder."""
         place = bisect_left(range(len(self._names)), name, key=lambda number: self._names[number].as_py())
         if place == len(self._names) or self._names[place].as_py() != name or self._sizes[place].as_py() < 0:
             return None
-        return Stored(name, self._sizes[place].as_py(), self._versions[place].as_py())
+        return Entry(name, self._sizes[place].as_py(), self._versions[place].as_py())

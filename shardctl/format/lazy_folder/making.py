@@ -117,7 +117,7 @@ def _base_of_lone(store: Store, name: str) -> str:
 def _check_that_it_was_one(store: Store) -> None:
     """Raise DatasetError unless the tables of a dataset that lost its manifest are there."""
     folders, objects = store.children()
-    names, shown = {found.key for found in objects}, printable(store.url)
+    names, shown = {found.name for found in objects}, printable(store.url)
     if {PLAN, SHARDS, CHECKSUMS} <= names:
         return
     if STAGING in folders:

@@ -21,7 +21,7 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.machine import usable_cores
 from shardctl.system.remote_paths import AT, read_mark
 from shardctl.system.stores import client_of
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
 
 WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
@@ -98,7 +98,7 @@ class Mirror:
         if self.about.listed:
             return list(self.listing)
         folders, objects = self.store.children(self.about.base.rstrip("/"))
-        return [*folders, *(found.key[len(self.about.base) :] for found in objects)]
+        return [*folders, *(found.name[len(self.about.base) :] for found in objects)]
 
     @property
     def mean_size(self) -> int:
@@ -141,23 +141,23 @@ class Mirror:
             if found is None or found.version != self.about.version:
                 raise DatasetError(f"{printable(self.about.url)}: was replaced while it was read; run the same command again")
 
-    def _find(self, name: str) -> Stored | None:
-        """Return what the store has under a name, None for nothing. Its key is that of the whole path."""
+    def _find(self, name: str) -> Entry | None:
+        """Return what the store has under a name, None for nothing. Its name is that below the URL of the dataset."""
         key = self.about.base + name
         if not self.about.listed:
             return self.store.stat(key)
         found = self.listing.find(name)
-        return None if found is None else found._replace(key=key)
+        return None if found is None else found._replace(name=key)
 
-    def _get(self, found: Stored, start: int, length: int) -> pa.Buffer:
+    def _get(self, found: Entry, start: int, length: int) -> pa.Buffer:
         """Return some bytes of a file. Raises StoreError."""
-        data = self.store.get(found.key, start, length, found.version)
+        data = self.store.get(found.name, start, length, found.version)
         if data.size != length:
-            where = f"{printable(self.about.url)}/{printable(found.key)}"
+            where = f"{printable(self.about.url)}/{printable(found.name)}"
             raise ShortAnswerError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
         return data
 
-    def _bring(self, path: Path, found: Stored) -> bool:
+    def _bring(self, path: Path, found: Entry) -> bool:
         coming, kept = self._files / _COMING / path.name, path.name in self.about.kept
         if not kept:
             self._make_room(found.size if self.about.form == WHOLE else self._tail)
@@ -180,7 +180,7 @@ class Mirror:
             coming.unlink(missing_ok=True)
         return True
 
-    def _write_end(self, descriptor: int, name: str, found: Stored) -> None:
+    def _write_end(self, descriptor: int, name: str, found: Entry) -> None:
         """Write a file of the size of the object that has its last bytes alone, or, for a table, nothing."""
         os.ftruncate(descriptor, found.size)
         if name not in BESIDE_SHARDS and name not in self.about.kept:

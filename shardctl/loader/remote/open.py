@@ -19,7 +19,7 @@ from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system import stores
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
@@ -192,7 +192,7 @@ def _bring(store: Store, url: str, base: str, folder: Path, name: str, facts: Fi
     another = DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
     try:
         with replacing(folder / name) as sink:
-            for piece in store.pieces(Stored(base + name, facts.bytes, "")):
+            for piece in store.pieces(Entry(base + name, facts.bytes, "")):
                 sink.write(piece)
             if sink.facts != facts:
                 raise another

@@ -65,7 +65,7 @@ def _others_can_be_read(what: Object) -> bool:
     store = client_of(what.bucket)
     try:
         page = next(store.pages(folder + slash), [])
-        others = [entry.key for entry in page if entry.key != what.key and entry.size]
+        others = [entry.name for entry in page if entry.name != what.key and entry.size]
         for place in evenly_spaced(len(others), OTHERS):
             with contextlib.suppress(NoSuchKeyError, NotPermittedError):
                 store.fetch(others[place], 1)

@@ -25,7 +25,7 @@ from shardctl.sources.remote.object_cache import LocalCopies
 from shardctl.system.files import ordinary
 from shardctl.system.remote_paths import Object, folder_of_all, object_of
 from shardctl.system.stores import client_of, forget_clients
-from shardctl.system.stores.base import PIECE, Stored
+from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
 
 REQUESTS = 32
@@ -214,7 +214,7 @@ def version_of(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _there(path: str) -> Stored:
+def _there(path: str) -> Entry:
     what = object_of(path)
     assert what is not None, "files are asked of the system"
     keys = _listed_with(what)
@@ -225,7 +225,7 @@ def _there(path: str) -> Stored:
 
 
 @lru_cache(1 << 16)
-def _stat(what: Object) -> Stored | None:
+def _stat(what: Object) -> Entry | None:
     """Return what a store says of an object that was not listed; one that is not permitted counts as not there."""
     if not what.key:
         return None

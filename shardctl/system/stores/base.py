@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     import pyarrow as pa  # is_url is asked where nothing else needs Arrow
 
 
-class Stored(NamedTuple):
-    """An object: its `key` below the place that was opened, its size in bytes, and its `version`.
+class Entry(NamedTuple):
+    """A file of a folder on a store: its `name` there, its size in bytes, and its `version`.
 
-    The version is what the store itself calls it (an ETag): it differs when the content does.
+    Of an object, the name is its key below the URL that was opened. The version is what the store itself calls it (an ETag): it
+    differs when the content does.
     """
 
-    key: str
+    name: str
     size: int
     version: str
 
@@ -49,7 +50,7 @@ class Store(Protocol):
         """
         ...
 
-    def pieces(self, found: Stored, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
+    def pieces(self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
         """Yield the bytes of an object from `start` on, in order, PIECE at a time.
 
         `at_once` of the pieces are requested, or in memory. Raises ObjectChangedError if the object has another version than
@@ -57,11 +58,11 @@ class Store(Protocol):
         """
         ...
 
-    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Stored]:
+    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Entry]:
         """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
         ...
 
-    def stat(self, key: str) -> Stored | None:
+    def stat(self, key: str) -> Entry | None:
         """Return what is known of an object, None if there is none."""
         ...
 
@@ -84,11 +85,11 @@ class Store(Protocol):
         """
         ...
 
-    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
         """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
         ...
 
-    def children(self, folder: str = "") -> tuple[list[str], list[Stored]]:
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
         ...
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.system.files import naming_the_path
 from shardctl.system.sequences import evenly_spaced
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 
 THREADS = 16
 """Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms of this process."""
@@ -69,14 +69,14 @@ class Keys:
                 high = middle
         return self._starts[number] + low
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> Entry | None:
         """Return what was listed of an object, None if it was not."""
         row = self.find(key)
         if row == len(self):
             return None
         number = bisect_right(self._starts, row) - 1
-        found = Stored(*(column[row - self._starts[number]].as_py() for column in self._batches[number].columns))
-        return found if found.key == key else None
+        found = Entry(*(column[row - self._starts[number]].as_py() for column in self._batches[number].columns))
+        return found if found.name == key else None
 
     def rows(self, first: int, end: int) -> tuple[list[str], list[int], list[str]]:
         """Return keys, sizes and versions from row `first` on: at least one, and at most up to `end`."""
@@ -151,11 +151,11 @@ class _Lister:
 
     def _list(self, stretch: _Stretch) -> tuple[str, Path | None]:
         after, end = stretch
-        rows: list[Stored] = []
+        rows: list[Entry] = []
         with _Part(self._next_path) as part:
             for number, page in enumerate(self._store.pages(self._prefix, after), 1):
-                past = end is not None and page[-1].key > end
-                kept = page[: bisect_right([entry.key for entry in page], end)] if past else page  # type: ignore[type-var]
+                past = end is not None and page[-1].name > end
+                kept = page[: bisect_right([entry.name for entry in page], end)] if past else page  # type: ignore[type-var]
                 rows += kept
                 if len(rows) >= BATCH_ROWS:
                     part.write(rows)
@@ -166,7 +166,7 @@ class _Lister:
                     break
                 with self._lock:
                     idle = self._splits and number >= UNSPLIT_PAGES and self._busy + len(self._new) < THREADS
-                    if idle and (bounds := bounds_after(page[0].key, page[-1].key, end, len(self._prefix))):
+                    if idle and (bounds := bounds_after(page[0].name, page[-1].name, end, len(self._prefix))):
                         self._new += [_Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)]
                         end = bounds[0]
             part.write(rows)
@@ -186,7 +186,7 @@ class _Part:
         self.path: Path | None = None
         self._writer: Any = None
 
-    def write(self, rows: list[Stored]) -> None:
+    def write(self, rows: list[Entry]) -> None:
         if not rows:
             return
         if self._writer is None:

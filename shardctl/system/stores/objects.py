@@ -26,7 +26,7 @@ from shardctl.errors import (
     StoreError,
     UnansweredError,
 )
-from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, Stored
+from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, Entry
 from shardctl.system.stores.cloud import Action, Cloud
 from shardctl.system.stores.faults import described, is_past_the_end
 from shardctl.system.stores.forks import note_use
@@ -99,7 +99,7 @@ class Objects:
 
         return pa.py_buffer(self._ask("read", key, read))
 
-    def pieces(self, found: Stored, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
+    def pieces(self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
         """Yield the bytes of an object from `start` on, in order. The next one is requested as soon as one was taken: to wait
         for all that are under way, and then ask for as many again, took an eighth longer."""
         starts = iter(range(start, found.size, PIECE))
@@ -119,12 +119,12 @@ class Objects:
             for each in coming:
                 each.cancel()
 
-    def _piece(self, found: Stored, start: int) -> pa.Buffer:
+    def _piece(self, found: Entry, start: int) -> pa.Buffer:
         length = min(PIECE, found.size - start)
-        data = self.get(found.key, start, length, found.version or None)
+        data = self.get(found.name, start, length, found.version or None)
         if data.size != length:
             raise ShortAnswerError(
-                f"{self._where(found.key)}: {data.size} bytes came where {length} were asked for; run the same command again"
+                f"{self._where(found.name)}: {data.size} bytes came where {length} were asked for; run the same command again"
             )
         return data
 
@@ -132,7 +132,7 @@ class Objects:
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="shardctl-pieces")
 
-    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Stored]:
+    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Entry]:
         """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
 
         def read() -> tuple[object, ObjectMeta]:
@@ -148,7 +148,7 @@ class Objects:
         data, meta = self._ask("read", key, read)
         return pa.py_buffer(data)[:length], self._stored(meta, key)
 
-    def stat(self, key: str) -> Stored | None:
+    def stat(self, key: str) -> Entry | None:
         """Return what is known of an object, None if there is none."""
         try:
             return self._head(key)
@@ -166,7 +166,7 @@ class Objects:
         except NoSuchKeyError:
             return None
 
-    def _head(self, key: str) -> Stored:
+    def _head(self, key: str) -> Entry:
         return self._stored(self._ask("read", key, lambda: obstore.head(self._clients.quick, self._path(key))), key)
 
     def put(self, key: str, data: bytes | Path) -> str:
@@ -254,7 +254,7 @@ class Objects:
         except NoSuchKeyError:
             return None, None
 
-    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
         """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
         folder, _, _ = prefix.rpartition("/")
         last = ""
@@ -262,14 +262,14 @@ class Objects:
             objects = [self._stored(meta) for meta in page]
             kept = []
             for entry, following in itertools.zip_longest(objects, objects[1:]):
-                if entry.size == 0 and self._is_folder(entry.key, folder, last, following):
+                if entry.size == 0 and self._is_folder(entry.name, folder, last, following):
                     continue
-                if entry.key <= last:
+                if entry.name <= last:
                     raise StoreError(
                         f"{self._where(folder)}: is listed in no order of the keys, as some stores do; use a bucket that is"
                     )
-                last = entry.key
-                if entry.key.startswith(prefix) and entry.key > after:
+                last = entry.name
+                if entry.name.startswith(prefix) and entry.name > after:
                     kept.append(entry)
             if kept:
                 yield kept
@@ -294,13 +294,13 @@ class Objects:
                 if broken == BROKEN_TRIES:
                     raise
 
-    def _is_folder(self, key: str, folder: str, last: str, following: Stored | None) -> bool:
+    def _is_folder(self, key: str, folder: str, last: str, following: Entry | None) -> bool:
         """Return whether an empty object is one that consoles write for a folder: its name ends with /, which obstore drops."""
-        if key == folder or key <= last or (following is not None and following.key.startswith(f"{key}/")):
+        if key == folder or key <= last or (following is not None and following.name.startswith(f"{key}/")):
             return True
         return self.stat(key) is None
 
-    def children(self, folder: str = "") -> tuple[list[str], list[Stored]]:
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
         folder = folder.rstrip("/")
         found = self._ask(
@@ -309,7 +309,7 @@ class Objects:
         start = len(self._path(folder)) + 1 if self._path(folder) else 0
         names = sorted(path[start:].rstrip("/") for path in found["common_prefixes"])
         objects = sorted(self._stored(meta) for meta in found["objects"])
-        return names, [entry for entry in objects if entry.key != folder]
+        return names, [entry for entry in objects if entry.name != folder]
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store."""
@@ -369,11 +369,11 @@ class Objects:
             )
         return "/".join(filter(None, (self._prefix, key)))
 
-    def _stored(self, meta: ObjectMeta, key: str | None = None) -> Stored:
+    def _stored(self, meta: ObjectMeta, key: str | None = None) -> Entry:
         path = meta["path"]
         if key is None:
             key = path[len(self._prefix) + 1 :] if self._prefix else path
-        return Stored(key, meta["size"], self._version(meta))
+        return Entry(key, meta["size"], self._version(meta))
 
     def _version(self, written: ObjectMeta | PutResult) -> str:
         """Return what names the content of an object."""

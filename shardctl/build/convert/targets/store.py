@@ -39,7 +39,7 @@ from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
-from shardctl.system.stores.base import Store, Stored
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
 
 AT_ONCE = 32
@@ -138,7 +138,7 @@ class StoreTarget:
         for job in self._store.children(STAGING)[0]:
             with contextlib.suppress(NoSuchKeyError, ValueError, KeyError, TypeError):  # it may end meanwhile
                 record = json.loads(self._store.get(f"{STAGING}/{job}/{JOB}").to_pybytes())
-                keys = (entry.key for page in self._store.pages(f"{STAGING}/{job}/{DONE_FOLDER}/") for entry in page)
+                keys = (entry.name for page in self._store.pages(f"{STAGING}/{job}/{DONE_FOLDER}/") for entry in page)
                 return sum(key.endswith(".arrow") for key in keys), sum(split["shards"] for split in record["splits"])
         return None
 
@@ -157,14 +157,14 @@ class StoreTarget:
                 self._version = version
                 return True
 
-    def _note(self, entry: Stored) -> None:
+    def _note(self, entry: Entry) -> None:
         """Bring a file of a job; of a marker only note that it is there. What is no job of ours is left alone.
 
         A key may have any parts: one that leads upwards would be written elsewhere on this machine.
         """
-        _, job, *inner = entry.key.split("/")
+        _, job, *inner = entry.name.split("/")
         ours = staging.is_job_name(job) and _OF_JOB.fullmatch("/".join(inner)) if inner else _LOOSE.fullmatch(job)
-        if not is_path_below(entry.key) or not ours:
+        if not is_path_below(entry.name) or not ours:
             return
         (self.folder / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
         (self._jobs if inner else self._loose).add(job)
@@ -218,7 +218,7 @@ class StoreTarget:
         if self._version is not None:
             return
         for entry in next(self._store.pages(), []):
-            folder = entry.key.partition("/")[0]
+            folder = entry.name.partition("/")[0]
             if folder != STAGING and not _BASE.fullmatch(folder):
                 raise StorageError(
                     f"{printable(self.url)}: holds something else ({printable(folder)}); give a new prefix, or a dataset"
@@ -268,7 +268,7 @@ class StoreTarget:
         """Return the keys of the leases of parts, and their versions."""
         found = {}
         for job in self._store.children(STAGING)[0]:
-            found.update({each.key: each.version for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]})
+            found.update({each.name: each.version for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]})
         return found
 
     def prepared(self, job: DatasetJob) -> DatasetJob:
@@ -303,7 +303,7 @@ class StoreTarget:
                 " be; delete all objects beside it, and run the same command again"
             )
         for entry in self._store.children(state_folder(job.folder))[1]:
-            path = job.folder / entry.key.rpartition("/")[2]
+            path = job.folder / entry.name.rpartition("/")[2]
             if not path.exists():
                 bring_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
@@ -312,7 +312,7 @@ class StoreTarget:
         """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
             for entry in page:
-                (job.folder / DONE_FOLDER / entry.key.rpartition("/")[2]).touch()
+                (job.folder / DONE_FOLDER / entry.name.rpartition("/")[2]).touch()
         there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
         self._bring_to([job.marker_path(shard) for shard in there], job)
 
@@ -368,7 +368,7 @@ class StoreTarget:
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
         base = self._base_there()
-        sizes = {entry.key: entry.size for page in self._store.pages(base) for entry in page} if shards else {}
+        sizes = {entry.name: entry.size for page in self._store.pages(base) for entry in page} if shards else {}
         for shard in shards:
             entry = before.table[shard]
             if sizes.get(base + entry.path) != entry.bytes:
@@ -436,7 +436,7 @@ class StoreTarget:
     def _refuse_missing_shards(self, new: Path) -> None:
         """Raise StorageError if a shard is not there as it was built; the same command builds it again."""
         table, base = ShardTable(new / SHARDS), Manifest.load(new).base
-        sizes = {entry.key.removeprefix(base): entry.size for page in self._store.pages(base) for entry in page}
+        sizes = {entry.name.removeprefix(base): entry.size for page in self._store.pages(base) for entry in page}
         lost = [number for number, name in enumerate(table.names) if sizes.get(name) != int(table.sizes[number])]
         if lost:
             self._store.delete([f"{done_folder(new.parent)}{number:07d}.arrow" for number in lost])
@@ -480,7 +480,7 @@ class StoreTarget:
     def _delete_below(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         """Delete the objects of a folder that are ours by their keys within it."""
         for page in self._store.pages(prefix):
-            self._store.delete([entry.key for entry in page if is_ours(entry.key.removeprefix(prefix))])
+            self._store.delete([entry.name for entry in page if is_ours(entry.name.removeprefix(prefix))])
 
     def discard(self, job: Path) -> None:
         """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
@@ -488,7 +488,7 @@ class StoreTarget:
         self._delete_below(state, lambda name: name.startswith(f"{DONE_FOLDER}/") and _OF_JOB.fullmatch(name) is not None)
         if base is not None and not self._is_in_use(base):
             files = self._store.children(f"{state}{NEW_FOLDER}")[1]  # those of the recipe
-            self._delete_dataset(base, {entry.key.rpartition("/")[2] for entry in files})
+            self._delete_dataset(base, {entry.name.rpartition("/")[2] for entry in files})
         self._forget_job(job)
         if job.exists():
             staging.discard(job)
