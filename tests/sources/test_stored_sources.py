@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -31,10 +32,11 @@ from pyarrow import parquet
 import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
-from shardctl.sources.remote import object_cache, remote_files
-from shardctl.sources.remote.object_cache import LocalCopies
+from shardctl.sources.remote import local_copies, remote_files
+from shardctl.sources.remote.local_copies import LocalCopies
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
-from shardctl.system import stores
+from shardctl.system import object_cache, stores
+from shardctl.system.object_cache import Limits, ObjectCache
 from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
 from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Entry
@@ -420,7 +422,7 @@ def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tm
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have objects of more than 1 KiB come by several requests."""
-    for module in (objects, object_cache):
+    for module in (objects, local_copies):
         monkeypatch.setattr(module, "PIECE", 1 << 10)
 
 
@@ -508,9 +510,9 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
     for number in range(12):
         (folder / f"{number}.jsonl").write_bytes(lines_of(records(200, number)))
     size = (folder / "11.jsonl").stat().st_size
-    monkeypatch.setenv(object_cache.LIMIT, str(3 * size))
-    monkeypatch.setattr(object_cache, "LEAST_HELD", 1)
-    monkeypatch.setattr(object_cache, "HELD_BYTES", size)
+    monkeypatch.setenv(local_copies.LIMIT, str(3 * size))
+    monkeypatch.setattr(local_copies, "LEAST_HELD", 1)
+    monkeypatch.setattr(local_copies, "HELD_BYTES", size)
     most = 0
 
     def measure(_: object) -> None:
@@ -567,7 +569,8 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
     with remote_files.in_use():
         remote_files.local(stand_in(f"{bucket}/a"))
         Path(path).unlink()
-        with LocalCopies(folder_of_all()).locked(path) as lock:
+        other = ObjectCache(folder_of_all(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext())
+        with other.locked(path) as lock:
             monkeypatch.setattr(object_cache, "time", clock)
             remote_files.local(path)
         assert Path(path).read_bytes() == b"something"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardctl.errors import ShardctlError
 from shardctl.format.lazy_folder.files import find_mirror
-from shardctl.format.lazy_folder.mirror import AHEAD, BLOCKS, WHOLE
+from shardctl.format.lazy_folder.mirror import AHEAD, BLOCKS, HELD, WHOLE
 from shardctl.system.machine import usable_cores
 
 AHEAD_BYTES = 128 << 20
@@ -42,7 +42,9 @@ def bringing_ahead(root: Path, names: Sequence[str]) -> Iterator[Note]:
     if mirror.about.form == WHOLE:
         room = min(AT_ONCE, min(AHEAD_BYTES, mirror.about.limit // 4) // mirror.mean_size)
     several = max(AHEAD, room // usable_cores())
-    ahead = _Ahead(mirror.bring, names, several, min(AT_ONCE, several * usable_cores()))
+    at_once = min(AT_ONCE, several * usable_cores())
+    mirror.cache.hold_at_least(at_once + HELD)
+    ahead = _Ahead(mirror.bring, names, several, at_once)
     try:
         ahead.note(-1)
         yield ahead.note

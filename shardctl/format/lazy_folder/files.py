@@ -21,9 +21,6 @@ from shardctl.format.lazy_folder.ranged import OpenFile
 from shardctl.system.files import READ_CHUNK, ordinary, replacing
 from shardctl.system.remote_paths import AT, SCRATCH, SCRATCH_FILES, read_mark
 
-TRIES = 8
-"""How often a file is brought that has been deleted again, to make room for others, before it could be opened."""
-
 _PLACE = re.compile(rf"(.*/{SCRATCH}[^/]+/{SCRATCH_FILES})/{AT}/[^/]+(?:/([^/]+))?", re.DOTALL)
 
 Result = TypeVar("Result")
@@ -50,12 +47,11 @@ def bring(path: Path) -> bool:
 
 def bringing(path: Path, action: Callable[[Path], Result]) -> Result:
     """Return what `action` does with a file. If that raises FileNotFoundError and the file can be brought, do it again."""
-    for _ in range(TRIES):
-        try:
-            return action(path)
-        except FileNotFoundError:
-            if not bring(path):
-                raise
+    try:
+        return action(path)
+    except FileNotFoundError:
+        if not bring(path):
+            raise
     return action(path)
 
 

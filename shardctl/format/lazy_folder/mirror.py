@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import zlib
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +15,8 @@ from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShortAn
 from shardctl.format.lazy_folder.listing import Listing
 from shardctl.format.lazy_folder.ranged import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, SHARDS
-from shardctl.system.file_locks import locked
 from shardctl.system.files import naming_the_path
-from shardctl.system.machine import usable_cores
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.remote_paths import AT, read_mark
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
@@ -40,13 +38,11 @@ MOST_FILES = 4096
 OPEN = 16
 """Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where samples are small."""
 
-SHARES = 16
-"""Room is looked for when a sixteenth of it may be used up: to look takes a moment."""
+_CACHE = "cache"
+"""The folder beside the one of the dataset in which files are that may be removed: those of the dataset are links to them."""
 
-_BROUGHT, _COMING, _LOCKS = "brought", "coming", "locks"
-"""Folders beside the one of the dataset: second names of the files that may be deleted, files that are written, locks."""
-
-_STRIPES = 1024
+HELD = 2
+"""Files that each process has, however little room there is: the one that it reads, and the one that it opens next."""
 
 _ENTIRE = frozenset((SHARDS, CHECKSUMS))
 """What is read of the tables where only ends of shards are looked at."""
@@ -75,10 +71,15 @@ class Mirror:
         self._listing: Listing | None = None
         self._open: dict[str, RemoteFile] = {}
         self._tail = TAIL
-        self._new_files = self._new_bytes = 0
         self._lock = threading.Lock()
-        for name in (_BROUGHT, _COMING, _LOCKS):
-            (files / name).mkdir(exist_ok=True)
+        (files / _CACHE).mkdir(exist_ok=True)
+        limits = Limits(self.about.limit, MOST_FILES, HELD, 0, HELD)
+        self.cache = ObjectCache(
+            str(files / _CACHE),
+            limits,
+            lambda size: contextlib.nullcontext(),
+            partial(_forget, self.root, frozenset(self.about.kept)),
+        )
 
     @property
     def store(self) -> Store:
@@ -106,16 +107,39 @@ class Mirror:
         return self.listing.mean_size if self.about.listed else 1 << 40
 
     def bring(self, name: str) -> bool:
-        """Bring a file, and return whether it is there now. Of several that want it one brings it. Raises StoreError."""
+        """Bring a file, and return whether it is there now, and stays for a while. Of several that want it one brings it.
+
+        Raises StoreError, StorageError.
+        """
         path = self.root / name
         if name == self.about.manifest:  # it came at the beginning, if it was there
             return path.exists()
+        with _on_disk(self._files.parents[1]):
+            if self.cache.is_held(name):
+                self._link(name)
+                return True
+        if path.exists():  # a repair has put it there
+            return True
         found = self._find(name)
-        if found is None:
+        return found is not None and self._bring(name, found)
+
+    def _bring(self, name: str, found: Entry) -> bool:
+        """Bring a file that the store has, and return whether it still had it."""
+        try:
+            with _on_disk(self._files.parents[1]):
+                self.cache.hold(name, 0, partial(self._fill, name, found))
+                self._link(name)
+        except NoSuchKeyError:
             return False
-        stripe = self._files / _LOCKS / str(zlib.crc32(name.encode("utf-8", "surrogateescape")) % _STRIPES)
-        with locked(stripe):
-            return path.exists() or self._bring(path, found)
+        return True
+
+    def _link(self, name: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            (self.root / name).hardlink_to(f"{self.cache.folder}/{name}")
+
+    def close(self) -> None:
+        """Let go of what was brought."""
+        self.cache.close()
 
     def opened(self, name: str) -> OpenFile | None:
         """Return a shard that is read where it is; None where they are brought, or if there is none. Raises StoreError."""
@@ -157,59 +181,21 @@ class Mirror:
             raise ShortAnswerError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
         return data
 
-    def _bring(self, path: Path, found: Entry) -> bool:
-        coming, kept = self._files / _COMING / path.name, path.name in self.about.kept
-        if not kept:
-            self._make_room(found.size if self.about.form == WHOLE else self._tail)
-        try:
-            with _on_disk(self._files.parents[1]), open(coming, "wb") as file:
-                if self.about.form == ENDS and path.name not in _ENTIRE:
-                    self._write_end(file.fileno(), path.name, found)
-                else:
-                    for piece in self.store.pieces(found, at_once=PIECES):
-                        file.write(piece)
-            with locked(self._files / "room"):
-                if not kept:
-                    second = self._files / _BROUGHT / path.name
-                    second.unlink(missing_ok=True)
-                    os.link(coming, second)
-                coming.rename(path)
-        except NoSuchKeyError:  # it was deleted after it was listed
-            return False
-        finally:
-            coming.unlink(missing_ok=True)
-        return True
-
-    def _write_end(self, descriptor: int, name: str, found: Entry) -> None:
-        """Write a file of the size of the object that has its last bytes alone, or, for a table, nothing."""
-        os.ftruncate(descriptor, found.size)
+    def _fill(self, name: str, found: Entry, new: NewFile) -> int:
+        """Write a file, or what is needed of it."""
+        if self.about.form != ENDS or name in _ENTIRE:
+            new.expect(found.size)
+            for piece in self.store.pieces(found, at_once=PIECES):
+                new.write(piece)
+            return 0
+        new.expect(self._tail)
+        tail = b""  # of a table, nothing
         if name not in BESIDE_SHARDS and name not in self.about.kept:
             tail = read_tail(found.size, lambda start, length: self._get(found, start, length), self._tail)
             self._tail = max(self._tail, min(len(tail), 1 << 20))
-            _write(descriptor, pa.py_buffer(tail), found.size - len(tail))
-
-    def _make_room(self, size: int) -> None:
-        """Delete the files that were brought first, so that there is room for some more. A file that is open stays readable.
-
-        Those that came last stay: two for each process that may be reading, and those that are brought ahead.
-        """
-        share = self.about.limit // SHARES
-        with self._lock:
-            self._new_files, self._new_bytes = self._new_files + 1, self._new_bytes + size
-            if self._new_files <= MOST_FILES // SHARES and self._new_bytes <= share:
-                return
-            self._new_files = self._new_bytes = 0
-        with locked(self._files / "room"):
-            there = sorted(_brought(self._files / _BROUGHT))
-            total = size + share + sum(used for _, _, used, _ in there)
-            for number, (_, name, used, inode) in enumerate(there[: -(AHEAD + 2) * usable_cores()]):
-                if total <= self.about.limit and len(there) - number <= MOST_FILES - MOST_FILES // SHARES:
-                    return
-                total -= used
-                with contextlib.suppress(FileNotFoundError):
-                    if (self.root / name).lstat().st_ino == inode:  # not a file that has taken its place
-                        (self.root / name).unlink()
-                (self._files / _BROUGHT / name).unlink(missing_ok=True)
+        new.skip(found.size - len(tail))
+        new.write(tail)
+        return 0
 
 
 @contextlib.contextmanager
@@ -224,16 +210,8 @@ def _on_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _brought(folder: Path) -> Iterator[tuple[int, str, int, int]]:
-    """Yield the files that may be deleted: when each came, its name, the bytes that it takes on the disk, its inode."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            status = entry.stat()
-            yield status.st_mtime_ns, entry.name, status.st_blocks * 512, status.st_ino
-
-
-def _write(descriptor: int, data: pa.Buffer, start: int) -> None:
-    view = memoryview(data)
-    while view:
-        count = os.pwrite(descriptor, view, start)
-        view, start = view[count:], start + count
+def _forget(root: Path, kept: frozenset[str], name: str, inode: int) -> None:
+    """Remove a file from the folder of the dataset, if it is still the one that was brought, and need not stay."""
+    with contextlib.suppress(FileNotFoundError):
+        if name not in kept and (root / name).lstat().st_ino == inode:
+            (root / name).unlink()

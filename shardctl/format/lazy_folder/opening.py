@@ -46,14 +46,14 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         yield Path(place)
         return
     from shardctl.format.lazy_folder.making import make_mirror  # takes a moment that local datasets need not wait for
-    from shardctl.format.lazy_folder.mirror import mirror_at
+    from shardctl.format.lazy_folder.mirror import mirror_at, mirror_of
     from shardctl.system.text import size_of
 
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
     lone = name.endswith(".arrow") or name in BESIDE_SHARDS
     limit = size_of(os.environ.get(LIMIT) or LIMIT_BYTES, LIMIT)
-    with scratch_folder() as files:
+    with scratch_folder() as files, contextlib.ExitStack() as stack:
         try:
             with naming_the_path(files.parents[1]):
                 root = (
@@ -61,6 +61,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
                     if lone
                     else make_mirror(client_of(url), files, form, limit, listed)
                 )
+            stack.callback(mirror_of(root).close)
             if lone:
                 _bring_shard(root / name)
             yield root / name if lone else root

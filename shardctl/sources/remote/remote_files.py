@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
 from shardctl.sources.remote.buckets import asking, changed, number_of
-from shardctl.sources.remote.object_cache import LocalCopies
+from shardctl.sources.remote.local_copies import LocalCopies
 from shardctl.system.files import ordinary
 from shardctl.system.remote_paths import Object, folder_of_all, object_of
 from shardctl.system.stores import client_of, forget_clients

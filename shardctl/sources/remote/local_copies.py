@@ -1,0 +1,117 @@
+"""The folder of this machine into which objects are brought (remote_files.py), for all processes of its user together.
+
+s3/BUCKET/KEY   an object
+.begins/        the first bytes of objects
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+from shardctl.errors import DiskFullError
+from shardctl.sources.remote.buckets import asking, changed, number_of
+from shardctl.system.files import naming_the_path
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.remote_paths import Object
+from shardctl.system.scratch import scratch_folder
+from shardctl.system.shared_folder import SharedFolder
+from shardctl.system.stores import client_of
+from shardctl.system.stores.base import PIECE
+from shardctl.system.text import format_bytes
+
+LIMIT = "SHARDCTL_SOURCES_BYTES"
+"""Variable: how many bytes of objects are kept on this machine while they are read."""
+
+HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
+"""Of the files that this process has asked for last, so many are not removed by others: they may be open, or about to be."""
+
+_BEGINS = ".begins"
+
+
+class LocalCopies:
+    """The folder, as this process uses it. Threads may share it."""
+
+    def __init__(self, folder: str) -> None:
+        """Use the folder, which is made where it is not there. Raises StorageError if this user cannot have it."""
+        self.folder, self.process = folder, os.getpid()
+        said = os.environ.get(LIMIT, "")
+        limits = Limits(int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD)
+        with naming_the_path(Path(tempfile.gettempdir())):
+            self._shared = SharedFolder(folder)
+            self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))
+            os.makedirs(f"{folder}/{_BEGINS}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
+        self._stack = ExitStack()
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A folder for the lists of this process."""
+        return self._stack.enter_context(scratch_folder())
+
+    def leave(self) -> None:
+        """Let go of it, and remove it if no other process is there."""
+        self._cache.close()
+        self._shared.leave()
+        self._stack.close()
+
+    def bring(self, path: str, what: Object, version: int) -> None:
+        """Have an object at its path, and hold it there."""
+
+        def fill(new: NewFile) -> int:
+            return self._fetch(what, version, new)
+
+        self._cache.hold(path[len(self.folder) + 1 :], version, fill)
+
+    @contextlib.contextmanager
+    def with_begin(self, data: bytes) -> Iterator[str]:
+        """Yield a file with the first bytes of an object."""
+        place = f"{self.folder}/{_BEGINS}/{secrets.token_hex(8)}"
+        with _on_disk(self.folder, len(data)):
+            Path(place).write_bytes(data)
+        try:
+            yield place
+        finally:
+            os.unlink(place)  # noqa: PTH108 - see pyproject.toml
+
+    def _fetch(self, what: Object, version: int, new: NewFile) -> int:
+        """Write an object, and return the number of its version. The first piece says how large it is: no request for that."""
+        store = client_of(what.bucket)
+        with asking(what):
+            first, found = store.fetch(what.key, PIECE)
+        number = number_of(found.version)
+        if version and number != version:
+            raise changed()
+        new.expect(found.size)
+        if found.size > shutil.disk_usage(self.folder).free:
+            raise _full(found.size)
+        new.write(first)
+        with asking(what):
+            for piece in store.pieces(found, start=PIECE):
+                new.write(piece)
+        if new.size != found.size:
+            raise changed()
+        return number
+
+
+@contextlib.contextmanager
+def _on_disk(folder: str, size: int) -> Iterator[None]:
+    """Say where objects are written, if the disk is full: it is not where they come from."""
+    try:
+        with naming_the_path(Path(folder)):
+            yield
+    except DiskFullError as error:
+        raise _full(size) from error
+
+
+def _full(size: int) -> DiskFullError:
+    return DiskFullError(
+        f"{tempfile.gettempdir()}: the disk is full ({format_bytes(size)} of an object were to be read there); set TMPDIR to a"
+        " folder on a larger disk"
+    )
