@@ -22,6 +22,7 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.formats import FORMATS
 from shardctl.images.codecs.image import MAX_PIXELS, decode
 from shardctl.images.codecs.jpeg import JpegDecoder
+from shardctl.system.locations.local import LocalFolder
 
 pytestmark = pytest.mark.corpus
 
@@ -95,7 +96,7 @@ def test_every_text_is_converted_or_rejected_for_its_encoding(corpus: Path, tmp_
     files = [path for path in (corpus / "text" / "encodings").rglob("*.txt") if path.is_file()]
     result = shardctl.convert(corpus / "text" / "encodings", tmp_path / "out", labels="none", max_rejects="100%")
     assert result.samples + result.rejected == len(files)
-    for reject in read_rejects(tmp_path / "out" / "rejects.jsonl"):
+    for reject in read_rejects(LocalFolder(tmp_path / "out")):
         data = (corpus / "text" / "encodings" / reject.source).read_bytes()
         if b"\0" not in data:  # UTF-16 may be valid UTF-8, with NUL bytes
             with pytest.raises(UnicodeDecodeError):
@@ -279,7 +280,7 @@ def converted(path: Path, out: Path) -> tuple[shardctl.Dataset, list[Any]]:
     """Convert a file as a table, and return the dataset and its rejects."""
     result = shardctl.convert(path, out, {"kind": "table"}, workers=0, labels="none")
     assert shardctl.verify(out).findings == ()
-    rejects = list(read_rejects(out / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(out)))
     assert len(rejects) == result.rejected
     return shardctl.open(out), rejects
 

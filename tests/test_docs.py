@@ -18,6 +18,7 @@ from doc_snippets import ROOT, snippets
 import shardctl
 from shardctl.cli import cli
 from shardctl.errors import UsageError
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
@@ -179,7 +180,10 @@ def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     record = json.loads((raw_dataset / "manifest.json").read_text())
     names = [*record, *record["settings"], *record["recipe"], *record["fingerprint_parts"], *SHARDS_SCHEMA.names]
-    names += [*open_table(raw_dataset / "plan.arrow").column_names, *open_table(raw_dataset / "files.arrow").column_names]
+    names += [
+        *open_table(LocalFolder(raw_dataset), "plan.arrow").column_names,
+        *open_table(LocalFolder(raw_dataset), "files.arrow").column_names,
+    ]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
     assert missing == []
 

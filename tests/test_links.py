@@ -23,6 +23,7 @@ from conftest import examples
 from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
+from places import place_of
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -32,6 +33,7 @@ from shardctl.inspection.content.records import head
 from shardctl.inspection.content.saving import save
 from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files
+from shardctl.system.locations.local import LocalFolder
 
 FINGERPRINT = "0123456789abcdef" * 2
 
@@ -111,7 +113,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "export": lambda here: shardctl.export(here / "out", here / "ex", "mds", workers=0),
     "export again": lambda here: shardctl.export(here / "out", here / "ex", "files", workers=0, overwrite=True),
     "open": lambda here: [len(batch["key"]) for batch in shardctl.open(here / "out").loader(batch_size=7)],
-    "inspect": lambda here: overview(here / "out"),
+    "inspect": lambda here: overview(LocalFolder(here / "out")),
     "verify": lambda here: shardctl.verify(here / "out"),
 }  # fmt: skip
 
@@ -514,7 +516,7 @@ def test_records_are_not_saved_behind_a_link(here: Path) -> None:
     write_lines(here / "deep" / "sub" / "new.jsonl", 2)
     convert(here / "deep", here / "deep-out")
     with pytest.raises(StorageError, match="saved/sub: a link to"):
-        save(head(here / "deep-out", None, 1), here / "saved")
+        save(head(place_of(here / "deep-out"), None, 1), here / "saved")
     assert state(here / "precious") == before
 
 

@@ -15,6 +15,7 @@ from conftest import examples
 from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
+from places import file_at
 
 import shardctl
 from shardctl.build.write import parts
@@ -23,12 +24,13 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 SHARD = "train-00000.arrow"
 
 
 def read_shard(path: Path) -> None:
-    reader = ShardReader(path)
+    reader = ShardReader(*file_at(path))
     for number, block in enumerate(reader.blocks()):
         block.slice(0, 2).to_pylist()
         reader.block_is_intact(number)
@@ -36,19 +38,19 @@ def read_shard(path: Path) -> None:
 
 
 def read_shard_table(path: Path) -> None:
-    table = ShardTable(path)
+    table = ShardTable(LocalFolder(path.parent))
     assert sum(entry.rows for entry in table) == table.rows.sum()
 
 
 def read_files(path: Path) -> None:
-    stored = StoredDataset(path.parent)
+    stored = StoredDataset(LocalFolder(path.parent))
     for number in range(stored.files.num_rows):
         assert ".." not in stored.file(number).path.split("/")
     assert stored.find("forest/bad.jpg") or "forest/bad.jpg" not in stored.paths.to_pylist()
 
 
 def read_units(path: Path) -> None:
-    stored = StoredDataset(path.parent)
+    stored = StoredDataset(LocalFolder(path.parent))
     for number, entry in enumerate(stored.shards):
         units = stored.units(number)
         for place in range(len(units)):
@@ -58,11 +60,11 @@ def read_units(path: Path) -> None:
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "manifest.json": lambda path: Manifest.load(path.parent),
+    "manifest.json": lambda path: Manifest.load(LocalFolder(path.parent)),
     "shards.arrow": read_shard_table,
     "files.arrow": read_files,
     "plan.arrow": read_units,
-    "rejects.jsonl": lambda path: list(read_rejects(path)),
+    "rejects.jsonl": lambda path: list(read_rejects(*file_at(path))),
     "SHA256SUMS": read_checksums,
     SHARD: read_shard,
 }
@@ -108,13 +110,13 @@ def test_only_named_errors_come_out_of_a_damaged_file(
 @pytest.mark.parametrize("type_", [pa.duration("us"), pa.timestamp("us")])
 def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -> None:
     """One wrong bit in a schema makes times of numbers that are too large for them."""
-    plan = open_checked_table(whole / "plan.arrow")
+    plan = open_checked_table(LocalFolder(whole), "plan.arrow")
     large = pa.array([2**62] * len(plan)).cast(type_)
     changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
     with pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
         writer.write_table(changed)
     with pytest.raises(ShardctlError, match=r"does not have the columns that docs/format\.md gives it"):
-        open_checked_table(tmp_path / "plan.arrow")
+        open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 
 
 Json = st.recursive(
@@ -274,7 +276,7 @@ def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole: Path, tm
     data[place + 1] = 0xF4
     (tmp_path / "bad.arrow").write_bytes(data)
     with pytest.raises(DatasetError, match="not one of shardctl's"):
-        ShardReader(tmp_path / "bad.arrow")
+        ShardReader(LocalFolder(tmp_path), "bad.arrow")
 
 
 def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
@@ -286,7 +288,7 @@ def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path
     with pa.ipc.new_file(tmp_path / "bad.arrow", schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(["a", "b"]), text], schema=schema))
     with pytest.raises(DatasetError, match="block 0 cannot be read"):
-        ShardReader(tmp_path / "bad.arrow").block(0)
+        ShardReader(LocalFolder(tmp_path), "bad.arrow").block(0)
     assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == ["unreadable-block"]
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from processes import as_installed
 
-from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
+from shardctl.system.locations.local import LocalFolder
 
 HERE = Path(__file__).resolve().parent
 OPTIONS = ["--store", "raw", "--resize", "32x32"]
@@ -111,7 +111,7 @@ def measure(corpus: Path, count: int, runs: int, folder: Path) -> dict[str, list
         for file, data in held:
             file.write_bytes(data)
         run(*command, out, *OPTIONS, "--update")
-        shards = [str(out / entry.path) for entry in ShardTable(out / SHARDS)]
+        shards = [str(out / entry.path) for entry in ShardTable(LocalFolder(out))]
         (folder / "copies").mkdir()
         timed("cp of all shards", lambda shards=shards: run("cp", *shards, folder / "copies"))
         timed("sha256sum of all shards", lambda shards=shards: run("sha256sum", *shards))

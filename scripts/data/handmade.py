@@ -18,10 +18,11 @@ from shardctl.build.write.commit import finish
 from shardctl.build.write.series import ShardSeries
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import SHARDS, shard_name
+from shardctl.format.names import shard_name
 from shardctl.format.roles import Image, Label, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY, ShardTable
+from shardctl.system.locations.local import LocalFolder
 
 LINKS = 50_000
 """Names that a file gets: ext4 allows 65,000."""
@@ -65,8 +66,8 @@ def _usual_roles(schema: pa.Schema, shape: tuple[int, int, int] | None, classes:
 
 def repeat_shard(root: Path, shards: int) -> None:
     """Make a dataset of one shard look like one of many: the same file under many names. For the times of opening."""
-    (entry,) = ShardTable(root / SHARDS)
-    manifest = Manifest.load(root)
+    (entry,) = ShardTable(LocalFolder(root))
+    manifest = Manifest.load(LocalFolder(root))
     with pa.ipc.open_file(str(root / entry.path)) as file:
         layout = manifest.layout(file.schema.remove_metadata())
     entries = [replace(entry, path=shard_name("many", number), split="many") for number in range(shards)]

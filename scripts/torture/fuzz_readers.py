@@ -38,6 +38,9 @@ from pathlib import Path
 import xxhash
 import zstandard
 from fuzz_seeds import FORMATS, Files, Kind, changed
+from places import file_at
+
+from shardctl.system.locations.local import LocalFolder
 
 MEMORY = 1 << 30
 """How much memory reading a file of a few kB may take: four times the largest record that is read."""
@@ -55,7 +58,7 @@ WARM = 50
 def read_shard(path: Path) -> None:
     from shardctl.format.shard import ShardReader
 
-    reader = ShardReader(path)
+    reader = ShardReader(*file_at(path))
     for number, block in enumerate(reader.blocks()):
         block.slice(0, 2).to_pylist()
         reader.block_is_intact(number)
@@ -64,19 +67,19 @@ def read_shard(path: Path) -> None:
 def read_manifest(path: Path) -> None:
     from shardctl.format.manifest import Manifest
 
-    Manifest.load(path.parent)
+    Manifest.load(LocalFolder(path.parent))
 
 
 def read_shards(path: Path) -> None:
     from shardctl.format.tables import ShardTable
 
-    list(ShardTable(path))
+    list(ShardTable(LocalFolder(path.parent)))
 
 
 def read_files(path: Path) -> None:
     from shardctl.format.stored import StoredDataset
 
-    stored = StoredDataset(path.parent)
+    stored = StoredDataset(LocalFolder(path.parent))
     for number in range(min(1000, stored.files.num_rows)):
         stored.file(number)
     stored.find("some.txt#3")
@@ -85,7 +88,7 @@ def read_files(path: Path) -> None:
 def read_units(path: Path) -> None:
     from shardctl.format.stored import StoredDataset
 
-    stored = StoredDataset(path.parent)
+    stored = StoredDataset(LocalFolder(path.parent))
     for shard in range(len(stored.shards)):
         units = stored.units(shard)
         units.of_row(0)

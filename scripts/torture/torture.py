@@ -59,6 +59,7 @@ import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.formats import FORMATS
+from shardctl.system.locations.local import LocalFolder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 from processes import descendants, run
@@ -240,7 +241,7 @@ def hostile_photos(data: Path, scratch: Path) -> str:
     twice = convert_twice([str(data / "hostile"), "--labels", "none"], scratch)
     rows = [line.split("\t") for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]]
     kept = set(keys(scratch / "a"))
-    rejected = {reject.source: reject.message for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    rejected = {reject.source: reject.message for reject in read_rejects(LocalFolder(scratch / "a"))}
     wanted = [path for path, form, _, _, outcome, *_ in rows if outcome == "ok" and form in FORMATS]
     missed = [f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept]
     bare = [path for path in rejected if not rejected[path]]
@@ -264,7 +265,7 @@ def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: P
     ds = shardctl.open(scratch / "a")
     batch = ds.take(range(len(ds)), columns=["key", "text"])
     kept = {str(key): text for key, text in zip(batch["key"], batch["text"], strict=True)}
-    rejects = {reject.key: reject for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(scratch / "a"))}
     problems = []
     for key, text in expected.kept.items():
         if key in rejects:

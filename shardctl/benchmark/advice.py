@@ -29,6 +29,7 @@ from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
 from shardctl.loader.dataset import open_dataset
 from shardctl.sources.remote.remote_files import is_brought
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.reading import load_recipe
@@ -253,7 +254,11 @@ class _Trial:
 
     def _tried(self, choice: Choice, result: ConvertResult) -> int:
         """Return how many inputs were tried."""
-        return Manifest.load(self._folder(choice)).inputs if choice.store is None else result.samples + result.rejected
+        return (
+            Manifest.load(LocalFolder(self._folder(choice))).inputs
+            if choice.store is None
+            else result.samples + result.rejected
+        )
 
     def _compressed(self, choice: Choice, made: dict[Choice, ConvertResult]) -> Choice:
         """Return a choice of text with what its compression does."""
@@ -266,7 +271,7 @@ class _Trial:
         """Return how many samples an input gives: of text those of the inputs that were tried, as blocks are of several."""
         if choice.store is not None:
             return samples_per_record(self._settings)
-        return result.samples / max(1, Manifest.load(self._folder(choice)).inputs)
+        return result.samples / max(1, Manifest.load(LocalFolder(self._folder(choice))).inputs)
 
     def _folder(self, choice: Choice) -> Path:
         return self._scratch / choice.name.replace(" ", "-").replace(":", "-")

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.benchmark.measure.tokens import BYTES_PER_TOKEN
-from shardctl.format.names import SHARDS
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.packing import METHODS, Numbers
 from shardctl.format.roles import Roles
 from shardctl.format.shard import BlockFile, load_file
 from shardctl.format.tables import ShardTable
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 from shardctl.inspection.content.blocks import all_blocks
+from shardctl.system.locations.local import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 
@@ -60,7 +61,7 @@ class BlockAdvice:
 
 def block_advice(root: Path) -> BlockAdvice | None:
     """Say what blocks of the texts or tokens of a dataset cost; None if it has neither. Raises DatasetError."""
-    parts = [_lengths(block.data, block.shard.roles) for block in all_blocks(root, None)]
+    parts = [_lengths(block.data, block.shard.roles) for block in all_blocks(DatasetPlace(LocalFolder(root)), None)]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:
         return None
@@ -96,7 +97,7 @@ def _choice(lengths: Numbers, size: int, method: str) -> BlockChoice:
 
 def decode_mb_per_s(root: Path) -> float:
     """Return how fast one core decompresses the blocks of a dataset, in 10^6 uncompressed bytes per second."""
-    files = [BlockFile(root / entry.path, load_file) for entry in ShardTable(root / SHARDS)]
+    files = [BlockFile.at(root / entry.path, load_file) for entry in ShardTable(LocalFolder(root))]
     size, began = 0, time.perf_counter()
     while time.perf_counter() - began < DECODE_SECONDS:
         size += sum(block.nbytes for block in _decoded(files))

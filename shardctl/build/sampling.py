@@ -20,12 +20,11 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.record_sampling import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.format.lazy_folder.files import copy_file
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.remote import remote_files
 from shardctl.sources.types import without_nulls
-from shardctl.system.files import naming_the_path
+from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.processes.pool import Limits
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable

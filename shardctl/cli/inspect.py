@@ -15,16 +15,16 @@ from shardctl.cli.show.describe import print_differences, print_overview, print_
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
 from shardctl.format.generations import kept_generations
-from shardctl.format.lazy_folder.files import is_file
-from shardctl.format.lazy_folder.mirror import BLOCKS
-from shardctl.format.lazy_folder.opening import local_folder
-from shardctl.format.manifest import Manifest, refuse_part_of_dataset
+from shardctl.format.manifest import Manifest
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.roles import Roles
+    from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import Record
     from shardctl.inspection.content.masks import MaskStatistics
     from shardctl.inspection.content.objects import ObjectStatistics
@@ -123,30 +123,30 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)
-    with local_folder(target, BLOCKS) as place:
+    with open_place(target, "blocks") as place:
         return _show(place, given, output)
 
 
-def _show(path: Path, given: dict[str, Any], output: Output) -> int:
+def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
     """Show what is in a dataset or a shard."""
-    refuse_part_of_dataset(path)
-    _check_options(path, given)
+    refuse_part_of_dataset(place)
+    _check_options(place, given)
     if given["history"]:
-        _show_history(path, output.as_json)
+        _show_history(place, output.as_json)
         return 0
     if given["diff"] is not None:
-        with local_folder(given["diff"], BLOCKS) as other:
-            return _show_differences(path, other, output)
+        with open_place(given["diff"], "blocks") as other:
+            return _show_differences(place, other, output)
     if any(given[name] is not None for name in ("save", "images", "html")):
-        _write_files(path, given, output.as_json)
+        _write_files(place, given, output.as_json)
     elif given["key"] is not None or given["row"] is not None:
-        _print_records(path, given, output)
+        _print_records(place, given, output)
     elif any(given[name] is not None for name in ("where", "head", "columns")):
-        _print_samples(path, given, output)
-    elif given["shard"] is not None or is_file(path):
-        _show_shard(path, given, output.as_json)
+        _print_samples(place, given, output)
+    elif given["shard"] is not None or place.lone:
+        _show_shard(place, given, output.as_json)
     else:
-        _show_dataset(path, given["split"], given["stats"], output.as_json)
+        _show_dataset(place, given["split"], given["stats"], output.as_json)
     return 0
 
 
@@ -184,7 +184,7 @@ def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     with scratch_folder() as scratch:
         some = convert_some(path, MOST_OF_OTHERS, scratch)
         origin = f"{some.samples:,} of the {counted(some.records, 'record')} of {path}"
-        _write_files(some.root, {**given, "origin": origin}, as_json)
+        _write_files(DatasetPlace(LocalFolder(some.root)), {**given, "origin": origin}, as_json)
 
 
 MOST_OF_OTHERS = 500
@@ -197,12 +197,12 @@ _CHOICES = ("key", "row", "where", "head")
 """The options that choose samples."""
 
 
-def _check_options(target: Path, given: dict[str, Any]) -> None:
+def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
-    lone = is_file(target)
+    lone = bool(place.lone)
     whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff", "history") if given[name] not in (None, False)]
     if lone and whole:
-        raise UsageError(f"{printable(str(target))}: is one shard; {' and '.join(whole)} are for a whole dataset")
+        raise UsageError(f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
         raise UsageError("--block and --row need --shard, or the file of a shard")
     if given["save"] is not None and all(given[name] is None for name in _CHOICES):
@@ -241,23 +241,23 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
 
 
-def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
-    """Return the file of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
+def _chosen_shard(place: DatasetPlace, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
+    """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
     from shardctl.inspection.content.shards import find_shard
 
-    if is_file(target):
-        return target, None
-    entry = find_shard(target, given["shard"])
-    return target / entry.path, entry
+    if place.lone:
+        return place.lone, None
+    entry = find_shard(place.folder, given["shard"])
+    return entry.path, entry
 
 
 DIGITS = 12
 """Digits of a digest that are printed."""
 
 
-def _show_history(root: Path, as_json: bool) -> None:
-    manifest = Manifest.load(root)
-    present, kept = manifest.generation, kept_generations(root)
+def _show_history(place: DatasetPlace, as_json: bool) -> None:
+    manifest, here = Manifest.load(place.folder), place.folder.local
+    present, kept = manifest.generation, [] if here is None else kept_generations(here)
     generations = manifest.history or (present,)
     if as_json:
         there = [*kept, present.number]
@@ -273,17 +273,17 @@ def _show_history(root: Path, as_json: bool) -> None:
     print_table(rows, header)
 
 
-def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:
+def _show_dataset(place: DatasetPlace, split: str | None, stats: bool, as_json: bool) -> None:
     from shardctl.inspection.content.overview import overview
     from shardctl.inspection.content.shards import column_bytes
     from shardctl.inspection.content.statistics import BLOCKS, statistics_of
 
-    found = overview(root, split)
-    statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
-    objects, masks = _marks(root, found.manifest.roles, split, stats)
-    tokens = _tokens(root, found.manifest.roles, split, stats)
-    columns = column_bytes(root, split) if stats else None
-    variants = _variants(root, found, split)
+    found = overview(place.folder, split)
+    statistics = statistics_of(place, ALL_BLOCKS if stats else BLOCKS, split)
+    objects, masks = _marks(place, found.manifest.roles, split, stats)
+    tokens = _tokens(place, found.manifest.roles, split, stats)
+    columns = column_bytes(place.folder, split) if stats else None
+    variants = _variants(place, found, split)
     if as_json:
         more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
         more["tokens"] = [{"field": name, **each.record()} for name, each in tokens.items()]
@@ -295,7 +295,7 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
             more["variants"] = variants.record()
         print_json({**found.record(), "statistics": statistics.record(), **more})
         return
-    print_overview(root, found, statistics)
+    print_overview(place.shown, found, statistics)
     for name, marked in objects.items():
         print_object_statistics(name, marked, whole=stats)
     for name, pixels in masks.items():
@@ -310,7 +310,7 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
 
 
 def _marks(
-    root: Path, roles: Roles, split: str | None, stats: bool
+    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
 ) -> tuple[dict[str, ObjectStatistics], dict[str, MaskStatistics]]:
     """Count objects, and with --stats pixels of masks; most datasets have neither, and need not wait for the imports."""
     if not roles.objects and all(role.name != "mask" for role in roles.images.values()):
@@ -319,18 +319,18 @@ def _marks(
     from shardctl.inspection.content.objects import object_statistics
     from shardctl.inspection.content.statistics import BLOCKS, IMAGES
 
-    objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
-    return objects, mask_statistics(root, MASKS, split) if stats else {}
+    objects = object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
+    return objects, mask_statistics(place, MASKS, split) if stats else {}
 
 
-def _variants(root: Path, found: Overview, split: str | None) -> VariantStatistics | None:
+def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
     """Compare variants of some inputs, where there are any."""
     if all(name != "variant" for name, _ in found.manifest.schema):
         return None
     from shardctl.inspection.content.variants import variant_statistics
 
     try:
-        return variant_statistics(root, split)
+        return variant_statistics(place.folder, split)
     except DatasetError:
         return None  # a shard is damaged, and all the rest can be shown
 
@@ -341,21 +341,21 @@ def _variants_line(variants: VariantStatistics) -> str:
     return f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that were compared: {pixels}{alike}"
 
 
-def _tokens(root: Path, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
+def _tokens(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
     """Count tokens, where a dataset has any."""
     if not roles.tokens:
         return {}
     from shardctl.inspection.content.statistics import BLOCKS
     from shardctl.inspection.content.token_statistics import token_statistics
 
-    return token_statistics(root, None if stats else BLOCKS, split)
+    return token_statistics(place, None if stats else BLOCKS, split)
 
 
-def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
+def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
     from shardctl.inspection.content.shards import describe_shard
 
-    path, _ = _shard_path(target, given)
-    found = describe_shard(path, check=given["stats"] or given["block"] is not None)
+    name, _ = _chosen_shard(place, given)
+    found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
     if given["block"] is not None:
         found = _only_block(found, given["block"])
     if as_json:
@@ -370,7 +370,7 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     return replace(found, blocks=(found.blocks[block],))
 
 
-def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
+def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
     written: dict[str, Any] = {}
     check_outputs(given)
@@ -379,27 +379,27 @@ def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
 
         require_plotly()  # before the other files are written
     if given["save"] is not None:
-        decoder = _decoder(target, given, whole=True)
-        written |= _save(decoder.decoded(_records(target, given)), given, as_json)
+        decoder = _decoder(place, given, whole=True)
+        written |= _save(decoder.decoded(_records(place, given)), given, as_json)
         _say_why_numbers(decoder)
     if given["images"] is not None:
-        written |= _draw(target, _records(target, given), given, as_json)
+        written |= _draw(place, _records(place, given), given, as_json)
     if given["html"] is not None:
-        written |= _write_page(target, given, as_json)
+        written |= _write_page(place, given, as_json)
     if as_json:
         print_json(written)
 
 
-def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
+def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[Record]:
     from shardctl.inspection.content.blocks import some_records
     from shardctl.inspection.content.records import head, matching, record_at, record_of_key
 
     if given["key"] is not None:
-        return iter(record_of_key(target, given["key"]))
+        return iter(record_of_key(place.folder, given["key"]))
     if given["row"] is not None:
-        path, entry = _shard_path(target, given)
-        return iter([record_at(path, given["block"], given["row"], entry)])
-    within = _shard_path(target, given)[0] if given["shard"] is not None else target
+        name, entry = _chosen_shard(place, given)
+        return iter([record_at(place.folder, name, given["block"], given["row"], entry)])
+    within = place if given["shard"] is None else place._replace(lone=_chosen_shard(place, given)[0])
     if given["where"] is not None:
         return islice(matching(within, given["split"], given["where"]), given["head"])
     if given["head"] is not None or given["columns"] is not None:
@@ -422,7 +422,7 @@ def _no_match(given: dict[str, Any]) -> str:
     return "there is no sample" if given["where"] is None else f"no sample matches {printable(given['where'])}"
 
 
-def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _draw(place: DatasetPlace, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.images.codecs.sheet import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
@@ -430,7 +430,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
-        raise UsageError(f"{printable(given.get('origin') or str(target))}: its samples have no images to draw")
+        raise UsageError(f"{printable(given.get('origin') or place.shown)}: its samples have no images to draw")
     pictures = [picture for record in shown for picture in pictures_of(record, not given["no_annotations"])]
     SHEET.write(path, picture_sheet(pictures))
     if not as_json:
@@ -438,12 +438,11 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     return {"file": str(path), "sheet": str(path), "images": len(pictures)}
 
 
-def _decoder(target: Path, given: dict[str, Any], whole: bool) -> Decoder:
+def _decoder(place: DatasetPlace, given: dict[str, Any], whole: bool) -> Decoder:
     """Return what turns the tokens of the shown columns into text: all of it, or as much as is shown."""
     from shardctl.inspection.content.tokens import Decoder
 
-    folder = target.parent if is_file(target) else target
-    return Decoder(folder, None if whole else SHOWN_TOKENS, given["columns"])
+    return Decoder(place.folder, None if whole else SHOWN_TOKENS, given["columns"])
 
 
 def _say_why_numbers(decoder: Decoder) -> None:
@@ -451,11 +450,11 @@ def _say_why_numbers(decoder: Decoder) -> None:
         click.echo(f"note: tokens are shown as numbers only: {printable(decoder.why_not)}", err=True)
 
 
-def _print_records(target: Path, given: dict[str, Any], output: Output) -> None:
+def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
     from shardctl.inspection.content.records import MOST_BLOCKS
 
-    decoder, columns = _decoder(target, given, output.as_json or output.verbose), given["columns"]
-    records = list(decoder.decoded(_records(target, given)))
+    decoder, columns = _decoder(place, given, output.as_json or output.verbose), given["columns"]
+    records = list(decoder.decoded(_records(place, given)))
     shown = [_plain_record(record, columns) for record in records]
     _say_why_numbers(decoder)
     if output.as_json:
@@ -487,9 +486,9 @@ def _plain_record(record: Record, columns: list[str] | None) -> dict[str, Any]:
     return {**known, "documents": documents, "label_name": record.label_name, "values": _plain_sample(record, columns)}
 
 
-def _print_samples(target: Path, given: dict[str, Any], output: Output) -> None:
+def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were checked."""
-    records, decoder = _records(target, given), _decoder(target, given, output.as_json or output.verbose)
+    records, decoder = _records(place, given), _decoder(place, given, output.as_json or output.verbose)
     limit, conditional = given["head"], given["where"] is not None
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
     first = list(decoder.decoded(islice(records, most)))
@@ -553,17 +552,17 @@ def _image_text(value: Any) -> Any:
     return value
 
 
-def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.pages.dataset import dataset_page
     from shardctl.inspection.pages.page import write_page
 
-    write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"], given.get("origin")))
+    write_page(Path(given["html"]), dataset_page(place, given["split"], not given["no_annotations"], given.get("origin")))
     if not as_json:
         click.echo(f"page written to {printable(given['html'])}")
     return {"file": given["html"], "page": given["html"]}
 
 
-def _show_differences(a: Path, b: Path, output: Output) -> int:
+def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:
     from shardctl.inspection.content.differences import differences
 
     with counting("samples", output) as report:
@@ -571,5 +570,5 @@ def _show_differences(a: Path, b: Path, output: Output) -> int:
     if output.as_json:
         print_json({**asdict(found), "same_samples": found.same_samples})
     else:
-        print_differences(found, printable(str(a)), printable(str(b)))
+        print_differences(found, a.shown, b.shown)
     return 0 if found.same_samples else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -18,9 +17,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.generations import Generation, generations_of
 from shardctl.format.jpeg_record import are_counts
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import exists, is_file, sha256_of
 from shardctl.format.names import (
-    BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,
     MANIFEST_LIMIT,
@@ -36,9 +33,9 @@ from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.step_counts import Counts
 from shardctl.format.step_counts import are_counts as are_step_counts
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.files import FileFacts
+from shardctl.system.files import FileFacts, exists, is_file, sha256_of
+from shardctl.system.locations.folder import Folder
 from shardctl.system.stores import is_url
-from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -116,22 +113,21 @@ class Manifest:
         return tuple(source for source in self.sources if not (is_url(source) or is_absolute_place(source)))
 
     @classmethod
-    def load(cls, root: Path) -> Manifest:
-        """Read the manifest of the dataset in `root`. Raises DatasetError."""
-        path = root / MANIFEST
-        shown = printable(str(path))
+    def load(cls, folder: Folder) -> Manifest:
+        """Read the manifest of the dataset in a folder. Raises DatasetError."""
+        shown = folder.shown(MANIFEST)
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a pipe may never end
+            found = folder.stat(MANIFEST)
+            if found is not None and found.kind == "other":  # reading a pipe may never end
                 raise DatasetError(f"{shown}: not an ordinary file; {REPAIR_ADVICE}")
-            if status.st_size > MANIFEST_LIMIT:
+            if found is not None and found.size > MANIFEST_LIMIT:
                 raise DatasetError(f"{shown}: too large to be a manifest")
-            record = json.loads(path.read_bytes())
+            record = json.loads(folder.read(MANIFEST).to_pybytes())
         except FileNotFoundError:
-            raise DatasetError(_why_no_manifest(root)) from None
+            raise DatasetError(_why_no_manifest(folder)) from None
         except NotADirectoryError:
-            what = "a file" if is_file(root) else "a pipe or a device"
-            raise DatasetError(f"{printable(str(root))}: {what}, not the folder of a dataset") from None
+            what = "a file" if folder.local is not None and is_file(folder.local) else "a pipe or a device"
+            raise DatasetError(f"{folder.shown()}: {what}, not the folder of a dataset") from None
         except OSError as error:
             why = error.strerror or error
             raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error
@@ -279,27 +275,19 @@ def is_absolute_place(source: str) -> bool:
     return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
-def refuse_part_of_dataset(path: Path) -> None:
-    """Raise DatasetError if a path that should be a shard is another file of a dataset."""
-    if path.name in BESIDE_SHARDS and is_file(path):
-        what = "a table of a dataset" if path.name in TABLES else "a file about a dataset"
-        shown, folder = printable(str(path)), printable(str(path.parent))
-        raise DatasetError(f"{shown}: {what}, not a shard; give the folder of the dataset, {folder}")
-
-
 def _digest(record: dict[str, Any]) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own digest."""
     text = json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _why_no_manifest(root: Path) -> str:
-    shown = printable(str(root))
-    if not exists(root):
+def _why_no_manifest(folder: Folder) -> str:
+    shown, here = folder.shown(), folder.local
+    if here is not None and not exists(here):
         return f"{shown}: no such dataset"
-    if any((root / STAGING).glob(f"*/{REPLACED}")):
+    if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
-    if (root / STAGING).exists():
+    if here is not None and (here / STAGING).exists():
         return (
             f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
         )

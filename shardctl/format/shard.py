@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.format.layout import ENCODED_IMAGE, Layout
-from shardctl.format.lazy_folder.files import bringing, opened
 from shardctl.system.files import HashingFile, check_ordinary
+from shardctl.system.locations.folder import Folder
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
 from shardctl.version import __version__
@@ -291,58 +291,45 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     return pa.array(values, type_)
 
 
-Opener = Callable[[Any], pa.NativeFile]
-"""A way to open a file, given its path."""
+Opener = Callable[[Path], pa.NativeFile]
+"""A way to open a file of this machine."""
 
 
 def map_file(path: Path) -> pa.NativeFile:
     """Map a file into memory: uncompressed values are read in place. One that shrinks reads as zeros."""
     # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of its own.
-    return _open(path, lambda there: pa.BufferReader(map_whole(there, large_pages=False)))
+    return pa.BufferReader(map_whole(path, large_pages=False))
 
 
 def map_resident_file(path: Path) -> pa.NativeFile:
     """As `map_file`, for a file of a dataset that fits in memory: the system reads ahead."""
-    return _open(path, lambda there: pa.BufferReader(map_whole(there, large_pages=True)))
+    return pa.BufferReader(map_whole(path, large_pages=True))
 
 
 def read_file(path: Path) -> pa.NativeFile:
     """Open a file whose blocks are read when they are requested."""
-    return _open(path, _plain_file)
-
-
-def load_file(path: Path) -> pa.NativeFile:
-    """Read a whole file into memory."""
-    with _open(path, _plain_file) as file:
-        return pa.BufferReader(file.read_buffer())
-
-
-def _plain_file(path: Path) -> pa.NativeFile:
     check_ordinary(path)
     return pa.OSFile(str(path))
 
 
-def _open(path: Path, opener: Opener) -> pa.NativeFile:
-    """Open a file of a dataset, wherever it is (lazy_folder/files.py)."""
-    try:
-        return opener(path)
-    except FileNotFoundError:
-        remote = opened(path)
-    return bringing(path, opener) if remote is None else pa.PythonFile(remote, mode="r")
+def load_file(path: Path) -> pa.NativeFile:
+    """Read a whole file into memory."""
+    with read_file(path) as file:
+        return pa.BufferReader(file.read_buffer())
 
 
 class BlockFile:
     """The blocks of one Arrow file, unchecked: the caller must check their values before using them.
 
-    `opener` decides how the file is read (`map_file`, `read_file`, `load_file`); `path` may be a URL for one that does not look
-    at it. `fields` are the numbers of the columns to
-    read, None for all. Raises DatasetError if the file is missing or is not an Arrow IPC file.
+    `open_file` opens it, `shown` is its location as messages have it. `fields` are the numbers of the columns to read, None for
+    all. Raises DatasetError if the file is missing or is not an Arrow IPC file.
     """
 
-    def __init__(self, path: Path | str, opener: Opener, fields: Iterable[int] | None = None) -> None:
-        self.path, self._shown = Path(path), printable(str(path))
+    def __init__(self, shown: str, open_file: Callable[[], pa.NativeFile], fields: Iterable[int] | None = None) -> None:
+        self.shown = shown
+        """The location of the file, as it is printed."""
         try:
-            self._file = opener(path)
+            self._file = open_file()
             # Now, since only one thread has the file: it has one position for all.
             self.contents = self._file.read_buffer() if isinstance(self._file, pa.BufferReader) else pa.py_buffer(b"")
             """All bytes of a file that is mapped or loaded; none of one that is read when its blocks are requested."""
@@ -350,13 +337,23 @@ class BlockFile:
             options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
             self._reader = pa.ipc.open_file(self._file, options=options)
         except FileNotFoundError:
-            raise DatasetError(f"{self._shown}: no such shard") from None
+            raise DatasetError(f"{self.shown}: no such shard") from None
         except (pa.ArrowException, OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or first_line(error)
-            raise DatasetError(f"{self._shown}: not a readable Arrow file ({why})") from error
+            raise DatasetError(f"{self.shown}: not a readable Arrow file ({why})") from error
         self.schema: pa.Schema = self._reader.schema
         self.bytes = int(self._file.size())
         """The size of the file in bytes."""
+
+    @staticmethod
+    def of(folder: Folder, name: str, fields: Iterable[int] | None = None) -> BlockFile:
+        """Open a file of a folder, wherever that is."""
+        return BlockFile(folder.shown(name), partial(folder.open, name), fields)
+
+    @staticmethod
+    def at(path: Path, opener: Opener, fields: Iterable[int] | None = None) -> BlockFile:
+        """Open a file of this machine in one of the ways above."""
+        return BlockFile(printable(str(path)), partial(opener, path), fields)
 
     def __len__(self) -> int:
         """Return the number of blocks."""
@@ -373,21 +370,22 @@ class BlockFile:
     def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
         """Return the error for a block that cannot be read."""
         why = first_line(error) if isinstance(error, BaseException) else error
-        return DatasetError(f"{self._shown}: block {index} cannot be read ({why})")
+        return DatasetError(f"{self.shown}: block {index} cannot be read ({why})")
 
 
 class ShardReader(BlockFile):
-    """Reads one shard, with or without its manifest. Blocks are memory-mapped; uncompressed ones are never copied.
+    """Reads one shard, with or without its manifest. One of this machine is mapped; uncompressed blocks are never copied.
 
     Raises DatasetError if the file is missing, is not an Arrow IPC file or was not written by shardctl.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, map_file)
+    def __init__(self, folder: Folder, name: str) -> None:
+        super().__init__(folder.shown(name), partial(folder.open, name))
+        self.folder, self.name = folder, name
         self.info = self._read_info()
 
     def _read_info(self) -> dict[str, Any]:
-        shown = printable(str(self.path))
+        shown = self.shown
         try:
             info = dict(json.loads((self.schema.metadata or {})[INFO_KEY]))
             version, names = info["format_version"], field_names(self.schema)

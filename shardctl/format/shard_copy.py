@@ -14,7 +14,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
 from shardctl.system.files import StreamedFile, replacing
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder
 
 LEFT_ALONE = 0.5
 """A block that is copied whole leaves one before it that may be as small as this share of a full one."""
@@ -22,9 +22,10 @@ LEFT_ALONE = 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of a shard, from `first` on. `blocks` has the rows of each of its blocks."""
+    """Rows of the shard with a name in a folder, from `first` on. `blocks` has the rows of each of its blocks."""
 
-    path: Path
+    folder: Folder
+    name: str
     blocks: Sequence[int]
     first: int
     rows: int
@@ -144,8 +145,8 @@ class RunReader:
 
     def shard(self, run: Run) -> ShardReader:
         """Return the shard of a run. Raises DatasetError."""
-        if self._reader is None or self._reader.path != run.path:
-            self._reader, self._number, self._ends = ShardReader(run.path), -1, np.cumsum(run.blocks)
+        if self._reader is None or (self._reader.folder, self._reader.name) != (run.folder, run.name):
+            self._reader, self._number, self._ends = ShardReader(run.folder, run.name), -1, np.cumsum(run.blocks)
         return self._reader
 
 
@@ -153,6 +154,6 @@ def _block(reader: ShardReader, number: int, rows: int) -> pa.RecordBatch:
     """Return a block that is what was written. Raises DatasetError."""
     batch, intact = reader.checked_block(number)
     if not intact or batch.num_rows != rows:
-        where = f"{printable(str(reader.path))}: block {number}"
+        where = f"{reader.shown}: block {number}"
         raise DatasetError(f"{where} is damaged; run `shardctl repair` first, then this again")
     return batch

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, SHARDS
-from shardctl.format.shard import BlockFile, field_names, map_file
+from shardctl.format.shard import BlockFile, field_names
 from shardctl.format.tables import (
     FILE_FIELDS,
     PLAN_SCHEMA,
@@ -31,6 +30,8 @@ from shardctl.format.tables import (
     open_table,
 )
 from shardctl.format.token_columns import packed_column
+from shardctl.system.files import is_file
+from shardctl.system.locations.folder import Folder
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
@@ -197,18 +198,18 @@ class RecordPlace:
 class StoredDataset:
     """The dataset in a folder. Nothing is read before it is needed; tables are memory-mapped."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
 
     @cached_property
     def manifest(self) -> Manifest:
         """manifest.json. Raises DatasetError."""
-        return Manifest.load(self.root)
+        return Manifest.load(self.folder)
 
     @cached_property
     def shards(self) -> ShardTable:
         """shards.arrow. Raises DatasetError."""
-        return ShardTable(self.root / SHARDS)
+        return ShardTable(self.folder)
 
     @cached_property
     def plan(self) -> pa.Table:
@@ -216,16 +217,16 @@ class StoredDataset:
 
         Raises DatasetError.
         """
-        plan = open_table(self.root / PLAN, PLAN_SCHEMA)
+        plan = open_table(self.folder, PLAN, PLAN_SCHEMA)
         if plan.num_rows != int(self.shards.units.sum()):
-            shown = printable(str(self.root / PLAN))
+            shown = self.folder.shown(PLAN)
             raise DatasetError(f"{shown}: has {plan.num_rows} units, {SHARDS} {int(self.shards.units.sum())}; {REPAIR_ADVICE}")
         return plan
 
     @cached_property
     def files(self) -> pa.Table:
         """files.arrow. Its values are not checked: `file` does that for one. Raises DatasetError."""
-        return open_files(self.root)
+        return open_files(self.folder)
 
     @cached_property
     def _shuffled(self) -> bool:
@@ -240,16 +241,16 @@ class StoredDataset:
         """Return the units of a shard, by its number. Raises DatasetError."""
         entry = self.shards[shard]
         part = self.plan.slice(entry.first_unit, entry.units)
-        return ShardUnits(entry, shard, part, self.files.num_rows, self._shuffled, printable(str(self.root / PLAN)))
+        return ShardUnits(entry, shard, part, self.files.num_rows, self._shuffled, self.folder.shown(PLAN))
 
     def file(self, number: int) -> StoredFile:
         """Return a row of files.arrow. Raises DatasetError."""
-        return stored_file(self.files, number, printable(str(self.root / FILES)))
+        return stored_file(self.files, number, self.folder.shown(FILES))
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
         """The paths of all files, checked: none leads outside of its memory. Raises DatasetError."""
-        return open_checked_table(self.root / FILES, ["path"])["path"]
+        return open_checked_table(self.folder, FILES, ["path"])["path"]
 
     @cached_property
     def said(self) -> pa.Table:
@@ -258,7 +259,7 @@ class StoredDataset:
         Raises DatasetError.
         """
         names = [name for name in ("label", "columns") if name in self.files.column_names]
-        return open_checked_table(self.root / FILES, names)
+        return open_checked_table(self.folder, FILES, names)
 
     def paths_of(self, numbers: Numbers) -> pa.Array:
         """Return the paths of some files by their numbers, which `units` has checked: (n,) string. Raises DatasetError."""
@@ -271,9 +272,7 @@ class StoredDataset:
     def source_of(self, file: StoredFile) -> str:
         """Return the path of a raw file when the dataset was made. Raises DatasetError."""
         if file.root >= len(self.manifest.sources):
-            raise DatasetError(
-                f"{printable(str(self.root / FILES))}: names a source that the manifest does not have; {REPAIR_ADVICE}"
-            )
+            raise DatasetError(f"{self.folder.shown(FILES)}: names a source that the manifest does not have; {REPAIR_ADVICE}")
         source = self.manifest.sources[file.root]
         return source if is_file(Path(source)) else f"{source}/{file.path}"
 
@@ -360,7 +359,7 @@ class StoredDataset:
     def blocks_of_keys(self) -> Iterator[tuple[int, int, pa.Array]]:
         """Yield the keys of every block of the dataset, with the number of its shard and its first row. Reads all shards."""
         for shard, entry in enumerate(self.shards):
-            file, row = keys_of(self.root / entry.path), 0
+            file, row = keys_of(self.folder, entry.path), 0
             for block, rows in enumerate(entry.block_rows):
                 yield shard, row, checked_column(file, block)
                 row += rows
@@ -368,7 +367,7 @@ class StoredDataset:
     def rows_with(self, key: str, place: RecordPlace) -> list[int]:
         """Return the rows of a shard that have this key, among those of a place. Reads the blocks that may have it."""
         entry = self.shards[place.shard]
-        file, row, rows = keys_of(self.root / entry.path), 0, []
+        file, row, rows = keys_of(self.folder, entry.path), 0, []
         for block, count in enumerate(entry.block_rows):
             if row < place.end_row and place.first_row < row + count:
                 keys = checked_column(file, block)
@@ -379,15 +378,15 @@ class StoredDataset:
         return rows
 
 
-def open_files(root: Path) -> pa.Table:
+def open_files(folder: Folder) -> pa.Table:
     """Memory-map files.arrow. Its values are not checked. Raises DatasetError."""
-    table = open_table(root / FILES)
+    table = open_table(folder, FILES)
     known = pa.schema([*FILE_FIELDS, ("label", pa.int64())])
     names = field_names(table.schema)
     fits = names[: len(FILE_FIELDS)] == [name for name, _ in FILE_FIELDS] and len(set(names)) == len(names)
     fits = fits and all(table.schema.field(name).type == known.field(name).type for name in names if name in known.names)
     if not fits or ("columns" in names and not pa.types.is_struct(table.schema.field("columns").type)):
-        raise DatasetError(f"{printable(str(root / FILES))}: does not have the columns that docs/format.md gives it")
+        raise DatasetError(f"{folder.shown(FILES)}: does not have the columns that docs/format.md gives it")
     return table
 
 
@@ -435,12 +434,12 @@ def possible_names(key: str) -> Iterator[tuple[str, int]]:
         yield path, int(digits)
 
 
-def keys_of(path: Path) -> BlockFile:
+def keys_of(folder: Folder, shard: str) -> BlockFile:
     """Open the column `key` of a shard. Raises DatasetError."""
-    column = BlockFile(path, map_file).schema.get_field_index("key")
+    column = BlockFile.of(folder, shard).schema.get_field_index("key")
     if column < 0:
-        raise DatasetError(f"{printable(str(path))}: it has no column of keys; {REPAIR_ADVICE}")
-    return BlockFile(path, map_file, [column])
+        raise DatasetError(f"{folder.shown(shard)}: it has no column of keys; {REPAIR_ADVICE}")
+    return BlockFile.of(folder, shard, [column])
 
 
 def checked_column(file: BlockFile, block: int) -> pa.Array:

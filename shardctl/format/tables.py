@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import JpegRecord
-from shardctl.format.lazy_folder.files import bringing, exists, is_file
-from shardctl.format.names import PLAN, REJECTS, SHARDS, are_file_names
+from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import printable
 
 BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
@@ -215,9 +215,9 @@ class ShardTable:
     or names files outside of the dataset's folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._table = open_table(path, SHARDS_SCHEMA)
-        shown = printable(str(path))
+    def __init__(self, folder: Folder) -> None:
+        self._table = open_table(folder, SHARDS, SHARDS_SCHEMA)
+        shown = folder.shown(SHARDS)
         _validate(self._table, shown)
         blocks = self._table["block_rows"].combine_chunks()
         offsets = np.from_dlpack(blocks.offsets)
@@ -317,21 +317,22 @@ class ShardTable:
         return self.names.index(name) if name in self.names else None
 
 
-def _refuse_pipes(path: Path) -> None:
+def _refuse_pipes(folder: Folder, name: str) -> None:
     """Raise DatasetError if there is something else than a file: reading a pipe may never end."""
-    if exists(path) and not is_file(path):
-        raise DatasetError(f"{printable(str(path))}: not an ordinary file; {REPAIR_ADVICE}")
+    found = folder.stat(name)
+    if found is not None and found.kind not in ("file", "link"):
+        raise DatasetError(f"{folder.shown(name)}: not an ordinary file; {REPAIR_ADVICE}")
 
 
-def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+def open_table(folder: Folder, name: str, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
 
     Text and list columns of an untrusted file need open_checked_table before they are used.
     """
-    shown = printable(str(path))
-    _refuse_pipes(path)
+    shown = folder.shown(name)
+    _refuse_pipes(folder, name)
     try:
-        table = pa.ipc.open_file(bringing(path, lambda there: pa.memory_map(str(there)))).read_all()
+        table = pa.ipc.open_file(folder.open(name)).read_all()
         table = table if columns is None else table.select(columns)
         table.validate()
         names = field_names(table.schema)
@@ -346,9 +347,9 @@ def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[st
     return table
 
 
-def open_checked_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def open_checked_table(folder: Folder, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
-    table, shown = open_table(path, columns=columns), printable(str(path))
+    table, shown = open_table(folder, name, columns=columns), folder.shown(name)
     if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
         raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
     _validate(table, shown)
@@ -380,14 +381,14 @@ def write_checksums(path: Path, sums: Iterable[tuple[str, str]], others: Iterabl
     return sink.sha256
 
 
-def read_checksums(path: Path) -> dict[str, str]:
+def read_checksums(folder: Folder) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
-    _refuse_pipes(path)
+    _refuse_pipes(folder, CHECKSUMS)
     try:
-        lines = bringing(path, lambda there: there.read_text(encoding="utf-8")).splitlines()
+        lines = folder.read(CHECKSUMS).to_pybytes().decode().splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
-        raise DatasetError(f"{printable(str(path))}: cannot be read as a list of checksums ({error})") from error
+        raise DatasetError(f"{folder.shown(CHECKSUMS)}: cannot be read as a list of checksums ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -421,11 +422,11 @@ def pruned_reject(source: str, record: int) -> Reject:
     return Reject(source, key, "prune", PRUNED, "taken out of the dataset by `shardctl prune`")
 
 
-def read_rejects(path: Path) -> Iterator[Reject]:
-    """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
-    _refuse_pipes(path)
+def read_rejects(folder: FolderHere, name: str = REJECTS) -> Iterator[Reject]:
+    """Yield the lines of rejects.jsonl, or of such a list of another name, one at a time. Raises DatasetError."""
+    _refuse_pipes(folder, name)
     try:
-        with bringing(path, lambda there: open(there, encoding="utf-8")) as file:
+        with open(folder.path(name), encoding="utf-8") as file:
             for line in file:
                 reject = Reject(**json.loads(line))
                 texts = (reject.source, reject.key, reject.stage, reject.error, reject.message)
@@ -433,7 +434,7 @@ def read_rejects(path: Path) -> Iterator[Reject]:
                 expect(type(reject.records) is int and reject.records > 0, "records are counted")
                 yield reject
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DatasetError(f"{printable(str(path))}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
+        raise DatasetError(f"{folder.shown(name)}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
 
 
 def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:

@@ -17,11 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import UPDATE
 from shardctl.format.step_counts import Counts
 from shardctl.system.files import FileFacts, HashingFile, replacing
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder, hash_file
 
 Numbers = npt.NDArray[np.int64]
 
@@ -147,15 +146,15 @@ def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter,
 class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
-    def __init__(self, root: Path, facts: FileFacts | None) -> None:
-        path = root / UPDATE
-        self._why = f"{printable(str(root))}: its {UPDATE}"
-        if facts is None or not path.is_file():
+    def __init__(self, folder: Folder, facts: FileFacts | None) -> None:
+        self._why = f"{folder.shown()}: its {UPDATE}"
+        found = folder.stat(UPDATE)
+        if facts is None or found is None or found.kind not in ("file", "link"):
             raise DatasetError(f"{self._why} is missing")
         try:
-            if sha256_of(path) != facts.sha256:
+            if hash_file(folder, UPDATE) != facts.sha256:
                 raise DatasetError(f"{self._why} is damaged")
-            with pa.memory_map(str(path)) as file:
+            with folder.open(UPDATE) as file:
                 self.files: pa.Table = pa.ipc.open_stream(file).read_all()
                 self._counts: pa.Table = pa.ipc.open_stream(file).read_all()
                 pruned: pa.Table = pa.ipc.open_stream(file).read_all()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from shardctl.format.placed import PlacedFile
+from shardctl.system.placed_file import PlacedFile
 
 
 class HeldFile(PlacedFile):

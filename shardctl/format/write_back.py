@@ -1,4 +1,4 @@
-"""A dataset on a store that is changed: in a folder of this machine, from which the changed files are put back."""
+"""A dataset that is changed file by file. On a store, it is changed in a folder of this machine, and the files are put back."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from pathlib import Path
 from typing import Protocol
 
 from shardctl.errors import BusyError
-from shardctl.format.lazy_folder.mirror import WHOLE, Mirror, mirror_of
-from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.dataset_place import open_place
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
+from shardctl.format.on_store.dataset import DatasetOnStore
 from shardctl.system.files import write_atomically
-from shardctl.system.lease import store_lease as store_lease
+from shardctl.system.lease import store_lease
 from shardctl.system.lease.probing import probe
+from shardctl.system.locations.folder import EditableFolder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import client_of, is_url
-from shardctl.system.text import printable
 
 LEASE = ".shardctl/lease.json"
 """The lease of a dataset on a store, below its URL."""
 
 
 class Changed(Protocol):
-    """A dataset that is changed: `root` is its local folder."""
+    """A dataset that is changed in its `folder`."""
 
     @property
-    def root(self) -> Path: ...  # noqa: D102 - said above
+    def folder(self) -> EditableFolder: ...  # noqa: D102 - said above
 
     def put_back(self, names: Sequence[str]) -> None:
         """Have the dataset get these files, as they are in the folder; the manifest last, if it is another one."""
@@ -36,7 +37,7 @@ class Changed(Protocol):
 
 @dataclass(frozen=True)
 class _InPlace:
-    root: Path
+    folder: LocalFolder
 
     def put_back(self, names: Sequence[str]) -> None:
         """Do nothing: the folder is the dataset."""
@@ -44,25 +45,24 @@ class _InPlace:
 
 @dataclass(frozen=True)
 class _OnStore:
-    root: Path
-    mirror: Mirror
+    folder: DatasetOnStore
     held: store_lease.Lease
 
     def put_back(self, names: Sequence[str]) -> None:
-        store, about = self.mirror.store, self.mirror.about
+        folder, store = self.folder, client_of(self.folder.url)
         for name in sorted(set(names) - {MANIFEST}):
             self.held.check()
-            store.put(about.base + name, self.root / name)
-        manifest = Manifest.load(self.root)
-        if manifest.base != about.base:  # one that was made anew knows of no folder
-            write_atomically(self.root / MANIFEST, replace(manifest, base=about.base).to_json().encode())
-        data = (self.root / MANIFEST).read_bytes()
-        if about.version and store.get(MANIFEST, version=about.version).to_pybytes() == data:
+            store.put(folder.key_of(name), folder.path(name))
+        manifest = Manifest.load(folder)
+        if manifest.base != folder.base:  # one that was made anew knows of no folder
+            write_atomically(folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode())
+        data = folder.read(MANIFEST).to_pybytes()
+        if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
             return
         self.held.check()
-        put = store.replace(MANIFEST, data, about.version) if about.version else store.create(MANIFEST, data)
+        put = store.replace(MANIFEST, data, folder.version) if folder.version else store.create(MANIFEST, data)
         if put is None:
-            raise BusyError(f"{printable(store.url)}: another process has replaced {MANIFEST}; run the same command again")
+            raise BusyError(f"{folder.shown()}: another process has replaced {MANIFEST}; run the same command again")
 
 
 @contextlib.contextmanager
@@ -72,9 +72,10 @@ def changed_folder(place: str | Path, waiting: Callable[[str], None] | None) -> 
     If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError, BusyError, InstallError.
     """
     if not is_url(place):
-        yield _InPlace(Path(place))
+        yield _InPlace(LocalFolder(Path(place).resolve()))
         return
     store = client_of(str(place).rstrip("/"))
     probe(store)
-    with store_lease.hold(store, LEASE, waiting) as held, local_folder(place, WHOLE, listed=True) as root:
-        yield _OnStore(root, mirror_of(root), held)
+    with store_lease.hold(store, LEASE, waiting) as held, open_place(place, "whole", listed=True) as there:
+        assert isinstance(there.folder, DatasetOnStore), "its URL was given"
+        yield _OnStore(there.folder, held)

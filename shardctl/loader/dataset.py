@@ -41,6 +41,7 @@ from shardctl.loader.order import OrderOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
@@ -67,7 +68,7 @@ def open_dataset(
         return _open_remote(str(path), split, generation, cache, cache_limit)
     root = Path(path)
     if generation is not None:
-        root = root_of(root, whole_number("generation", generation), Manifest.load(root).generation.number)
+        root = root_of(root, whole_number("generation", generation), Manifest.load(LocalFolder(root)).generation.number)
     while True:
         found = identity(root / MANIFEST)
         try:
@@ -262,7 +263,7 @@ class Dataset:
         It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
         none or it cannot be used, InstallError if a package is missing.
         """
-        return stored_tokenizer(self._selection.shards.bring_files(self.manifest.given_files), self.roles)
+        return stored_tokenizer(LocalFolder(self._selection.shards.bring_files(self.manifest.given_files)), self.roles)
 
     def loader(
         self,

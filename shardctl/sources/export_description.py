@@ -16,12 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import is_file, sha256_of
 from shardctl.format.names import CHECKSUMS
 from shardctl.sources.remote.remote_files import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.system.files import FileFacts, ordinary
+from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"

@@ -16,14 +16,13 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.remote.remote_files import local, local_path
 from shardctl.sources.types import UNNAMED, Types
-from shardctl.system.files import READ_CHUNK, HashingReader, ordinary
+from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
 from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")

@@ -217,6 +217,23 @@ def refuse_links(folder: Path) -> None:
                     )
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the system does not tell."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def is_file(path: Path) -> bool:
+    """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
 def is_folder(path: Path) -> bool:
     """Return whether `path` is a folder, and no link to one. No OSError: False if the system does not tell."""
     try:
@@ -300,6 +317,22 @@ def _refuse_special(status: os.stat_result, path: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not an ordinary file", path)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of an ordinary file, complete or absent, and on the disk when this returns."""
+    with open(source, "rb", buffering=0, opener=ordinary) as file, replacing(target) as sink:
+        while chunk := file.read(READ_CHUNK):
+            sink.write(chunk)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of an ordinary file in hex, reading it piece by piece."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0, opener=ordinary) as file:
+        while chunk := file.read(READ_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read_bytes(path: Path) -> bytes:

@@ -12,10 +12,15 @@ from pathlib import Path
 
 from shardctl.system.files import READ_CHUNK, naming_the_path
 from shardctl.system.machine import boot
-from shardctl.system.remote_paths import SCRATCH, SCRATCH_FILES
 
 if os.name == "posix":
     import fcntl
+
+SCRATCH = "shardctl-scratch-"
+"""How the names of scratch folders begin."""
+
+SCRATCH_FILES = "files"
+"""The folder in a scratch folder that has the files."""
 
 SCRATCH_OWNER = "owner"
 """A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process is gone."""

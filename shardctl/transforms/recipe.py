@@ -656,14 +656,14 @@ _OWN = ("custom", "model")
 """The names of the steps that call a person's code."""
 
 
-def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
-    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name."""
+def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], shown: str, who: str) -> None:
+    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name. `shown` is where it is."""
     unnamed = [target for target in user_functions(settings) if target not in named]
     if unnamed:
-        shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
+        options = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
-            f"{printable(str(root))}: was made with user functions, and {who} runs no code only because the dataset names"
-            f" it; check the code, and add {shown}"
+            f"{shown}: was made with user functions, and {who} runs no code only because the dataset names"
+            f" it; check the code, and add {options}"
         )
 
 

@@ -18,9 +18,9 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.build.rewrite import compact
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.system.files import sha256_of
+from shardctl.system.locations.local import LocalFolder
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -34,7 +34,7 @@ def files_of(source: Path) -> list[Path]:
 def layout_of(out: Path) -> list[tuple[str, list[str]]]:
     """The shards, each with its keys in their order."""
     opened, first, found = shardctl.open(out), 0, []
-    for entry in ShardTable(out / SHARDS):
+    for entry in ShardTable(LocalFolder(out)):
         found.append((entry.path, opened.take(range(first, first + entry.rows), ["key"])["key"]))
         first += entry.rows
     return found
@@ -91,7 +91,7 @@ def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source: Path
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
-    shards = {entry.path: entry.sha256 for entry in ShardTable(out / SHARDS)}
+    shards = {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
     for name in list(shards)[::2]:
         (out / name).unlink()
     assert shardctl.repair(out, workers=0).status == "repaired"
@@ -113,7 +113,7 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
         lines[7] = "no JSON"
         (source / f"day-{number}.jsonl").write_text("\n".join(lines) + "\n\n")
         convert(source, out, update=True, samples_per_shard=10)
-    assert len(ShardTable(out / SHARDS)) > 13
+    assert len(ShardTable(LocalFolder(out))) > 13
     before = samples_of(out)
     shardctl.compact(out)
     convert(source, fresh, samples_per_shard=10)
@@ -121,7 +121,7 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path: Path) -> None:
     assert [key for _, keys in layout_of(out) for key in keys] == [key for _, keys in layout_of(fresh) for key in keys]
     assert shardctl.verify(out).findings == ()
     assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
-    for shard in ShardTable(out / SHARDS):
+    for shard in ShardTable(LocalFolder(out)):
         (out / shard.path).unlink()
     assert shardctl.repair(out, workers=0).status == "repaired"
 
@@ -131,7 +131,7 @@ def test_samples_without_a_source_fill_their_shards_again(tmp_path: Path) -> Non
     shardctl.write(out, [{"key": f"k{n:03}", "n": n} for n in range(100)], samples_per_shard=10)
     shardctl.prune(out, where="n < 70 and n > 5")
     shardctl.compact(out)
-    assert [entry.rows for entry in ShardTable(out / SHARDS)] == [9, 9, 9, 9]
+    assert [entry.rows for entry in ShardTable(LocalFolder(out))] == [9, 9, 9, 9]
     assert shardctl.verify(out).findings == ()
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
@@ -147,7 +147,7 @@ def test_a_dataset_without_samples_is_in_order_after_that(source: Path, tmp_path
 def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")
-    name = next(iter(ShardTable(out / SHARDS))).path
+    name = next(iter(ShardTable(LocalFolder(out)))).path
     data = bytearray((out / name).read_bytes())
     data[len(data) // 2] ^= 1
     (out / name).write_bytes(data)
@@ -178,7 +178,7 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
         assert samples_of(out) == expected
         again()
         assert samples_of(out) == expected
-        sums = read_checksums(out / CHECKSUMS)
+        sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
         assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
         shutil.rmtree(out)

@@ -19,6 +19,7 @@ from dataset_facts import sums
 from forged_datasets import signed
 from image_files import image, images
 from PIL import Image
+from places import file_at
 
 import shardctl
 from shardctl.build.convert import Listener
@@ -35,6 +36,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.format.tables import open_table, read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.sequences import evenly_spaced
 
 RANDOM = {
@@ -313,7 +315,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None
     image(source / "b" / "5.png").rename(source / "b" / os.fsdecode(b"caf\xe9.png"))
     result = shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="100%")
     assert (result.samples, result.rejected) == (4, 5)
-    found = {reject.source: (reject.stage, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    found = {reject.source: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert found == {
         "a/cut.png": ("decode", "truncated"),
         "a/empty.jpg": ("decode", "empty"),
@@ -321,7 +323,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None
         "b/loose": ("plan", "unreachable"),
         "b/caf\\xe9.png": ("plan", "name-not-utf8"),
     }
-    plan = open_table(tmp_path / "out" / "plan.arrow")
+    plan = open_table(*file_at(tmp_path / "out" / "plan.arrow"))
     assert (sum(plan["samples"].to_pylist()), sum(plan["rejected"].to_pylist())) == (4, 5)
     assert shardctl.verify(tmp_path / "out").ok
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == ["a/1.png", "a/2.png", "b/3.png", "b/4.png"]
@@ -374,7 +376,7 @@ def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path: Path, w
             victim.write_bytes({"grows": data + b"more", "shrinks": data[:-9], "is swapped": data[::-1]}[what])
 
     shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
 
 
@@ -393,7 +395,7 @@ def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path: Path, mon
         monkeypatch.setattr(os, "fstat", look)
 
     shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", "changed")
 
 
@@ -461,7 +463,7 @@ def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
         assert result.copied == 1
         assert (tmp_path / "quarantine" / "b" / "bad.png").read_bytes() == b"bad"
         shutil.rmtree(tmp_path / "quarantine" / "b")
-    (rejected,) = read_rejects(tmp_path / "quarantine" / "rejects.jsonl")
+    (rejected,) = read_rejects(LocalFolder(tmp_path / "quarantine"))
     assert rejected.key == "b/bad.png"
     for folder in (source / "rejects", tmp_path / "out"):
         with pytest.raises(UsageError, match="a folder of their own"):
@@ -640,7 +642,7 @@ def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: 
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     shardctl.convert(source, tmp_path / "out", recipe=custom("picky", store="png"), workers=0)
     reasons = {
-        reject.key: (reject.stage, reject.error, reject.message) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")
+        reject.key: (reject.stage, reject.error, reject.message) for reject in read_rejects(LocalFolder(tmp_path / "out"))
     }
     assert reasons == {
         "2.png": ("transform", "left-out", "own_steps:picky left it out"),

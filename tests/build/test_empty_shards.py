@@ -13,6 +13,7 @@ import shardctl
 from shardctl.build.convert import manifest_writer, merge
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
@@ -27,7 +28,7 @@ def lines(path: Path, pattern: str) -> Path:
 
 def numbers(out: Path) -> list[int]:
     """The numbers of all shards, which must be there, and no others."""
-    names = ShardTable(out / SHARDS).names
+    names = ShardTable(LocalFolder(out)).names
     assert sorted(names) == sorted(path.name for path in out.glob("*-0*.arrow"))
     return [int(name[-11:-6]) for name in names]
 
@@ -41,7 +42,7 @@ def test_a_dataset_without_them_is_whole(cli: Any, tmp_path: Path, pattern: str,
     result = shardctl.convert(source, out, **OPTIONS)
     assert (result.shards, result.samples, result.rejected) == (len(there), 8 * len(there), 8 * pattern.count("."))
     assert numbers(out) == there
-    assert [reject.key for reject in read_rejects(out / REJECTS)] == [
+    assert [reject.key for reject in read_rejects(LocalFolder(out))] == [
         f"in.txt#{8 * place + number}" for place, letter in enumerate(pattern) if letter == "." for number in range(1, 9)
     ]
     assert cli("verify", out, "--level", "deep").code == 0
@@ -59,7 +60,7 @@ def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: s
         [REJECTS],
         ["SHA256SUMS"],
         [MANIFEST],
-        [ShardTable(out / SHARDS).names[0]],
+        [ShardTable(LocalFolder(out)).names[0]],
         ["SHA256SUMS", REJECTS],
     ]
     for names in lost:

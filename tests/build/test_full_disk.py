@@ -21,6 +21,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 RANDOM = {"name": "random_resized_crop", "size": 24}
 
@@ -256,7 +257,7 @@ def test_files_on_a_bad_part_of_a_disk_are_rejected(image: Path, mounted: Path, 
     copies = tmp_path / "copies"
     options = {"recipe": CROP, "workers": 1, "copy_rejects": copies}
     result = shardctl.convert(mounted / "photos", tmp_path / "out", listener=Listener(announce=damage), **options)
-    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert [reject.key for reject in rejects] == lost
     assert {(reject.stage, reject.error, reject.message) for reject in rejects} == {
         ("read", "unreadable", "cannot be read (Input/output error)")

@@ -28,6 +28,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
+from shardctl.system.locations.local import LocalFolder
 
 SHARES = "train=0.6,val=0.4"
 KEYED: dict[str, Any] = {"split": SHARES, "workers": 0, "samples_per_shard": 20}
@@ -191,7 +192,7 @@ def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path
         source = tmp_path / "a.jsonl.gz"
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe("draws"), **KEYED)
     assert (result.samples, result.rejected) == (48, 12)
-    rejects = [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    rejects = [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))]
     assert sorted(rejects) == sorted(f"{source.name}#{number + 1}" for number in range(0, 60, 5))
     assert shardctl.verify(tmp_path / "out", "deep").findings == ()
     whole = sums(tmp_path / "out")
@@ -210,7 +211,7 @@ def test_a_key_that_does_not_fit_the_schema_costs_its_record(tmp_path: Path) -> 
     write_lines(tmp_path / "a.jsonl", lines)
     result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(schema="id:int64,text:string"), **KEYED)
     assert (result.samples, result.rejected) == (29, 1)
-    assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["a.jsonl#8"]
+    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["a.jsonl#8"]
     write_lines(tmp_path / "b.jsonl", [{**line, "id": str(line["id"])} for line in lines])
     shardctl.convert(tmp_path / "b.jsonl", tmp_path / "text", recipe=recipe(), **KEYED)
     assert split_of(tmp_path / "out").items() <= split_of(tmp_path / "text").items(), "7 and '7' are one key"
@@ -226,7 +227,7 @@ def test_records_that_end_workers_are_rejects_of_one_split(tmp_path: Path) -> No
     write_lines(tmp_path / "a.jsonl", rows(40))
     result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe("leaves"), **{**KEYED, "workers": 1})
     assert (result.samples, result.rejected) == (38, 2)
-    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert {(reject.key, reject.stage, reject.error) for reject in rejects} == {
         (f"a.jsonl#{number}", "transform", "exited") for number in (8, 12)
     }
@@ -265,7 +266,7 @@ def test_a_worker_that_ends_while_it_reads_keys_costs_one_record(tmp_path: Path,
     settings["transform"] = [{"name": "custom", "target": "deadly_parser:same"}]
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=settings, **{**KEYED, "workers": 1})
     assert (result.samples, result.rejected) == (47, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.stage, reject.error, reject.records) == ("a.jsonl#8", "read", "exited", 1)
 
 
@@ -284,7 +285,7 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monke
     monkeypatch.setattr(jsonl, "_parse_fast", short_of_memory)
     result = shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=settings, **KEYED)
     assert (result.samples, result.rejected) == (39, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("a.jsonl#8", "out-of-memory")
 
 
@@ -456,7 +457,7 @@ def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, endi
         splits = [shardctl.open(tmp_path / f"out-{name}", split=split) for split in ("train", "val")]
         found.append({ds.split: sorted(row["n"] for row in ds if row["n"] not in bad) for ds in splits})
     assert found[0] == found[1]
-    rejected = [reject.key.rpartition("#")[2] for reject in read_rejects(tmp_path / "out-bad" / "rejects.jsonl")]
+    rejected = [reject.key.rpartition("#")[2] for reject in read_rejects(LocalFolder(tmp_path / "out-bad"))]
     assert sorted(map(int, rejected)) == [number + 1 for number in bad]
 
 

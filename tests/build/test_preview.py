@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from annotated_sources import source_with
 from PIL import Image
+from places import place_of
 from pyarrow import parquet
 
 import shardctl
@@ -42,7 +43,7 @@ def shown(preview: Preview) -> dict[tuple[str, int], dict[str, Any]]:
 def stored(source: Path, out: Path, recipe: dict[str, Any], **options: Any) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the values of all samples of a conversion."""
     shardctl.convert(source, out, recipe, workers=0, **options)
-    return values_of(list(some_records(out, None, 100_000)))
+    return values_of(list(some_records(place_of(out), None, 100_000)))
 
 
 def embedded(page: str) -> list[bytes]:

@@ -18,9 +18,10 @@ import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.rewrite import prune
 from shardctl.errors import InputError, UsageError
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.names import CHECKSUMS, SHARDS
+from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.system.files import sha256_of
+from shardctl.system.locations.local import LocalFolder
 
 
 def convert(source: Path, out: Path, **options: Any) -> Any:
@@ -44,7 +45,7 @@ def expect_whole(out: Path) -> None:
     assert shardctl.verify(out, level="deep").findings == ()
     opened = shardctl.open(out)
     manifest = opened.manifest
-    assert (manifest.samples, manifest.rejected) == (len(opened), sum(r.records for r in read_rejects(out / "rejects.jsonl")))
+    assert (manifest.samples, manifest.rejected) == (len(opened), sum(r.records for r in read_rejects(LocalFolder(out))))
     labels = opened.take(range(len(opened)), ["label"])["label"] if manifest.class_counts else []
     if manifest.class_counts:
         assert sum(map(sum, manifest.class_counts.values())) == len(labels)
@@ -61,7 +62,7 @@ def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any
     convert(source, out, update=True, keep=3)
     gone = files_of(source)[7]
     key, data = str(gone.relative_to(source)), gone.read_bytes()
-    before, shards = samples_of(out), {entry.path: entry.sha256 for entry in ShardTable(out / SHARDS)}
+    before, shards = samples_of(out), {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
     assert in_any_file(out, data)
     (tmp_path / "keys.txt").write_text(f"\ufeff{key}\nnot/there.jpg\n", encoding="utf-8")
     dry = cli("prune", out, "--keys", tmp_path / "keys.txt", "--dry-run", "--json").json
@@ -77,8 +78,8 @@ def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any
     assert not (out / "generations").exists()
     expect_whole(out)
     assert samples_of(out) == {name: values for name, values in before.items() if name[0] != key}
-    assert sum(shards[entry.path] != entry.sha256 for entry in ShardTable(out / SHARDS)) == 1
-    (reject,) = read_rejects(out / "rejects.jsonl")
+    assert sum(shards[entry.path] != entry.sha256 for entry in ShardTable(LocalFolder(out))) == 1
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.stage, reject.error) == (key, "prune", "pruned")
     last = shardctl.open(out).generation
     assert (last.command, last.removed, last.samples) == ("prune", 1, 59)
@@ -107,7 +108,7 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: 
     convert(source, out, recipe={"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]})
     gone = str(files_of(source)[20].relative_to(source))
     shardctl.prune(out, keys=[gone])
-    (shard,) = [entry for entry in ShardTable(out / SHARDS) if entry.rejected]
+    (shard,) = [entry for entry in ShardTable(LocalFolder(out)) if entry.rejected]
     (out / shard.path).unlink()
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert sha256_of(out / shard.path) == shard.sha256
@@ -144,7 +145,7 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60)))
     convert(source, out, recipe={"compression": "none"}, samples_per_shard=100)
-    (shard,) = ShardTable(out / SHARDS)
+    (shard,) = ShardTable(LocalFolder(out))
     assert len(shard.block_rows) > 3
     first = sum(shard.block_rows[:2])
     shardctl.prune(out, keys=[f"in.jsonl#{first + 1}"])
@@ -211,7 +212,7 @@ def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
     source.write_text("".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60)))
     convert(source, out, recipe={"key_field": "id"})
     shardctl.prune(out, keys=["u33"])
-    assert [(reject.key, reject.error) for reject in read_rejects(out / "rejects.jsonl")] == [("in.jsonl#34", "pruned")]
+    assert [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))] == [("in.jsonl#34", "pruned")]
     expect_whole(out)
     source.touch()
     convert(source, out, recipe={"key_field": "id"}, overwrite=True)
@@ -251,7 +252,7 @@ def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
         found.add(len(shardctl.open(out)))
         again()
         assert len(shardctl.open(out)) == 5
-        sums = read_checksums(out / CHECKSUMS)
+        sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
         assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
         shutil.rmtree(out)

@@ -27,6 +27,7 @@ from shardctl.build.shards.engines.agent import Agent, BuildOrder
 from shardctl.build.shards.task import WorkDone
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import open_store
 from shardctl.version import __version__
 
@@ -247,7 +248,7 @@ def test_a_fatal_input_costs_one_input(tmp_path: Path, function: str, error: str
     given = {"recipe": recipe(function), "samples_per_shard": 4, **options}
     shardctl.convert(source, tmp_path / "here", workers=1, **given)
     result = shardctl.convert(source, tmp_path / "there", engine="ray", **given)
-    (reject,) = read_rejects(tmp_path / "there" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "there"))
     assert (reject.key, reject.error, result.samples) == ("07.png", error, 11)
     assert sums(tmp_path / "there") == sums(tmp_path / "here")
 

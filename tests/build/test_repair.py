@@ -27,6 +27,7 @@ from shardctl.build.repair import Listener, evidence, repairing
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
+from shardctl.system.locations.local import LocalFolder
 
 SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 
@@ -241,7 +242,7 @@ def test_lost_samples_are_dropped_on_request_and_recorded(with_lost: tuple[Path,
     ds = shardctl.open(here / "out")
     assert (len(ds), ds.manifest.rejected, ds.manifest.dropped) == (58, 4, 2)
     assert not set(keys) & set(ds.take(range(58), columns=["key"])["key"])
-    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(here / "out" / "rejects.jsonl")}
+    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(here / "out"))}
     assert [rejects[key] for key in keys] == [("read", "lost")] * 2
     assert rejects["coast/bad.jpg"] == ("decode", "not-an-image"), "earlier rejects keep their reasons"
     assert shardctl.repair(here / "out").status == "whole"
@@ -591,14 +592,14 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made
 def test_a_file_that_is_deleted_while_repair_reads_is_built_again(
     here: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = evidence.sha256_of
+    real = evidence.hash_file
 
-    def deleted_first(path: Path) -> str:
-        if path.name == SHARD:
-            path.unlink()
-        return real(path)
+    def deleted_first(folder: LocalFolder, name: str) -> str:
+        if name == SHARD:
+            folder.path(name).unlink()
+        return real(folder, name)
 
-    monkeypatch.setattr(evidence, "sha256_of", deleted_first)
+    monkeypatch.setattr(evidence, "hash_file", deleted_first)
     result = shardctl.repair(here / "out", workers=0)
     assert (result.status, result.repaired, result.notices) == ("repaired", (SHARD,), ())
     assert sums(here / "out") == sums(made / "out")
@@ -702,7 +703,7 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made: Pa
     ds = shardctl.open(out)
     assert {sample["key"]: sample["n"] for sample in ds} == {key: n for key, n in before.items() if key.startswith("a.jsonl#")}
     assert (ds.manifest.rejected, ds.manifest.dropped, ds.manifest.inputs) == (1003, 997, 2000)
-    rejects = list(read_rejects(out / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(out)))
     assert sum(reject.records for reject in rejects) == 1003
     assert sum(reject.records for reject in rejects if reject.error == "lost") == 997
     assert {reject.key for reject in rejects if reject.error == "not-json"} == {

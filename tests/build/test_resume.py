@@ -27,7 +27,7 @@ import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.files import sha256_of
+from shardctl.system.files import sha256_of
 from shardctl.system.scratch import scratch_folder
 
 COMMAND = [

@@ -27,9 +27,9 @@ from snapshots import SMALL, TRAINING, first_file, ranks, shards_done, slow_reci
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
-from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.sources import rechecking
+from shardctl.system.locations.local import LocalFolder
 
 
 def generations(out: Path) -> int:
@@ -555,7 +555,7 @@ def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) ->
     for count in (200, 201, 202, 203):
         source.write_text("".join(f'{{"n": {number}}}\n' for number in range(count)))
         ds = snapshot(source, tmp_path / "out", recipe={}, samples_per_shard=20)
-        assert [facts.rows for facts in ShardTable(tmp_path / "out" / SHARDS)].count(0) == 0
+        assert [facts.rows for facts in ShardTable(LocalFolder(tmp_path / "out"))].count(0) == 0
         assert sorted(sample["n"] for sample in ds) == list(range(count))
     assert ds.manifest.shards <= 12
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from PIL import Image
+from places import file_at
 from pyarrow import parquet
 
 import shardctl
@@ -318,7 +319,7 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path:
     with pytest.raises(InputError, match=rf"1 input \({stray}\) beside 2 class folders \(cat, dog\) would have no label"):
         planned(source, tmp_path / "out")
     result = shardctl.convert(source, tmp_path / "out", labels="folder", workers=0)
-    files = open_table(tmp_path / "out" / "files.arrow")
+    files = open_table(*file_at(tmp_path / "out" / "files.arrow"))
     assert dict(zip(files["path"].to_pylist(), files["label"].to_pylist(), strict=True)) == {
         names[0]: 0,
         names[1]: 1,

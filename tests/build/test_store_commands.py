@@ -23,14 +23,15 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.repair import Listener
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
+from shardctl.format.dataset_place import open_place
 from shardctl.format.footer import footer_bytes
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.lazy_folder.opening import local_folder
-from shardctl.format.lazy_folder.ranged import OpenFile, RemoteFile, read_tail
+from shardctl.format.on_store.block_reads import OpenFile, RemoteFile, read_tail
 from shardctl.format.write_back import LEASE
 from shardctl.system.lease.store_lease import hold
+from shardctl.system.locations.folder import hash_file
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
-from shardctl.system.remote_paths import SCRATCH
+from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
 
 BASE = "0123456789ab/"
@@ -53,7 +54,7 @@ def with_base(folder: Path) -> None:
 
     from shardctl.format.manifest import Manifest
 
-    (folder / "manifest.json").write_text(replace(Manifest.load(folder), base=BASE).to_json())
+    (folder / "manifest.json").write_text(replace(Manifest.load(LocalFolder(folder)), base=BASE).to_json())
 
 
 @pytest.fixture(params=["plain", "base"])
@@ -462,11 +463,11 @@ def test_faults_that_pass_change_nothing(bucket: str, dataset: Path, tmp_path: P
 
 
 def test_a_shard_that_is_written_anew_after_it_was_listed(bucket: str, dataset: Path) -> None:
-    with local_folder(put(dataset, bucket), listed=True) as root:
+    with open_place(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
         with pytest.raises(ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since it was first read"):
-            sha256_of(root / SHARD)
+            hash_file(place.folder, SHARD)
 
 
 def test_the_disk_that_is_used_is_bounded(
@@ -478,7 +479,7 @@ def test_the_disk_that_is_used_is_bounded(
 
     def look(done: int, total: int) -> None:
         nonlocal most
-        most = max(most, len(list(temporary.glob("*/files/at/*/train-*"))))
+        most = max(most, len(list(temporary.glob("*/files/cache/train-*"))))
 
     assert shardctl.verify(bucket, "full", look).ok
     assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()

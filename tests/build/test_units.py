@@ -31,11 +31,12 @@ from shardctl.build.shards.scan import ScanTask, run_task
 from shardctl.build.shards.task import WorkDone
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
@@ -93,9 +94,9 @@ def write_all(folder: Path, files: list[Content]) -> Path:
 
 def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return of every sample, and of every rejected record, its split by its key, having checked all sums."""
-    manifest = Manifest.load(dataset)
-    plan, shards = open_table(dataset / PLAN).to_pylist(), open_table(dataset / SHARDS).to_pylist()
-    rejects = list(read_rejects(dataset / REJECTS))
+    manifest = Manifest.load(LocalFolder(dataset))
+    plan, shards = open_table(LocalFolder(dataset), PLAN).to_pylist(), open_table(LocalFolder(dataset), SHARDS).to_pylist()
+    rejects = list(read_rejects(LocalFolder(dataset)))
     samples: list[tuple[str, str]] = []
     rejected: list[tuple[str, str]] = []
     left = iter(rejects)
@@ -180,7 +181,7 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
     options: dict[str, Any] = {"samples_per_shard": 10_000, "workers": 0, "max_rejects": "100%"}
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "table", "schema": "a:int64"}, **options)
-    (reject,) = read_rejects(tmp_path / "out" / REJECTS)
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message
 
@@ -242,7 +243,7 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         (tmp_path / "in" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines))
     shardctl.convert(tmp_path / "in", tmp_path / "out", {"kind": "table"}, workers=0)
-    schema = dict(Manifest.load(tmp_path / "out").schema)
+    schema = dict(Manifest.load(LocalFolder(tmp_path / "out")).schema)
     assert list(schema) == ["key", "c", "b", "m", "z"]
     assert schema["c"] == ("int64" if sampled else "string")
 
@@ -331,7 +332,7 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", listener=listener, **options)
     samples, _ = splits_of(tmp_path / "out")
     assert samples == {key: split for key, split in splits.items() if key.startswith("b")}
-    rejects = list(read_rejects(tmp_path / "out" / REJECTS))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert (result.samples, result.rejected) == (100, 100)
     assert {reject.error for reject in rejects} <= {"changed", "vanished"}
     assert Counter(splits[reject.key] for reject in rejects for _ in range(reject.records)) == Counter(

@@ -23,9 +23,10 @@ from shardctl.build.commit import publish
 from shardctl.build.convert import ConvertResult, Listener, run
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
-from shardctl.format.lazy_folder.files import sha256_of
-from shardctl.format.names import CHECKSUMS, SHARDS, UPDATE
+from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.system.files import sha256_of
+from shardctl.system.locations.local import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -58,7 +59,7 @@ def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> Non
 
 
 def shards_of(out: Path) -> dict[str, str]:
-    return {entry.path: entry.sha256 for entry in ShardTable(out / SHARDS)}
+    return {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
 
 
 def files_of(source: Path) -> list[Path]:
@@ -116,7 +117,7 @@ def test_new_inputs_fill_the_last_shard_and_then_new_ones(source: Path, tmp_path
         shutil.move(held / file.name, file)
     result = update(source, out)
     assert numbers(result)[:3] == (13, 0, 0)
-    rows = [entry.rows for entry in ShardTable(out / SHARDS)]
+    rows = [entry.rows for entry in ShardTable(LocalFolder(out))]
     assert sum(rows) == 60
     assert max(rows) <= 6
     expect_as_fresh(source, out, tmp_path / "fresh")
@@ -473,7 +474,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
         found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)
         again()
         assert (len(shardctl.open(out)), len(shardctl.open(out, generation=1))) == (5, 6)
-        sums = read_checksums(out / CHECKSUMS)
+        sums = read_checksums(LocalFolder(out))
         assert sums == {name: sha256_of(out / name) for name in sums}
         assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
         shutil.rmtree(out)
@@ -770,7 +771,7 @@ def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path: Path) -> No
     (source / "a.jsonl").unlink()
     update(source, out, **options)
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
-    reasons = [sorted((r.key, r.error) for r in read_rejects(root / "rejects.jsonl")) for root in (out, tmp_path / "fresh")]
+    reasons = [sorted((r.key, r.error) for r in read_rejects(LocalFolder(root))) for root in (out, tmp_path / "fresh")]
     assert reasons[0] == reasons[1]
 
 

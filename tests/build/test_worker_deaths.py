@@ -22,6 +22,7 @@ from shardctl.build.shards import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.format.shard import ShardWriter
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     limits = {"samples_per_shard": 10, "workers": 2, **options}
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(function), **limits)
     fatal = [name for name in names if "7" in name]
-    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert [reject.key for reject in rejects] == fatal
     assert {(reject.stage, reject.error) for reject in rejects} == {("transform", error)}
     assert all(message in reject.message for reject in rejects)
@@ -121,9 +122,7 @@ def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables: Path, t
     steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
     result = shardctl.convert(tables, tmp_path / "out", recipe=steps, workers=1)
     assert (result.samples, result.rejected) == (30, 10)
-    assert {(reject.source, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")} == {
-        ("2.jsonl", "crashed")
-    }
+    assert {(reject.source, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {("2.jsonl", "crashed")}
 
 
 @pytest.mark.thorough(after=1)
@@ -278,7 +277,7 @@ def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_so
     (at / "7").touch()
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
     result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.stage, reject.error, result.samples) == ("07.png", "read", "timed-out", 8)
 
 
@@ -303,7 +302,7 @@ def large_and_small(folder: Path) -> Path:
 def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path: Path, at: Path) -> None:
     (at / "memory").touch()
     result = shardctl.convert(large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.stage, reject.error, result.samples) == ("b.png", "encode", "out-of-memory", 2)
 
 
@@ -344,7 +343,7 @@ def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> N
     steps = {"transform": [{"name": "custom", "target": "table_steps:large"}]}
     result = shardctl.convert(tmp_path / "many.jsonl", tmp_path / "out", recipe=steps, workers=1, worker_memory=448 << 20)
     assert (result.samples, result.rejected) == (1499, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("many.jsonl#1401", "out-of-memory")
 
 
@@ -379,5 +378,5 @@ def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
     given = {"labels": f"coco:{tmp_path / 'labels.json'}", "recipe": {"transform": [{"name": "hflip", "p": 1}]}}
     result = shardctl.convert(source, tmp_path / "out", workers=1, **given)
     assert (result.samples, result.reasons) == (8, {"transform: out-of-memory": 1})
-    assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["06.png"]
+    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["06.png"]
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name != "06.png"]

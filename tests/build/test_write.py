@@ -24,8 +24,9 @@ from written_samples import Sample, pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.names import PLAN, SHARDS
+from shardctl.format.names import PLAN
 from shardctl.format.tables import ShardTable, open_table
+from shardctl.system.locations.local import LocalFolder
 
 
 def texts(count: int) -> Iterator[Sample]:
@@ -69,7 +70,7 @@ def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
     for name in "ab":
         shardctl.write(tmp_path / name, texts(1000), shard_size=20_000)
     assert sums(tmp_path / "a") == sums(tmp_path / "b")
-    assert len(ShardTable(tmp_path / "a" / SHARDS)) > 1
+    assert len(ShardTable(LocalFolder(tmp_path / "a"))) > 1
 
 
 def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_a_dataset_is_replaced_on_request_only(tmp_path: Path) -> None:
 def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path: Path) -> None:
     out = tmp_path / "out"
     shardctl.write(out, texts(2000), samples_per_shard=500)
-    assert open_table(out / PLAN).num_rows == 0
+    assert open_table(LocalFolder(out), PLAN).num_rows == 0
     before, names = sums(out), sorted(os.listdir(out))
     for name in ("files.arrow", "plan.arrow", "rejects.jsonl", "shards.arrow", "SHA256SUMS", "manifest.json"):
         (out / name).unlink()
@@ -215,7 +216,7 @@ def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
 
     shardctl.write(tmp_path / "out", many(), compression="none", shard_size=2 << 20)
     assert ahead < 16 << 20
-    assert len(ShardTable(tmp_path / "out" / SHARDS)) >= 4
+    assert len(ShardTable(LocalFolder(tmp_path / "out"))) >= 4
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] == taken
 
 

@@ -23,8 +23,8 @@ from written_samples import pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError, WorkerError
-from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
+from shardctl.system.locations.local import LocalFolder
 
 Sample = dict[str, Any]
 
@@ -55,7 +55,7 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path: Path, limit
     assert plain(shardctl.open(tmp_path / "there")) == expected(parts)
     assert shardctl.verify(tmp_path / "there", "deep").findings == ()
     assert not (tmp_path / "there" / ".shardctl").exists()
-    entries = list(ShardTable(tmp_path / "there" / SHARDS))
+    entries = list(ShardTable(LocalFolder(tmp_path / "there")))
     if "samples_per_shard" in limit:
         assert [entry.rows for entry in entries[:-1]] == [40] * (len(entries) - 1)
     elif limit:

@@ -10,6 +10,7 @@ import pytest
 
 import shardctl
 from shardctl.format.manifest import Manifest
+from shardctl.system.locations.local import LocalFolder
 
 RECIPE = """\
 store = "png"
@@ -133,7 +134,7 @@ def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_
     arguments = ("--resize", 48, "--flip", 1, "--crop", "16x8", "--step", "vflip p=1", "--step", "random_rotation degrees=5")
     arguments += ("--kind", "auto", "--store", "jpeg:70", "--seed", 9, "--workers", 0)
     assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments).code == 0
-    made = Manifest.load(tmp_path / "out").recipe
+    made = Manifest.load(LocalFolder(tmp_path / "out")).recipe
     assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
     rotation = {"name": "random_rotation", "degrees": [-5.0, 5.0], "expand": False, "interpolation": "nearest", "fill": 0}
     assert made["transform"] == [
@@ -148,7 +149,7 @@ def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_
 def test_options_alone_are_the_steps(cli: Any, photos: Path, tmp_path: Path) -> None:
     arguments = ("--step", "vflip", "--crop", 8, "--resize", 16, "--workers", 0, "--variants", 2)
     assert cli("convert", photos, tmp_path / "out", *arguments).code == 0
-    steps = Manifest.load(tmp_path / "out").recipe["transform"]
+    steps = Manifest.load(LocalFolder(tmp_path / "out")).recipe["transform"]
     assert [step["name"] for step in steps] == ["resize", "crop", "vflip"]
 
 

@@ -21,6 +21,7 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.format.roles import Plain, Tokens
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.records import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack
@@ -300,7 +301,7 @@ def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> N
     result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
     assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
-    rejects = {reject.key: reject.message for reject in read_rejects(tmp_path / "out/rejects.jsonl")}
+    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert "8.4 GiB, as each of its some 3,000 pieces has them; leave them out" in rejects["in.jsonl#2"]
 
 
@@ -457,7 +458,7 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
     wanted = {key: document for key, document in wanted_documents(documents).items() if len(document) < 60}
     assert 0 < result.rejected == len(documents) - len(wanted)
-    assert {reject.error for reject in read_rejects(tmp_path / "out/rejects.jsonl")} == {"out-of-memory"}
+    assert {reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {"out-of-memory"}
     assert documents_in(table_of(tmp_path / "out")) == wanted
     assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
 

@@ -14,14 +14,15 @@ import pytest
 from forged_datasets import signed
 from handmade import write_dataset
 from PIL import Image as Pictures
+from places import place_of
 
 import shardctl
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.names import SHARDS
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import image as codec
+from shardctl.system.locations.local import LocalFolder
 
 HEIGHT, WIDTH = 20, 24
 CLASSES, COLOURS = ("cat", "dog", "owl"), ("black", "white")
@@ -186,7 +187,7 @@ def test_the_field_of_an_image_that_does_not_decode_is_named(tmp_path: Path) -> 
 
 def test_deep_verification_decodes_every_image_of_a_sample(tmp_path: Path) -> None:
     root = write(tmp_path / "out", [broken_mask(number) for number in range(8)])
-    shards = [root / entry.path for entry in ShardTable(root / SHARDS)]
+    shards = [root / entry.path for entry in ShardTable(LocalFolder(root))]
     (finding,) = shardctl.verify(shards[0], "deep").findings
     assert (finding.kind, finding.row) == ("does-not-decode", 5)
     assert "the mask has not changed since it was written" in finding.message
@@ -235,7 +236,7 @@ def test_several_labels_have_their_own_names(several: Path, tmp_path: Path, cli:
 def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path: Path) -> None:
     wrong = [(*sample(number)[:-1], 2 if number == 3 else 0) for number in range(5)]
     root = write(tmp_path / "out", wrong)
-    (finding,) = shardctl.verify(root / next(iter(ShardTable(root / SHARDS))).path).findings
+    (finding,) = shardctl.verify(root / next(iter(ShardTable(LocalFolder(root)))).path).findings
     assert (finding.kind, finding.row) == ("no-such-class", 3)
     assert "its colour is 2" in finding.message
 
@@ -246,12 +247,12 @@ def test_all_images_are_drawn_saved_and_counted(several: Path, tmp_path: Path, c
     saved = json.loads(cli("inspect", several, "--head", 1, "--save", tmp_path / "saved", "--json").out)["files"]
     assert [Path(path).name for path in saved] == ["k00.png", "k00.mask.png", "k00.thumb.png", "k00.photo.png", "k00.json"]
     assert (tmp_path / "saved" / "k00.mask.png").read_bytes() == sample(0)[2][0]
-    shards = [several / entry.path for entry in ShardTable(several / SHARDS)]
+    shards = [several / entry.path for entry in ShardTable(LocalFolder(several))]
     said = cli("inspect", shards[0]).out
     assert "photo" in said
     from shardctl.inspection.content.statistics import statistics_of
 
-    statistics = statistics_of(several)
+    statistics = statistics_of(place_of(several))
     whats = {spread.what for spread in statistics.distributions}
     assert {"image width", "mask width", "photo height", "photo, bytes"} <= whats
     assert statistics.formats == {"PNG": 60}

@@ -9,14 +9,15 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from places import file_at
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format import shard
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.roles import Image
 from shardctl.format.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
-from shardctl.system.files import HashingFile, StreamedFile, replacing
+from shardctl.system.files import HashingFile, StreamedFile, replacing, sha256_of
+from shardctl.system.locations.local import LocalFolder
 
 COLUMNS = pa.schema(
     [
@@ -59,7 +60,7 @@ def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compressi
 def test_what_goes_in_comes_out(tmp_path_factory: Any, rows: list[Any], compression: str, size: int) -> None:
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
     write(path, rows, COLUMNS, compression, size)
-    reader = ShardReader(path)
+    reader = ShardReader(*file_at(path))
     read = [
         (*(row[name] for name in COLUMNS.names),)
         for block in reader.blocks()
@@ -77,15 +78,18 @@ def test_the_sha256_is_that_of_the_file(tmp_path: Path, compression: str, bytes_
     columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
     sink = write(tmp_path / "s.arrow", [("k", (image[1], "k.jpg"))], columns, compression)
     assert sink.sha256 == sha256_of(tmp_path / "s.arrow")
-    assert ShardReader(tmp_path / "s.arrow").block(0).column("image")[0].as_py() == {"bytes": image[1], "path": "k.jpg"}
+    assert ShardReader(LocalFolder(tmp_path), "s.arrow").block(0).column("image")[0].as_py() == {
+        "bytes": image[1],
+        "path": "k.jpg",
+    }
 
 
 def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path: Path) -> None:
     columns = pa.schema([("key", pa.string())])
     write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size=400_000)
-    assert [block.num_rows for block in ShardReader(tmp_path / "s.arrow").blocks()] == [2] * 5
+    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [2] * 5
     write(tmp_path / "s.arrow", [("a",), ("b",)], columns, "zstd", size=5_000_000)
-    assert [block.num_rows for block in ShardReader(tmp_path / "s.arrow").blocks()] == [1, 1]
+    assert [block.num_rows for block in ShardReader(LocalFolder(tmp_path), "s.arrow").blocks()] == [1, 1]
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
@@ -95,13 +99,13 @@ def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: 
     columns = pa.schema([("key", pa.string()), ("image", image_tensor((3, 2, 3)))])
     write(path, [(f"key{n}", pixels + n) for n in range(50)], columns, compression)
     data = path.read_bytes()
-    written = ShardReader(path).block(0)
+    written = ShardReader(*file_at(path)).block(0)
     body, footer = data.index(CHECKSUM_KEY) + 300, len(data) - 10 - int.from_bytes(data[-10:-6], "little")
     noticed = 0
     for place in range(body, footer, 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
         try:
-            reader = ShardReader(path)
+            reader = ShardReader(*file_at(path))
             intact = reader.block_is_intact(0)
             assert not intact or reader.block(0).equals(written), f"byte {place} was changed and nobody noticed"
         except DatasetError:
@@ -113,13 +117,13 @@ def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: 
 def test_a_shard_that_is_not_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no arrow")
     with pytest.raises(DatasetError, match="text: not a readable Arrow file"):
-        ShardReader(tmp_path / "text")
+        ShardReader(LocalFolder(tmp_path), "text")
     with pytest.raises(DatasetError, match="no such shard"):
-        ShardReader(tmp_path / "absent")
+        ShardReader(LocalFolder(tmp_path), "absent")
     with pa.OSFile(str(tmp_path / "other"), "wb") as file, pa.ipc.new_file(file, pa.schema([("x", pa.int64())])):
         pass
     with pytest.raises(DatasetError, match="not one of shardctl's"):
-        ShardReader(tmp_path / "other")
+        ShardReader(LocalFolder(tmp_path), "other")
 
 
 @pytest.mark.parametrize("text", ["gzip", "zstd:0", "zstd:23", "lz4:3", "zstd:", "none:1", ""])

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 from guarded_memory import astray
+from places import place_of
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
@@ -22,6 +23,7 @@ from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.records import record_of_key
 from shardctl.inspection.verify.planned_keys import PlannedKeys, number_at_end
 from shardctl.inspection.verify.provenance import Provenance
+from shardctl.system.locations.local import LocalFolder
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9
@@ -65,13 +67,13 @@ def test_every_key_is_found_where_it_stands_with_its_source(lines: Path) -> None
     assert len(ds) == FILES * (LINES - 2)
     for index in range(0, len(ds), 11):
         key = ds[index]["key"]
-        (record,) = record_of_key(lines, key)
+        (record,) = record_of_key(LocalFolder(lines), key)
         assert (record.index, record.values["key"]) == (index, key)
         assert record.source == str(lines.parent / "in" / key.partition("#")[0])
 
 
 def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
-    stored = StoredDataset(lines)
+    stored = StoredDataset(LocalFolder(lines))
     ds = shardctl.open(lines)
     for shard, entry in enumerate(stored.shards):
         units = stored.units(shard)
@@ -85,14 +87,14 @@ def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
 
 def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
     with pytest.raises(DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"):
-        record_of_key(lines, f"f2.jsonl#{BROKEN}")
+        record_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
     with pytest.raises(UsageError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
-        record_of_key(lines, f"f2.jsonl#{BLANK}")
+        record_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
     with pytest.raises(UsageError, match=r"no key 'f2\.jsonl#41'; did you mean .*f2\.jsonl#40"):
-        record_of_key(lines, "f2.jsonl#41")
+        record_of_key(LocalFolder(lines), "f2.jsonl#41")
     for key in ("f2.jsonl", "f2.jsonl#0", "f2.jsonl#03", "f2.jsonl#", "f2.jsonl#-1", "#1", ""):
         with pytest.raises(UsageError, match="no key"):
-            record_of_key(lines, key)
+            record_of_key(LocalFolder(lines), key)
 
 
 def test_what_was_written_is_whole(lines: Path) -> None:
@@ -114,7 +116,7 @@ def rewrite_keys(out: Path, name: str, change: Callable[[list[str]], object]) ->
     "wrong", ["f9.jsonl#1", "f0.jsonl#4000", "f0.jsonl", "{path}#0{number}", "{key}0000000000000000000", "", "{before}", None]
 )
 def test_a_key_that_the_plan_does_not_give_is_found(lines: Path, wrong: str | None) -> None:
-    stored = StoredDataset(lines)
+    stored = StoredDataset(LocalFolder(lines))
     (block,) = read_table(lines / stored.shards.names[0]).combine_chunks().to_batches()
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
@@ -169,7 +171,7 @@ def test_variants_of_lines_are_found_together(tmp_path: Path, monkeypatch: pytes
         workers=0,
     )
     assert shardctl.verify(tmp_path / "out").findings == ()
-    found = record_of_key(tmp_path / "out", "f1.jsonl#7")
+    found = record_of_key(LocalFolder(tmp_path / "out"), "f1.jsonl#7")
     assert [record.values["variant"] for record in found] == [0, 1, 2]
 
 
@@ -177,13 +179,13 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path: 
     source = write_lines(tmp_path / "in")
     shardctl.convert(source, tmp_path / "a", workers=0, samples_per_shard=50)
     shardctl.convert(source, tmp_path / "same", workers=0, samples_per_shard=70, shuffle=5)
-    found = differences(tmp_path / "a", tmp_path / "same")
+    found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "same"))
     assert (found.same_samples, found.in_both) == (True, FILES * (LINES - 2))
     changed = (source / "f3.jsonl").read_text().replace("3 and 20 ", "3 and XX ")
     (source / "f3.jsonl").write_text(changed.replace('"n": 40', '"n": 41'))
     for name, shuffle in (("b", None), ("c", 5)):
         shardctl.convert(source, tmp_path / name, workers=0, samples_per_shard=50, shuffle=shuffle)
-        found = differences(tmp_path / "a", tmp_path / name)
+        found = differences(place_of(tmp_path / "a"), place_of(tmp_path / name))
         assert (found.only_in_a, found.only_in_b, found.changed) == (0, 0, 2)
         assert found.changed_fields == {"text": 1, "n": 1}
         assert sorted(example.key for example in found.changed_examples) == ["f3.jsonl#20", "f3.jsonl#40"]
@@ -195,10 +197,10 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path: 
 def test_a_plan_that_leads_astray_is_refused(lines: Path, tmp_path: Path, name: str, value: int) -> None:
     out = tmp_path / "out"
     shutil.copytree(lines, out)
-    shard = StoredDataset(out).shard_of_unit(1)
+    shard = StoredDataset(LocalFolder(out)).shard_of_unit(1)
     edit_unit(out, 1, **{name: value})
     with pytest.raises(DatasetError, match=r"contradicts itself|values that cannot be"):
-        StoredDataset(out).units(shard)
+        StoredDataset(LocalFolder(out)).units(shard)
 
 
 def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> None:
@@ -206,9 +208,9 @@ def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> N
     paths = ["../../etc/passwd", *files["path"].to_pylist()[1:]]
     write_table(dataset / "files.arrow", replace_column(files, "path", paths))
     with pytest.raises(DatasetError, match="values that cannot be"):
-        record_of_key(dataset, "../../etc/passwd")
+        record_of_key(LocalFolder(dataset), "../../etc/passwd")
     with pytest.raises(DatasetError, match="values that cannot be"):
-        StoredDataset(dataset).file(0)
+        StoredDataset(LocalFolder(dataset)).file(0)
 
 
 def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_what_labels_say_is_looked_at_before_it_is_compared(photos: Path, tmp_pa
     wrong = pa.StructArray.from_arrays([astray(said.field("caption"), 3)], ["caption"])
     write_table(tmp_path / "a" / "files.arrow", files.set_column(place, "columns", wrong))
     with pytest.raises(DatasetError, match="holds values that cannot be"):
-        differences(tmp_path / "a", tmp_path / "b")
+        differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -237,8 +239,8 @@ def test_numbers_are_read_from_the_ends_of_keys(first: int) -> None:
 
 def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)])
-    (record,) = record_of_key(tmp_path / "out", "sample-7")
+    (record,) = record_of_key(LocalFolder(tmp_path / "out"), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
     with pytest.raises(UsageError, match=r"no key 'sample-77'; did you mean sample-7"):
-        record_of_key(tmp_path / "out", "sample-77")
+        record_of_key(LocalFolder(tmp_path / "out"), "sample-77")
     assert shardctl.verify(tmp_path / "out", "deep").findings == ()

@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 import shardctl
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.tables import read_checksums
+from shardctl.system.files import sha256_of
+from shardctl.system.locations.local import LocalFolder
 
 
 def sums(dataset: Path) -> bytes:
     """Return SHA256SUMS, having made sure that it is true."""
-    for name, sha256 in read_checksums(dataset / "SHA256SUMS").items():
+    for name, sha256 in read_checksums(LocalFolder(dataset)).items():
         assert sha256_of(dataset / name) == sha256
     return (dataset / "SHA256SUMS").read_bytes()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS, TABLES
 from shardctl.format.tables import write_checksums
+from shardctl.system.files import sha256_of
 
 RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}
 

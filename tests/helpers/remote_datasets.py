@@ -16,8 +16,8 @@ from PIL import Image as Pictures
 
 from shardctl.format.footer import extents_of
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import open_store
 
 FIELDS = pa.schema(
@@ -71,7 +71,7 @@ def upload(root: Path, url: str) -> str:
 
 
 def blocks_of(root: Path) -> int:
-    return len(ShardTable(root / SHARDS).block_rows)
+    return len(ShardTable(LocalFolder(root)).block_rows)
 
 
 def block_reads(server: ObjectServer, root: Path) -> Counter[str]:

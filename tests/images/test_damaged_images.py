@@ -24,6 +24,7 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import formats, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole, jpeg_facts
 from shardctl.images.geometry import View
+from shardctl.system.locations.local import LocalFolder
 
 RGB = Image.fromarray(scene_pixels(41, 37))
 
@@ -179,7 +180,7 @@ def test_a_png_with_one_wrong_byte_becomes_a_reject(cli: Any, tmp_path: Path, op
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
     assert cli("convert", tmp_path / "in", tmp_path / "out", "--workers", "0", *options).code == 0
-    assert [reject.source for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["bad.png"]
+    assert [reject.source for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["bad.png"]
 
 
 def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(

@@ -18,6 +18,7 @@ import shardctl
 from shardctl.errors import InstallError
 from shardctl.format.manifest import Manifest
 from shardctl.images.codecs import backend
+from shardctl.system.locations.local import LocalFolder
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 
@@ -25,7 +26,7 @@ NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__vers
 def test_the_package_in_effect_is_named_by_itself(dataset: Path) -> None:
     """And not by the list of installed packages, on which both may stand."""
     assert backend.require_one() == NAME
-    environment = Manifest.load(dataset).environment
+    environment = Manifest.load(LocalFolder(dataset)).environment
     assert environment is not None
     assert environment["imaging"] == NAME
     assert "libjpeg" in environment["libraries"]
@@ -46,8 +47,8 @@ def test_the_environment_is_in_the_manifest_alone(dataset: Path) -> None:
 
 
 def test_a_manifest_without_environment_is_read(dataset: Path) -> None:
-    (dataset / "manifest.json").write_text(replace(Manifest.load(dataset), environment=None).to_json())
-    assert Manifest.load(dataset).environment is None
+    (dataset / "manifest.json").write_text(replace(Manifest.load(LocalFolder(dataset)), environment=None).to_json())
+    assert Manifest.load(LocalFolder(dataset)).environment is None
     assert shardctl.verify(dataset).findings == ()
 
 

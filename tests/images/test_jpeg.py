@@ -29,6 +29,7 @@ from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
 from shardctl.images.codecs.image import Store
 from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.system.locations.local import LocalFolder
 
 SIZE = (40, 32)
 """Width and height of all images."""
@@ -90,7 +91,7 @@ def kept(odd_images: Path) -> Path:
 
 def with_record(out: Path, change: Callable[[JpegRecord], JpegRecord | None]) -> None:
     """Have a dataset record something else of its JPEG images, and make all checksums fit; None records nothing at all."""
-    record = change(ShardTable(out / "shards.arrow").read_jpegs())
+    record = change(ShardTable(LocalFolder(out)).read_jpegs())
     table = read_table(out / "shards.arrow")
     metadata = {key: value for key, value in table.schema.metadata.items() if key != JPEG_KEY}
     if record is not None:
@@ -123,7 +124,7 @@ def findings(out: Path, level: str) -> set[tuple[str, str | None]]:
 
 
 def test_what_is_recorded_of_images_is_what_they_are(kept: Path) -> None:
-    record = ShardTable(kept / "shards.arrow").read_jpegs()
+    record = ShardTable(LocalFolder(kept)).read_jpegs()
     keys = shardctl.open(kept).take(range(len(ODD)), columns=["key"])["key"]
     assert {Path(key).stem for key, plain in zip(keys, record.plain, strict=True) if not plain} == set(NOT_PLAIN)
     assert record.counts() == {"images": 9, "progressive": 2, "full_colour": 2}
@@ -348,7 +349,7 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images: Path, tmp_p
     ds = shardctl.open(out)
     stored = ds.take(range(len(ds)), decode=False)["image"]
     facts = [jpeg_facts(data) for data in stored]
-    record = ShardTable(out / "shards.arrow").read_jpegs()
+    record = ShardTable(LocalFolder(out)).read_jpegs()
     assert record.plain.tolist() == [each is not None and each.plain for each in facts]
     assert record.counts() == {"images": 45, "progressive": 10, "full_colour": 10}
     for split in ("train", "val"):

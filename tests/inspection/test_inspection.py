@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from places import file_at, place_of
 
 import shardctl
 from shardctl.errors import DatasetError, StorageError, UsageError
@@ -24,6 +25,7 @@ from shardctl.inspection.content.records import head, matching, record_at, recor
 from shardctl.inspection.content.saving import save
 from shardctl.inspection.content.shards import column_bytes, describe_shard, find_shard
 from shardctl.inspection.content.statistics import distribution, statistics_of
+from shardctl.system.locations.local import LocalFolder
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
 
@@ -34,7 +36,7 @@ def pixels_of(path: Path) -> Any:
 
 
 def test_the_overview_adds_up(raw_dataset: Path) -> None:
-    record = overview(raw_dataset).record()
+    record = overview(LocalFolder(raw_dataset)).record()
     assert record["samples"] == 60
     assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-0*.arrow"))
     assert sum(split["samples"] for split in record["splits"]) == 60
@@ -44,7 +46,7 @@ def test_the_overview_adds_up(raw_dataset: Path) -> None:
     assert [column["name"] for column in record["schema"]] == ["key", "image", "label"]
     assert record["recipe"]["store"] == "raw"
     assert record["seconds"] > 0
-    assert column_bytes(raw_dataset)["image"] == 60 * 32 * 32 * 3
+    assert column_bytes(LocalFolder(raw_dataset))["image"] == 60 * 32 * 32 * 3
 
 
 def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path) -> None:
@@ -52,32 +54,34 @@ def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path
 
     from shardctl.format.manifest import Manifest
 
-    before = overview(dataset)
-    manifest = replace(Manifest.load(dataset), class_counts=None, seconds=None)
+    before = overview(LocalFolder(dataset))
+    manifest = replace(Manifest.load(LocalFolder(dataset)), class_counts=None, seconds=None)
     (dataset / "manifest.json").write_text(manifest.to_json())
-    assert overview(dataset).classes == before.classes
+    assert overview(LocalFolder(dataset)).classes == before.classes
 
 
 def test_samples_without_a_label_are_counted_as_such(photos: Path, tmp_path: Path) -> None:
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text("file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n")
     shardctl.convert(photos, tmp_path / "out", labels=str(tmp_path / "labels.csv"), lenient_labels=True, workers=0)
-    assert overview(tmp_path / "out").class_totals == {"cat": 20, "(no label)": 40}
+    assert overview(LocalFolder(tmp_path / "out")).class_totals == {"cat": 20, "(no label)": 40}
 
 
 def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Path) -> None:
     ds = shardctl.open(raw_dataset)
     for index in (0, 17, 59):
         sample = ds[index]
-        (record,) = record_of_key(raw_dataset, sample["key"])
+        (record,) = record_of_key(LocalFolder(raw_dataset), sample["key"])
         assert (record.index, record.source, record.intact) == (index, str(photos / sample["key"]), True)
-        blocks = describe_shard(raw_dataset / record.shard).blocks
+        blocks = describe_shard(*file_at(raw_dataset / record.shard)).blocks
         assert record.checksum == blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
-        same = record_at(raw_dataset / record.shard, None, record.row)
+        same = record_at(*file_at(raw_dataset / record.shard), None, record.row)
         assert same.values["key"] == sample["key"]
         assert same.source is None, "a lone shard knows no sources"
-        placed = record_at(raw_dataset / record.shard, None, record.row, find_shard(raw_dataset, record.shard))
+        placed = record_at(
+            *file_at(raw_dataset / record.shard), None, record.row, find_shard(LocalFolder(raw_dataset), record.shard)
+        )
         assert (placed.index, placed.source) == (record.index, record.source)
 
 
@@ -85,14 +89,14 @@ def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
     recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_resized_crop", "size": 8}]}
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0, shuffle=1)
     key = shardctl.open(tmp_path / "out")[5]["key"]
-    records = record_of_key(tmp_path / "out", key)
+    records = record_of_key(LocalFolder(tmp_path / "out"), key)
     assert sorted(record.values["variant"] for record in records) == [0, 1, 2]
     assert {record.values["key"] for record in records} == {key}
 
 
 def test_an_unknown_key_suggests_near_ones(raw_dataset: Path) -> None:
     with pytest.raises(UsageError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"):
-        record_of_key(raw_dataset, "dunes/dunes-0001.jpg")
+        record_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
 
 
 def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
@@ -101,8 +105,8 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"):
-        record_of_key(tmp_path / "out", "bad.jpg")
-    assert overview(tmp_path / "out").reasons == {"decode: not-an-image": 1}
+        record_of_key(LocalFolder(tmp_path / "out"), "bad.jpg")
+    assert overview(LocalFolder(tmp_path / "out")).reasons == {"decode: not-an-image": 1}
 
 
 def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    assert record_at(shard, 0, 0).intact is False
+    assert record_at(*file_at(shard), 0, 0).intact is False
 
 
 def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
@@ -131,27 +135,27 @@ def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
 def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: Path) -> None:
     name = next(raw_dataset.glob("val-*.arrow")).name
     (tmp_path / name).write_bytes((raw_dataset / name).read_bytes())
-    found = describe_shard(tmp_path / name, check=True)
+    found = describe_shard(*file_at(tmp_path / name), check=True)
     assert found.split == "val"
     assert found.samples == sum(block.rows for block in found.blocks)
     assert all(block.intact for block in found.blocks)
     assert found.column_bytes["image"] == found.samples * 32 * 32 * 3
-    assert len(list(head(tmp_path / name, None, 3))) == 3
-    assert len(list(matching(tmp_path / name, None, "row < 2"))) == 2
-    assert statistics_of(tmp_path / name).samples == found.samples
+    assert len(list(head(place_of(tmp_path / name), None, 3))) == 3
+    assert len(list(matching(place_of(tmp_path / name), None, "row < 2"))) == 2
+    assert statistics_of(place_of(tmp_path / name)).samples == found.samples
 
 
 def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
     shard = raw_dataset / "train-00000.arrow"
     for block, row, message in ((9, 0, "no block 9"), (0, 900, "no row 900"), (None, 900, "no row"), (None, -1, "no row -1")):
         with pytest.raises(UsageError, match=message):
-            record_at(shard, block, row)
+            record_at(*file_at(shard), block, row)
     with pytest.raises(UsageError, match="no shard 'x'"):
-        find_shard(raw_dataset, "x")
+        find_shard(LocalFolder(raw_dataset), "x")
     for take in (
-        head(raw_dataset, "test", 1),
-        matching(raw_dataset, "test", "label == 1"),
-        some_records(raw_dataset, "test", 1),
+        head(place_of(raw_dataset), "test", 1),
+        matching(place_of(raw_dataset), "test", "label == 1"),
+        some_records(place_of(raw_dataset), "test", 1),
     ):
         with pytest.raises(UsageError, match="no split 'test'; there are train, val"):
             next(take)
@@ -159,18 +163,18 @@ def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
 
 def test_the_head_is_the_beginning(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset, split="val")
-    records = list(head(raw_dataset, "val", 12))
+    records = list(head(place_of(raw_dataset), "val", 12))
     assert [record.values["key"] for record in records] == [ds[index]["key"] for index in range(12)]
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
 def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, count: int) -> None:
-    indices = [record.index for record in some_records(raw_dataset, None, count)]
+    indices = [record.index for record in some_records(place_of(raw_dataset), None, count)]
     assert indices == sorted(set(indices))
     assert len(indices) <= count
     assert len(indices) >= min(count, 60) * 0.7
     if count >= 7:
-        assert {record.shard for record in some_records(raw_dataset, None, count)} == {
+        assert {record.shard for record in some_records(place_of(raw_dataset), None, count)} == {
             path.name for path in raw_dataset.glob("*-0*.arrow")
         }
 
@@ -178,7 +182,7 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, cou
 def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Path) -> None:
     shardctl.convert(demo / "lines.jsonl", tmp_path / "lines", workers=0)
     texts = [shardctl.open(tmp_path / "lines")[index]["text"] for index in range(50)]
-    found = statistics_of(tmp_path / "lines", blocks=100)
+    found = statistics_of(place_of(tmp_path / "lines"), blocks=100)
     assert found.samples == 50
     (spread,) = [each for each in found.distributions if each.what == "text, bytes"]
     lengths = [len(text.encode()) for text in texts]
@@ -194,12 +198,12 @@ def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Pat
 
 def test_statistics_of_images_come_from_their_headers(photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    found = {spread.what: spread for spread in statistics_of(tmp_path / "out", blocks=100).distributions}
+    found = {spread.what: spread for spread in statistics_of(place_of(tmp_path / "out"), blocks=100).distributions}
     shapes = [sample["image"].shape for sample in shardctl.open(tmp_path / "out")]
     assert found["image width"].low == min(width for _, width, _ in shapes)
     assert found["image height"].high == max(height for height, _, _ in shapes)
     assert found["image, bytes"].high == max(path.stat().st_size for path in photos.rglob("*.*"))
-    formats = statistics_of(tmp_path / "out", blocks=100).formats
+    formats = statistics_of(place_of(tmp_path / "out"), blocks=100).formats
     assert formats == {"JPEG": len(list(photos.rglob("*.jpg"))), "PNG": len(list(photos.rglob("*.png")))}
     assert distribution("none", Counter()).counts == ()
 
@@ -210,7 +214,7 @@ def test_statistics_keep_no_block_in_memory(tmp_path: Path) -> None:
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        found = statistics_of(tmp_path / "out", blocks=1024)
+        found = statistics_of(place_of(tmp_path / "out"), blocks=1024)
     finally:
         pa.set_memory_pool(before)
     whole = sum(column.raw_bytes for column in found.columns) * found.samples
@@ -222,7 +226,7 @@ def test_statistics_keep_no_block_in_memory(tmp_path: Path) -> None:
 def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: str) -> None:
     recipe = {"store": store, "transform": [] if store == "source" else [{"name": "resize", "size": "16x12"}]}
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
-    written = save(head(tmp_path / "out", None, 5), tmp_path / "saved")
+    written = save(head(place_of(tmp_path / "out"), None, 5), tmp_path / "saved")
     images = [path for path in written if path.suffix != ".json"]
     assert len(images) == 5
     for path in images:
@@ -230,18 +234,18 @@ def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: s
         if store == "source":
             assert path.read_bytes() == (photos / key).read_bytes()
         else:
-            (record,) = record_of_key(tmp_path / "out", key)
+            (record,) = record_of_key(LocalFolder(tmp_path / "out"), key)
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
     assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
     with pytest.raises(StorageError, match="exists already; give a folder that is new or empty"):
-        save(head(tmp_path / "out", None, 1), tmp_path / "saved")
+        save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
 
 
 def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "Größe", "answer": 42, "ids": [1, 2]}\n')
     shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
-    save(head(tmp_path / "out", None, 1), tmp_path / "saved")
+    save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
     assert (tmp_path / "saved" / "rows.jsonl#1.txt").read_text(encoding="utf-8") == "Größe"
     assert json.loads((tmp_path / "saved" / "rows.jsonl#1.json").read_text()) == {"answer": 42, "ids": [1, 2]}
 
@@ -261,7 +265,7 @@ def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -
 
 def test_equal_datasets_have_no_differences(photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(raw_dataset, tmp_path / "copy")
-    found = differences(raw_dataset, tmp_path / "copy")
+    found = differences(place_of(raw_dataset), place_of(tmp_path / "copy"))
     assert found.same_samples
     assert (found.in_both, found.settings, found.fields) == (60, (), ())
 
@@ -273,7 +277,7 @@ def test_a_diff_names_samples_fields_and_settings(photos: Path, tmp_path: Path) 
     changed, other = sorted((tmp_path / "in" / "dunes").glob("*.jpg"))[:2]
     shutil.copy(other, changed)
     shardctl.convert(tmp_path / "in", tmp_path / "b", workers=0, shuffle=2)
-    found = differences(tmp_path / "a", tmp_path / "b")
+    found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
     assert not found.same_samples
     assert (found.only_in_a, found.only_in_a_examples) == (1, ("snow/snow-0047.jpg",))
     assert (found.only_in_b, found.only_in_b_examples) == (1, ("snow/new.jpg",))
@@ -287,7 +291,7 @@ def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path:
     shardctl.convert(photos, tmp_path / "a", recipe={"store": "raw", "transform": resize}, workers=0)
     shardctl.convert(photos, tmp_path / "b", recipe={"store": "png", "transform": resize}, workers=0, split="a=0.5,b=0.5")
     heard: list[tuple[int, int]] = []
-    found = differences(tmp_path / "a", tmp_path / "b", lambda done, total: heard.append((done, total)))
+    found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"), lambda done, total: heard.append((done, total)))
     assert [pair.name for pair in found.fields] == ["image"]
     assert {"recipe store", "settings split"} <= {pair.name for pair in found.settings}
     assert found.in_both == 60
@@ -394,9 +398,9 @@ def test_no_option_is_ignored(cli: Any, raw_dataset: Path, options: list[str], i
 
 def test_only_datasets_are_compared(raw_dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is one shard; two whole datasets can be compared"):
-        differences(raw_dataset, next(raw_dataset.glob("val-*.arrow")))
+        differences(place_of(raw_dataset), place_of(next(raw_dataset.glob("val-*.arrow"))))
     with pytest.raises(DatasetError, match="no such dataset"):
-        differences(raw_dataset, tmp_path / "absent")
+        differences(place_of(raw_dataset), place_of(tmp_path / "absent"))
 
 
 def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
@@ -406,7 +410,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, de
     few = cli("inspect", raw_dataset, "--images", tmp_path / "few.png", "--where", "label == 'snow'", "--json").json
     assert few["images"] == 10
     pixels = pixels_of(tmp_path / "few.png")
-    (first, *_) = matching(raw_dataset, None, "label == 'snow'")
+    (first, *_) = matching(place_of(raw_dataset), None, "label == 'snow'")
     assert np.array_equal(pixels[2 + 64 : 2 + 96, 2 + 64 : 2 + 96], first.values["image"]), "32x32, in the middle of its cell"
     assert cli("inspect", raw_dataset, "--images", tmp_path / "no.png", "--where", "label == 17").code == 2
     shardctl.convert(demo / "texts", tmp_path / "texts", workers=0)
@@ -431,9 +435,9 @@ def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path: Path) -> No
         lines = [{"rows": changed if changed and n in (2, 4) else value} for n, value in enumerate(values)]
         (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         shardctl.convert(tmp_path / "lines.jsonl", tmp_path / name, workers=0)
-    found = differences(tmp_path / "a", tmp_path / "b")
+    found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
     assert (found.in_both, found.changed, found.changed_fields) == (5, 2, {"rows": 2})
-    assert differences(tmp_path / "a", tmp_path / "a").changed == 0
+    assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "a")).changed == 0
 
 
 @pytest.mark.parametrize("type_", [pa.float32(), pa.float64(), pa.float16()])
@@ -441,4 +445,4 @@ def test_numbers_that_are_nan_in_both_are_the_same(type_: pa.DataType, tmp_path:
     for name, last in (("a", 1.0), ("b", 2.0)):
         samples = [{"x": float("nan")}, {"x": 1.0}, {"x": last}]
         shardctl.write(tmp_path / name, samples, schema=pa.schema([("x", type_)]))
-    assert differences(tmp_path / "a", tmp_path / "b").changed == 1
+    assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "b")).changed == 1

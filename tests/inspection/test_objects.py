@@ -12,6 +12,7 @@ import pytest
 from handmade import write_dataset
 from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_marked
 from PIL import Image
+from places import place_of
 
 import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
@@ -28,7 +29,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
-    (found,) = object_statistics(write_marked(tmp_path / "out", compression)).values()
+    (found,) = object_statistics(place_of(write_marked(tmp_path / "out", compression))).values()
     assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (16, 4, 4, 12)
     assert (found.crowds, found.difficult, found.truncated) == (4, None, None)
     counted = [(each.name, each.objects, each.images, each.splits) for each in found.categories]
@@ -44,7 +45,7 @@ def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
 
 
 def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
-    found = object_statistics(marked)["objects"]
+    found = object_statistics(place_of(marked))["objects"]
     assert (found.shares.low, found.shares.high) == (0.25, 1.0)
     assert found.shares.median == pytest.approx(0.3536, abs=0.001)
     assert {place: count for place, count in enumerate(found.shares.counts) if count} == {5: 4, 7: 4, 19: 4}
@@ -55,7 +56,7 @@ def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
 
 
 def test_keypoints_are_counted_one_by_one(marked: Path) -> None:
-    points = object_statistics(marked)["objects"].keypoints
+    points = object_statistics(place_of(marked))["objects"].keypoints
     assert [(each.name, each.visible, each.hidden, each.absent) for each in points] == [
         ("nose", 4, 0, 0),
         ("left ear", 0, 4, 0),
@@ -64,22 +65,22 @@ def test_keypoints_are_counted_one_by_one(marked: Path) -> None:
 
 
 def test_some_blocks_and_some_images_are_said_to_be_some(marked: Path) -> None:
-    few = object_statistics(marked, blocks=4, images=2)["objects"]
+    few = object_statistics(place_of(marked), blocks=4, images=2)["objects"]
     assert few.blocks == 4
     assert few.samples < 16
     assert few.sized_images == 4, "one of each block"
-    assert object_statistics(marked, split="val")["objects"].samples == 4
+    assert object_statistics(place_of(marked), split="val")["objects"].samples == 4
     shard = next(marked.glob("val-*.arrow"))
-    assert object_statistics(shard)["objects"].samples == 4
+    assert object_statistics(place_of(shard))["objects"].samples == 4
 
 
 def test_pixels_of_masks_are_counted_by_class(marked: Path) -> None:
-    (found,) = mask_statistics(marked, 100).values()
+    (found,) = mask_statistics(place_of(marked), 100).values()
     assert (found.masks, found.missing, found.unreadable) == (12, 4, 0)
     assert (found.pixels, found.ignored) == (12 * 64 * 48, 12 * 64 * 4)
     counted = [(each.number, each.name, each.pixels, each.masks) for each in found.classes]
     assert counted == [(0, "background", 12 * 32 * 44, 12), (1, "grass", 12 * 32 * 44, 12)]
-    assert mask_statistics(marked, 3)["mask"].masks <= 3
+    assert mask_statistics(place_of(marked), 3)["mask"].masks <= 3
 
 
 WRONG = {**PERSON, "bbox": [float("nan"), 1, 5, 5]}, {**DOG, "bbox": [1, 1, 0, 5]}, {**DOG, "bbox": [60, 40, 24, 16]}
@@ -96,11 +97,11 @@ def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> None:
     root = write_marked(tmp_path / "out", change=with_wrong_boxes)
-    found = object_statistics(root)["objects"]
+    found = object_statistics(place_of(root))["objects"]
     assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
     assert {each.category: each.objects for each in found.categories if each.name is None} == {-1: 1, 99: 1}
     assert sum(each.objects for each in found.categories) == found.objects == 16
-    assert mask_statistics(root, 100) == {}
+    assert mask_statistics(place_of(root), 100) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
 
 
@@ -111,7 +112,7 @@ def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path: Path, cli: Any) -> None:
     root = write_marked(tmp_path / "out", change=uneven)
-    found = object_statistics(root)["objects"]
+    found = object_statistics(place_of(root))["objects"]
     assert len(found.faults) == 1
     assert (
         "train-00000.arrow: block 0 cannot be read (the lists of a sample's objects have different lengths)" in found.faults[0]
@@ -217,7 +218,7 @@ def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
     root = write_marked(tmp_path / "out", change=with_gaps)
-    found = object_statistics(root)["objects"]
+    found = object_statistics(place_of(root))["objects"]
     assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
     assert [(each.category, each.objects) for each in found.categories] == [(-1, 16), (0, 16), (1, 16), (2, 16)]
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
@@ -234,7 +235,7 @@ def test_a_column_of_another_type_is_no_objects(tmp_path: Path, cli: Any) -> Non
     rows = [("k", (png(np.zeros((8, 8, 3), np.uint8)), "k.png"), {"bbox": [[0.1, 1 / 3]], "category": ["cat"]})]
     schema = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("marks", fields)])
     write_dataset(root, schema, rows, 5, roles={"marks": Objects()})
-    assert object_statistics(root) == {}
+    assert object_statistics(place_of(root)) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
     assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], "doubles as they are"
     assert "cat" in cli("inspect", root, "--key", "k").out
@@ -270,8 +271,8 @@ def test_the_page_can_leave_annotations_out(marked: Path) -> None:
     from shardctl.inspection.pages.dataset import dataset_page
 
     pytest.importorskip("plotly")
-    assert 'class="pictures marked"' in dataset_page(marked)
-    assert 'class="pictures marked"' not in dataset_page(marked, annotated=False)
+    assert 'class="pictures marked"' in dataset_page(place_of(marked))
+    assert 'class="pictures marked"' not in dataset_page(place_of(marked), annotated=False)
 
 
 def test_objects_that_differ_are_found(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_objects_that_differ_are_found(tmp_path: Path) -> None:
         return key, image, together([PERSON, PERSON]) if key == "k04.png" else objects, mask
 
     before = write_marked(tmp_path / "before", change=with_masks)
-    found = differences(before, write_marked(tmp_path / "out", change=moved))
+    found = differences(place_of(before), place_of(write_marked(tmp_path / "out", change=moved)))
     assert (found.in_both, found.changed, found.changed_fields) == (16, 1, {"objects": 1})
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from marked import write_marked
 from PIL import Image
+from places import place_of
 
 import shardctl
 from shardctl.inspection.pages.page import Html, data, page, paragraph, table
@@ -133,7 +134,7 @@ def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     shardctl.convert(root / "photos", root / "images", workers=0, split="train=0.8,val=0.2")
     shardctl.convert(demo / "lines.jsonl", root / "texts", workers=0)
     for name in ("images", "texts"):
-        (root / f"{name}.html").write_text(dataset_page(root / name), encoding="utf-8")
+        (root / f"{name}.html").write_text(dataset_page(place_of(root / name)), encoding="utf-8")
     return root / "images.html", root / "texts.html"
 
 
@@ -179,7 +180,7 @@ def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("marked")
     write_marked(root / "out")
-    (root / "out.html").write_text(dataset_page(root / "out"), encoding="utf-8")
+    (root / "out.html").write_text(dataset_page(place_of(root / "out")), encoding="utf-8")
     return root / "out.html"
 
 

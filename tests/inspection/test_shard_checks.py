@@ -10,6 +10,7 @@ import shardctl
 from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.result import LEVELS
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
+from shardctl.system.locations.local import LocalFolder
 
 SHARD = "train-00002.arrow"
 
@@ -19,11 +20,11 @@ from shardctl.inspection.verify.check import Fault, by_block, without_blocks
 from shardctl.inspection.verify.shard_checks import ShardCheck
 
 def last_of_block(shard, block):
-    if shard.reader.path.name == {shard!r}:
+    if shard.reader.name == {shard!r}:
         yield block.fault(block.data.num_rows - 1, "made-up", "it is the last of its block")
 
 def of_the_whole(shard):
-    if shard.reader.path.name == {shard!r}:
+    if shard.reader.name == {shard!r}:
         yield Fault("made-up", "it is this shard")
 
 check = without_blocks(of_the_whole) if {level!r} == "quick" else by_block(last_of_block)
@@ -38,7 +39,7 @@ def test_a_row_of_the_table_is_checked_from_its_level_on(
     """The processes that check get the table with one row more."""
     (tmp_path / "sitecustomize.py").write_text(MADE_UP.format(shard=SHARD, level=own))
     monkeypatch.syspath_prepend(tmp_path)
-    last = ShardReader(dataset / SHARD).block(0)["key"][7].as_py()  # the shard is one block of 8 samples
+    last = ShardReader(LocalFolder(dataset), SHARD).block(0)["key"][7].as_py()  # the shard is one block of 8 samples
     finding = ("made-up", SHARD, None, None, None) if own == "quick" else ("made-up", SHARD, 0, 7, last)
     for level in LEVELS:
         # Of a shard without its dataset every block is read, at `quick` too.

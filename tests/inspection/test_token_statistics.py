@@ -13,6 +13,7 @@ from conftest import examples
 from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from places import place_of
 from token_samples import EOS, LENGTH, PACKED, PAD, VOCABULARY, block_of, packed_blocks, tokens_of, write_packed, write_ragged
 
 from shardctl.format.roles import Tokens
@@ -28,8 +29,8 @@ def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.Temp
     documents = {f"{number}.txt": text for number, text in enumerate(texts)}
     tokens = [token for text in texts for token in tokens_of(text)]
     blocks = packed_blocks(documents)
-    (packed,) = token_statistics(write_packed(tmp_path / "packed", blocks, per_shard=3)).values()
-    (ragged,) = token_statistics(write_ragged(tmp_path / "ragged", documents)).values()
+    (packed,) = token_statistics(place_of(write_packed(tmp_path / "packed", blocks, per_shard=3))).values()
+    (ragged,) = token_statistics(place_of(write_ragged(tmp_path / "ragged", documents))).values()
     lengths = [len(tokens_of(text)) for text in texts]
     for found in (packed, ragged):
         assert (found.tokens, found.documents) == (len(tokens), len(texts))
@@ -50,8 +51,8 @@ def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.Temp
 
 def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) -> None:
     out = write_packed(tmp_path / "out", packed_blocks({str(n): "text" for n in range(64)}), per_shard=2)
-    (some,) = token_statistics(out, blocks=2).values()
-    (every,) = token_statistics(out).values()
+    (some,) = token_statistics(place_of(out), blocks=2).values()
+    (every,) = token_statistics(place_of(out)).values()
     assert (some.blocks, some.samples, every.samples) == (2, 4, 20)
 
 
@@ -59,7 +60,7 @@ def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) ->
 def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
     """But for one that ends where its block does. The tokeniser may have an end token that was not used."""
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
-    (found,) = token_statistics(out).values()
+    (found,) = token_statistics(place_of(out)).values()
     assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)
     assert found.why_numbers is not None
     assert {each.text for each in found.most_common} == {None}
@@ -67,7 +68,7 @@ def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int 
 
 def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
     blocks = [{**block, "loss_mask": [1] * 4 + [0] * 12} for block in packed_blocks(DOCUMENTS)]
-    (found,) = token_statistics(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8()))).values()
+    (found,) = token_statistics(place_of(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8())))).values()
     assert found.loss_tokens == 4 * len(blocks)
 
 
@@ -76,14 +77,14 @@ def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_pat
     rows = [("a", [1, 2**32 - 1, 2**31]), ("b", [1])]
     for number, role in enumerate((Tokens(300), Tokens(2**32), Tokens())):
         write_dataset(tmp_path / str(number), fields, rows, 9, roles={"tokens": role})
-        (found,) = token_statistics(tmp_path / str(number)).values()
+        (found,) = token_statistics(place_of(tmp_path / str(number))).values()
         assert (found.outside, found.used, found.tokens) == (2, 1, 4)
 
 
 def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(tmp_path: Path, cli: Any) -> None:
     good = block_of([("a", 0, [104, 105, EOS])])
     out = write_packed(tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9)
-    (found,) = token_statistics(out).values()
+    (found,) = token_statistics(place_of(out)).values()
     assert (found.samples, len(found.faults)) == (2, 1)
     shown = cli("inspect", out, "--stats")
     assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
@@ -104,7 +105,7 @@ def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     from shardctl.inspection.pages.dataset import dataset_page
 
-    page = dataset_page(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED))
+    page = dataset_page(place_of(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)))
     for says in (
         "alpha&lt;eos&gt;",
         "16 tokens, 2 documents",
@@ -112,7 +113,7 @@ def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
         "of 261 tokens of the vocabulary",
     ):
         assert says in page, says
-    assert "beta goes" in dataset_page(write_ragged(tmp_path / "ragged", DOCUMENTS))
+    assert "beta goes" in dataset_page(place_of(write_ragged(tmp_path / "ragged", DOCUMENTS)))
 
 
 def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
@@ -124,7 +125,7 @@ def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
     }
     out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
     (out / "tokenizer.json").write_text(json.dumps(content))
-    (found,) = token_statistics(out).values()
+    (found,) = token_statistics(place_of(out)).values()
     assert [(each.token, each.text) for each in found.never_used] == [(1, None), (2, None), (3, None)]
     assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]
     shown = cli("inspect", out, "--stats")

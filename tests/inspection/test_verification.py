@@ -20,6 +20,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.death import FATAL_KILLS
 
 
@@ -70,7 +71,7 @@ def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> Non
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         (dataset / "manifest.json").write_bytes(flipped)
-        assert [finding.severity for finding in check_manifest(dataset)[1]] == ["error"], f"byte {place}"
+        assert [finding.severity for finding in check_manifest(LocalFolder(dataset))[1]] == ["error"], f"byte {place}"
 
 
 def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset: Path) -> None:
@@ -162,7 +163,7 @@ def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, mon
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.shards as s\n"
         "real = s.ShardReader\n"
-        f"s.ShardReader = lambda path: os.abort() if path.name == {SHARD!r} else real(path)\n"
+        f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, name)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
@@ -190,7 +191,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.inspection.verify.shards as s\ns.ShardReader = lambda path: os.abort()\n"
+        "import os, shardctl.inspection.verify.shards as s\ns.ShardReader = lambda folder, name: os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset / SHARD).findings
@@ -308,13 +309,14 @@ def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset:
 
 
 UNREADABLE = f"""
-import errno, os, shardctl.format.lazy_folder.files as s  # before the modules that take the function from there
-real = s.sha256_of
-def fail(path):
-    if path.name == {SHARD!r}:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-    return real(path)
-s.sha256_of = fail
+import errno, os
+from shardctl.system.locations.local import LocalFolder
+real = LocalFolder.chunks
+def fail(folder, name):
+    if name == {SHARD!r}:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+    return real(folder, name)
+LocalFolder.chunks = fail
 """
 
 
@@ -339,7 +341,7 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
     (tmp_path / "sitecustomize.py").write_text(
         "import shardctl.inspection.verify.shards as s\n"
         "real = s.is_regular_file\n"
-        f"s.is_regular_file = lambda path: real(path) and (path.name != {SHARD!r} or path.unlink() is None)\n"
+        f"s.is_regular_file = lambda folder, name: real(folder, name) and (name != {SHARD!r} or folder.path(name).unlink() is None)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
@@ -370,9 +372,7 @@ s.{name} = {name}
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Have the processes that check killed `times` times, as an operator or a system out of memory would do it."""
 
-    def arrange(
-        times: int, name: str = "ShardReader", where: str = f"given[0].name == {SHARD!r}", signal: str = "SIGKILL"
-    ) -> Path:
+    def arrange(times: int, name: str = "ShardReader", where: str = f"given[1] == {SHARD!r}", signal: str = "SIGKILL") -> Path:
         log = tmp_path / "kills"
         log.mkdir()
         module = "shards" if name == "ShardReader" else "decoding"
@@ -460,7 +460,7 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a server whose handle of the file has become stale: nothing else has what is in it."""
-    stat = Path.stat
+    stat, read = Path.stat, LocalFolder.read
 
     def stale(path: Path, **options: Any) -> os.stat_result:
         if path.name == "manifest.json":
@@ -470,6 +470,7 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
     before = (dataset / "manifest.json").read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(Path, "stat", stale)
+        patched.setattr(LocalFolder, "read", lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1])
         kinds = [finding.kind for finding in shardctl.verify(dataset).findings]
         with pytest.raises(DatasetError, match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it"):
             shardctl.repair(dataset, workers=0)

@@ -53,7 +53,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
     """Return where the offsets and the data of a text column of a block begin in an uncompressed file."""
-    file = BlockFile(path, map_file)
+    file = BlockFile.at(path, map_file)
     _, offsets, data = file.fetch(block)[0].column(column).buffers()
     base = file.contents.address
     return offsets.address - base, data.address - base

@@ -22,7 +22,8 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.remote import request_threads
-from shardctl.system.remote_paths import SCRATCH
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
 
 
@@ -191,10 +192,10 @@ def test_a_small_window_of_requests_is_enough(plain: Path, bucket: str, monkeypa
 
 
 def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
-    manifest = Manifest.load(plain)
+    manifest = Manifest.load(LocalFolder(plain))
     record = json.loads((plain / MANIFEST).read_text())
     assert "base" not in record
-    assert Manifest.load(plain).to_json() == (plain / MANIFEST).read_text()
+    assert Manifest.load(LocalFolder(plain)).to_json() == (plain / MANIFEST).read_text()
     upload(plain, f"{bucket}/out/abc123")
     store = open_store(f"{bucket}/out")
     store.delete([f"abc123/{MANIFEST}"])
@@ -204,7 +205,7 @@ def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, c
 
 @pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
 def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
-    open_store(bucket).put(f"out/{MANIFEST}", replace(Manifest.load(plain), base=base).to_json().encode())
+    open_store(bucket).put(f"out/{MANIFEST}", replace(Manifest.load(LocalFolder(plain)), base=base).to_json().encode())
     with pytest.raises(DatasetError, match=r"not as docs/format\.md describes"):
         shardctl.open(f"{bucket}/out", cache=False)
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from places import place_of
 
 import shardctl
 from shardctl.errors import UsageError
@@ -177,14 +178,16 @@ def test_no_text_does_anything_but_be_refused_or_understood(text: str) -> None:
 def test_width_height_and_place_can_be_asked_without_being_columns(photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     wide = {sample["key"] for sample in shardctl.open(tmp_path / "out") if sample["image"].shape[1] > 500}
-    assert {record.values["key"] for record in matching(tmp_path / "out", None, "width > 500")} == wide
+    assert {record.values["key"] for record in matching(place_of(tmp_path / "out"), None, "width > 500")} == wide
     large = {p.relative_to(photos).as_posix() for p in photos.rglob("*.*") if p.stat().st_size > 9000}
-    assert {record.values["key"] for record in matching(tmp_path / "out", None, "image_bytes > 9000")} == large
-    assert len(list(matching(raw_dataset, None, "width == 32 and height == 32"))) == 60
-    assert [record.index for record in matching(raw_dataset, None, "index in [3, 41]")] == [3, 41]
-    (val,) = {record.shard.partition("-")[0] for record in matching(raw_dataset, None, "split == 'val'")}
+    assert {record.values["key"] for record in matching(place_of(tmp_path / "out"), None, "image_bytes > 9000")} == large
+    assert len(list(matching(place_of(raw_dataset), None, "width == 32 and height == 32"))) == 60
+    assert [record.index for record in matching(place_of(raw_dataset), None, "index in [3, 41]")] == [3, 41]
+    (val,) = {record.shard.partition("-")[0] for record in matching(place_of(raw_dataset), None, "split == 'val'")}
     assert val == "val"
-    assert [record.row for record in matching(raw_dataset, "val", "row == 1")] == [1] * len(list(raw_dataset.glob("val-*")))
+    assert [record.row for record in matching(place_of(raw_dataset), "val", "row == 1")] == [1] * len(
+        list(raw_dataset.glob("val-*"))
+    )
 
 
 def test_no_match_is_said(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:

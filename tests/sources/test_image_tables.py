@@ -31,6 +31,7 @@ from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import read_rejects
 from shardctl.sources.formats import RECORD_BYTES
+from shardctl.system.locations.local import LocalFolder
 
 SMALL = {"kind": "image", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}], "store": "png"}
 NAMES = [f"p{number:02}.jpg" for number in range(12)]
@@ -219,7 +220,7 @@ def test_bad_images_are_rejected_one_by_one(folder: Path, tmp_path: Path, cli: A
     parquet.write_table(pa.Table.from_pylist(found, pa.schema([("photo", pa.binary())])), tmp_path / "t.parquet")
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", SMALL, max_rejects="100%")
     assert [ds[place]["key"] for place in range(len(ds))] == ["t.parquet#1", "t.parquet#5"]
-    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert set(rejects) == {"t.parquet#2", "t.parquet#3", "t.parquet#4"}
     assert rejects["t.parquet#2"][0] == "decode"
     assert rejects["t.parquet#3"] == ("read", "no-image")
@@ -253,7 +254,7 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
     parquet.write_table(pa.table({"path": list(paths)}), tmp_path / "in" / "deep" / "t.parquet")
     options: dict[str, Any] = {"recipe": {"kind": "image", "image_field": "path"}, "workers": 0, "max_rejects": "100%"}
     shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
-    rejects = {reject.key: reject for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     found = [rejects.get(f"deep/t.parquet#{number}") for number in range(1, len(paths) + 1)]
     assert [reject.error if reject else None for reject in found] == list(paths.values())
     # A single file is a source of its own, and its folder the place that it may read from.
@@ -475,7 +476,7 @@ def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder: Pat
         (tmp_path / "in" / f"{name}.jsonl").write_text(json.dumps({"image": NAMES[0], "n": number}) + "\n")
     tables = [tmp_path / "in" / f"{name}.jsonl" for name in "ab"]
     shardctl.convert(tables, tmp_path / "out", {"kind": "image", "schema": "image:string,n:int64"}, workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("b.jsonl#1", "other-type")
     assert is_sound(cli, tmp_path / "out")
     before = sums(tmp_path / "out")

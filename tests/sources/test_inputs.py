@@ -26,6 +26,7 @@ import shardctl
 from shardctl.build.convert import discover
 from shardctl.errors import UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 Rows = list[dict[str, Any]]
 
@@ -162,7 +163,7 @@ def test_every_kind_of_file_comes_back_as_its_records(
     ran = cli("convert", file, tmp_path / "out", "--workers", "0", *options)
     assert ran.code == 0, ran.err
     assert rows_of(tmp_path / "out", file.name) == rows
-    assert list(read_rejects(tmp_path / "out" / "rejects.jsonl")) == []
+    assert list(read_rejects(LocalFolder(tmp_path / "out"))) == []
 
 
 def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli: Any, tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_one_wrong_record_is_one_reject(
     (tmp_path / name).write_bytes(data)
     ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", "--max-rejects", "100%", *options)
     assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), ran.err
-    found = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    found = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert [(reject.key, reject.error) for reject in found] == [(f"{name}#{n}", error) for n, error in rejects.items()]
 
 
@@ -293,7 +294,7 @@ def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path: Path) -> None:
         result = shardctl.convert(tmp_path / name, tmp_path / f"{name}.out", workers=0)
         assert 1500 < result.samples < 2000
         assert column(tmp_path / f"{name}.out", "n") == list(range(result.samples))
-        (reject,) = read_rejects(tmp_path / f"{name}.out" / "rejects.jsonl")
+        (reject,) = read_rejects(LocalFolder(tmp_path / f"{name}.out"))
         assert (reject.key, reject.error) == (f"{name}#{result.samples + 1}", "truncated")
 
 
@@ -308,7 +309,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> Non
     result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (2000, 1000)
     assert sorted(column(tmp_path / "out", "n")) == [*range(1000), *range(2000, 3000)]
-    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert {reject.error for reject in rejects} == {"damaged"}
     assert sum(reject.records for reject in rejects) == 1000
 
@@ -319,7 +320,7 @@ def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path: Path,
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
     (tmp_path / "in" / "b.txt").write_text("x" * 100)
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 1
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("a.txt", "too-large")
     assert "--record line makes a record of each line" in reject.message
 
@@ -493,7 +494,7 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monk
     monkeypatch.setattr(discover.Discovery, "find_units", grow)
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     assert (result.samples, result.rejected) == (2, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.source, reject.error) == ("b.csv", "changed")
 
 
@@ -518,7 +519,7 @@ def test_a_table_in_utf_16_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,x\n", encoding="utf-16")
     (tmp_path / "b.csv").write_text("a,b\n1,x\n")
     shardctl.convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out", workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert reject.message == "it is in UTF-16, as its first bytes say; use --encoding utf-16"
 
 
@@ -531,7 +532,7 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding
     (tmp_path / "in" / f"b{name[1:]}").write_text(data)
     options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=options, workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert reject.message == f"it is in {encoding.upper()}, as its first bytes say; use --encoding {encoding}"
     shardctl.convert(tmp_path / "in" / name, tmp_path / "right", recipe={**options, "encoding": encoding}, workers=0)
     assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
@@ -540,7 +541,7 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding
 def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
     shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert "give its encoding with --encoding (detect tries to find it)" in reject.message
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from PIL import Image
+from places import file_at
 from pyarrow import csv
 
 import shardctl
@@ -35,6 +36,7 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
+from shardctl.system.locations.local import LocalFolder
 
 
 def images(root: Path, count: int) -> Path:
@@ -56,7 +58,7 @@ def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
 def column(out: Path, name: str) -> tuple[str, list[Any]]:
     """The type of a column of the shards, and its values in the order of the inputs."""
     ds = shardctl.open(out)
-    files = open_table(out / "files.arrow")
+    files = open_table(LocalFolder(out), "files.arrow")
     return dict(ds.manifest.schema)[name], [row[name] for row in files["columns"].to_pylist()]
 
 
@@ -164,7 +166,7 @@ def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tm
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label", ["a", "b", ""])
     assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
-    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [0, 1, None]
+    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [0, 1, None]
 
 
 def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
@@ -465,7 +467,7 @@ def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
     (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
-    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [1, 0, None]
+    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [1, 0, None]
 
 
 def test_a_column_of_several_types_in_a_jsonl_labels_file_is_told(tmp_path: Path) -> None:
@@ -630,7 +632,7 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0).rejected == 2
     assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", "\U0001f600", "C:\\users"]
-    rejects = [(reject.key, reject.error, reject.message) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    rejects = [(reject.key, reject.error, reject.message) for reject in read_rejects(LocalFolder(tmp_path / "out"))]
     assert [(key, error) for key, error, _ in rejects] == [
         ("in.jsonl#2", "lone-surrogate"),
         ("in.jsonl#3", "lone-surrogate"),
@@ -657,7 +659,7 @@ def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, num
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
     assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [1e-300, 0.0, 1.7976931348623157e308]
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "out-of-range")
     assert f"holds {number[:40]}" in reject.message
     assert "write it as text" in reject.message
@@ -719,7 +721,7 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
         patched.setattr(inputs, "fingerprint_parts", of_a_changed_file)
         shardctl.convert(source, out, workers=0)
     ds = shardctl.open(out)
-    assert [ds.classes[label] for label in open_table(out / "files.arrow")["label"].to_pylist()] == ["cat", "dog"]
+    assert [ds.classes[label] for label in open_table(LocalFolder(out), "files.arrow")["label"].to_pylist()] == ["cat", "dog"]
     with pytest.raises(DatasetError, match="differs in its labels"):
         shardctl.convert(source, out, workers=0)
     (source / name).write_text(before)

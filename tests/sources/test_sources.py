@@ -16,6 +16,7 @@ import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
 from shardctl.sources.walk import walk
+from shardctl.system.locations.local import LocalFolder
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -230,7 +231,7 @@ def test_text_files_are_samples_with_their_folders_as_classes(tmp_path: Path) ->
     (tmp_path / "in" / "neg" / "c.txt").write_bytes("caf\xe9".encode("latin-1"))
     found = {sample["key"]: (sample["text"], sample["label"]) for sample in converted(tmp_path / "in", tmp_path / "out")}
     assert found == {"neg/b.txt": ("schlecht, nicht gut: ß", 0), "pos/a.txt": ("fine\r\n", 1)}
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
 
 
@@ -301,7 +302,7 @@ def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) 
     (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n{"a": 1, "a": 2}\n')
     ds = converted(tmp_path / "in.jsonl", tmp_path / "out", max_rejects="100%")
     assert [sample["a"] for sample in ds] == [1, 2]
-    rejects = {reject.key: reject.error for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    rejects = {reject.key: reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert rejects == {
         "in.jsonl#2": "not-json",
         "in.jsonl#3": "not-an-object",

@@ -25,6 +25,7 @@ from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.pipeline import deferred_objects
 
 CROP_AND_FLIP = [{"name": "crop", "size": "30x20"}, {"name": "hflip", "p": 1}]
@@ -48,7 +49,7 @@ def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path: Path) -> No
     white = np.asarray(sample["image"])[..., 0] > 127
     assert np.argwhere(white).min(axis=0).tolist() == [5, 15]
     assert np.argwhere(white).max(axis=0).tolist() == [12, 24]
-    manifest = Manifest.load(tmp_path / "out")
+    manifest = Manifest.load(LocalFolder(tmp_path / "out"))
     assert manifest.objects == {"kept": 2, "cut_off": 1}
 
 
@@ -178,7 +179,7 @@ def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
 ) -> None:
     result = result_of_function(tmp_path, monkeypatch, function)
     assert (result.samples, result.reasons) == (1, {"transform: bad-annotation": 1})
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert reject.key == "a.png"
     assert reject.message.startswith(f"own_objects:{function} set objects to a dict {says}")
     assert shardctl.verify(tmp_path / "out").ok
@@ -207,7 +208,7 @@ def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
     result = result_of_function(tmp_path, monkeypatch, function)
     (notice,) = [each for each in result.notices if "no longer" in each]
     assert notice.startswith(f"objects is no longer a column of objects, because own_objects:{function} {says}")
-    assert "objects" not in Manifest.load(tmp_path / "out").fields
+    assert "objects" not in Manifest.load(LocalFolder(tmp_path / "out")).fields
 
 
 def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_objects_of_a_table_follow_too(tmp_path: Path) -> None:
     shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
     boxes = [np.asarray(sample["objects"]["bbox"]).tolist() for sample in shardctl.open(tmp_path / "out")]
     assert boxes == [[[15, 5, 10, 8]]] * 2
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.parquet#2", "bad-annotation")
 
 
@@ -406,7 +407,7 @@ def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path: Path, chan
     pq.write_table(pa.table(table), tmp_path / "in" / "t.parquet")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]}, workers=0)
     assert len(shardctl.open(tmp_path / "out")) == 1
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert reject.message.startswith(why)
 
 
@@ -506,7 +507,7 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Pat
     monkeypatch.setattr(deferred_objects, "moved_together", many)
     result = shardctl.convert(source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0)
     assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
-    assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["03.png"]
+    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["03.png"]
     assert shardctl.verify(tmp_path / "out", level="deep").ok
 
 

@@ -17,6 +17,7 @@ import shardctl
 from shardctl.errors import InputError
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
@@ -91,7 +92,7 @@ def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path: Path
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(tmp_path), workers=0)
     ds = shardctl.open(tmp_path / "out")
     assert [sample["text"] for sample in ds] == (["a!", "c!", "d!"] if form == "files" else ["a!", "c!", "d!", None])
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     key = "bb.txt" if form == "files" else "1.jsonl#2"
     assert (reject.key, reject.stage, reject.error, reject.message) == (key, "filter", "letter-b", "has a b at 0")
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()

@@ -20,6 +20,7 @@ import shardctl
 from shardctl.build.convert import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
 
 STEPS = """
@@ -224,7 +225,7 @@ def convert(source: Path, out: Path, function: str, **options: Any) -> ConvertRe
 
 
 def rejected(out: Path) -> tuple[str, str, str]:
-    (reject,) = read_rejects(out / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(out))
     return reject.stage, reject.error, reject.message
 
 

@@ -18,6 +18,7 @@ from image_files import images
 import shardctl
 from shardctl.errors import InputError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 MODELS = """
 import ctypes, os, signal
@@ -187,7 +188,7 @@ def calls(out: Path, split: str = "train") -> dict[str, str]:
 
 
 def rejected(out: Path) -> list[tuple[str, str]]:
-    return [(reject.key, reject.error) for reject in read_rejects(out / "rejects.jsonl")]
+    return [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))]
 
 
 def slots(names: list[str], size: int, without: str = "never") -> dict[str, str]:

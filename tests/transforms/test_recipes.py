@@ -20,6 +20,7 @@ import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import InstallError, UsageError
 from shardctl.format.manifest import Manifest
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.image import blur
 from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
 from shardctl.transforms.recipe_files import checking
@@ -452,7 +453,7 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path: Path, ph
     assert check_recipe(again).ok
     assert load_recipe(again) == shown.recipe
     shardctl.convert(source, tmp_path / "second", recipe=again, workers=0)
-    first, second = (Manifest.load(tmp_path / name) for name in ("first", "second"))
+    first, second = (Manifest.load(LocalFolder(tmp_path / name)) for name in ("first", "second"))
     assert first.fingerprint_parts == second.fingerprint_parts
     assert shardctl.convert(source, tmp_path / "first", recipe=again, workers=0).status == "up-to-date"
 

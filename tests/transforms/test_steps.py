@@ -22,6 +22,7 @@ from shardctl.format.roles import Role
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
 from shardctl.inspection.content.records import record_of_key
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.base import BatchTransform, settings_of
 from shardctl.transforms.records import Records, RejectRow
 from shardctl.transforms.settings import Whole, setting
@@ -94,10 +95,10 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, wor
     assert (result.samples, result.rejected) == (4, 1)
     found = [(sample["key"], sample["variant"], sample["text"]) for sample in shardctl.open(tmp_path / "out")]
     assert found == [("in.jsonl#1", 0, "a"), ("in.jsonl#1", 1, "b"), ("in.jsonl#1", 2, "c"), ("in.jsonl#3", 0, "d")]
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
-    assert [found.values["text"] for found in record_of_key(tmp_path / "out", "in.jsonl#1")] == ["a", "b", "c"]
+    assert [found.values["text"] for found in record_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")] == ["a", "b", "c"]
     (tmp_path / "out" / "train-00000.arrow").unlink()
     assert shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status == "repaired"
     assert shardctl.verify(tmp_path / "out").findings == ()
@@ -112,7 +113,7 @@ def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path
     assert (result.samples, result.rejected) == (4, 1)
     found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "out")]
     assert found == [("a", 0), ("a", 2), ("c d", 0), ("c d", 2)]
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.message) == ("in.jsonl#2", "manysteps:odd_texts raised ValueError: no b")
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("evens", "words")]
     shardctl.convert(source, tmp_path / "several", recipe={"variants": 3, "transform": steps}, workers=0)
@@ -132,7 +133,7 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
     assert (result.status, result.lost_samples) == ("dropped", 24)
     manifest = shardctl.open(tmp_path / "out").manifest
     assert (manifest.samples, manifest.inputs, manifest.rejected) == (24, 18, 10)
-    rejects = [(reject.error, reject.records) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    rejects = [(reject.error, reject.records) for reject in read_rejects(LocalFolder(tmp_path / "out"))]
     assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
     assert shardctl.verify(tmp_path / "out").findings == ()
 
@@ -200,7 +201,7 @@ def test_several_samples_that_come_late_are_rejected_by_name(tmp_path: Path) -> 
     source = lines(tmp_path / "in.jsonl", [f"line{number}" for number in range(1100)] + ["late one"])
     result = shardctl.convert(source, tmp_path / "out", recipe=own("late"), workers=0)
     assert (result.samples, result.rejected) == (1100, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.stage, reject.error) == ("in.jsonl#1101", "transform", "several-samples")
 
 
@@ -209,7 +210,7 @@ def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path: Path) -> N
     source = lines(tmp_path / "in.jsonl", [f"{number}" for number in range(1100)] + ["bad", "good"])
     result = shardctl.convert(source, tmp_path / "out", recipe=own("one_bad"), workers=0)
     assert (result.samples, result.rejected) == (2202, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#1101", "other-type")
     assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(tmp_path / "out")}
 

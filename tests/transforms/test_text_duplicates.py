@@ -31,6 +31,7 @@ from shardctl.build.shards.engines import local
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.duplicates import exact, near, runs
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.duplicates.table import SCHEMA
@@ -283,9 +284,7 @@ def deduplicated(source: Path, out: Path, workers: int = 0, **options: Any) -> d
 
 def why(out: Path) -> dict[str, tuple[str, str]]:
     """Return the error and the message of every reject of a filter, by its key."""
-    return {
-        reject.key: (reject.error, reject.message) for reject in read_rejects(out / "rejects.jsonl") if reject.stage == "filter"
-    }
+    return {reject.key: (reject.error, reject.message) for reject in read_rejects(LocalFolder(out)) if reject.stage == "filter"}
 
 
 DOCUMENTS: dict[str, list[str | None]] = {

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.tokenizers import huggingface, proof
 from shardctl.transforms.tokenizers.base import Placing, Tokenizer
 from shardctl.transforms.tokenizers.engines import ENGINES
@@ -405,7 +406,7 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folde
     tokenizer = open_tokenizer(str(folder))
     texts = [text for group in corpus_texts()[:2] for text in group] + list(proof.strings()[1:90]) + ["the last\n"]
     assert [tokenizer.decode(sample["tokens"]) for sample in ds] == texts
-    rejects = [(reject.key, reject.stage, reject.error) for reject in read_rejects(tmp_path / "0" / "rejects.jsonl")]
+    rejects = [(reject.key, reject.stage, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "0"))]
     assert rejects == [("b.jsonl#1", "transform", "empty"), ("b.jsonl#2", "transform", "empty")]
     assert made[0].steps[0]["tokens"] == sum(len(sample["tokens"]) for sample in ds)
     role = json.loads((tmp_path / "0" / "manifest.json").read_text())["fields"]["tokens"]
@@ -502,7 +503,7 @@ def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path: Path, monkeypat
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert len(shardctl.open(tmp_path / "out")) == 2
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "too-large")
     assert "the text has 801 B and no place where it can be cut" in reject.message
 
@@ -588,7 +589,7 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder: Pa
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
-    rejects = {reject.key: reject for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     found = [rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else "" for number in range(1, 10)]
     assert found == [error for _, error in chats]
     assert rejects["in.jsonl#7"].message == "the chat template refuses it: role system"

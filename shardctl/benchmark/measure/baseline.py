@@ -30,7 +30,6 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import SHARDS
 from shardctl.format.sample import Sample
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, is_written
@@ -39,6 +38,7 @@ from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import ordinary
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -64,7 +64,7 @@ def run_baseline(
 
     Raises InputError if the raw inputs no longer exist, UsageError for user functions that the options do not allow.
     """
-    refuse_unnamed_functions(manifest.recipe, options.transforms, root, "a baseline")
+    refuse_unnamed_functions(manifest.recipe, options.transforms, printable(str(root)), "a baseline")
     inputs = _Inputs(root, manifest, options)
     inputs.drop() if options.cold else inputs.read()
     samples, rejected, seconds = inputs.run(found.threads, options, report)
@@ -120,7 +120,7 @@ class _Inputs:
                 raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
         recipe = Recipe.from_json(manifest.recipe, root)
         bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
-        layout = Layout.loads(ShardTable(root / SHARDS).making.layout)
+        layout = Layout.loads(ShardTable(LocalFolder(root)).making.layout)
         self._job = Job(
             root,
             tuple(map(Root.anywhere, bases)),
@@ -132,7 +132,7 @@ class _Inputs:
             recorded=True,
         )
         self._splits = [split.name for split in manifest.splits]
-        self._units = list(_some_units(StoredDataset(root), options.split, self._job.fields is None))
+        self._units = list(_some_units(StoredDataset(LocalFolder(root)), options.split, self._job.fields is None))
 
     def _paths(self) -> Iterator[Path]:
         for number, _ in self._units:

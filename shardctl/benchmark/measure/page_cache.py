@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import ordinary
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.mmap import resident_pages
 from shardctl.system.sequences import evenly_spaced
 
@@ -24,7 +24,7 @@ def residency(root: Path) -> float | None:
 
     Raises DatasetError.
     """
-    return residency_of([root / name for name in ShardTable(root / SHARDS).names])
+    return residency_of([root / name for name in ShardTable(LocalFolder(root)).names])
 
 
 def residency_of(files: Sequence[Path]) -> float | None:
@@ -47,7 +47,7 @@ def evict(root: Path) -> None:
     Mapped pages stay: datasets that were opened before must have been released.
     """
     gc.collect()
-    drop(root / name for name in ShardTable(root / SHARDS).names)
+    drop(root / name for name in ShardTable(LocalFolder(root)).names)
 
 
 def drop(paths: Iterable[Path]) -> None:

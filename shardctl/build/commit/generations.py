@@ -10,10 +10,10 @@ from pathlib import Path
 from shardctl.build.commit.publish import files_of
 from shardctl.errors import DatasetError, StorageError
 from shardctl.format.generations import folder_of
-from shardctl.format.lazy_folder.files import copy_file, is_file
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, is_shard_name
-from shardctl.system.files import is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
+from shardctl.system.files import copy_file, is_file, is_folder, naming_the_path, refuse_link, remove_tree, sync_folder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 HIDDEN = "."
@@ -28,7 +28,7 @@ def keep(root: Path) -> None:
     A process that is killed here leaves a folder that counts for nothing, and that the next one deletes. Raises StorageError
     if something else lies where it goes.
     """
-    folder = folder_of(root, Manifest.load(root).generation.number)
+    folder = folder_of(root, Manifest.load(LocalFolder(root)).generation.number)
     refuse_link(root / GENERATIONS)
     with naming_the_path(root / GENERATIONS):
         if os.path.lexists(folder):
@@ -74,7 +74,7 @@ def _surplus(root: Path, keeps: int | None) -> list[Path]:
     """Return the folders of generations that are not to be there. None of those that lie behind a link is ours."""
     if not is_folder(root / GENERATIONS):
         return []
-    manifest = Manifest.load(root)
+    manifest = Manifest.load(LocalFolder(root))
     known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
     number = manifest.keep if keeps is None else keeps
     # One whose manifest is damaged may be the one that is to be kept.
@@ -93,7 +93,7 @@ def _is_ours(path: Path) -> bool:
 def _digest(root: Path) -> str:
     """Return what stands for a dataset, "" if there is none, or its manifest is damaged."""
     try:
-        return Manifest.load(root).generation.digest
+        return Manifest.load(LocalFolder(root)).generation.digest
     except DatasetError:
         return ""
 

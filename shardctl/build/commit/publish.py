@@ -30,13 +30,22 @@ from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.format.generations import beside as _beside
-from shardctl.format.lazy_folder.files import is_file, sha256_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, is_file_name, shard_name
+from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REPLACED, STAGING, is_file_name, shard_name
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.files import is_folder, naming_the_path, read_bytes, remove_tree, sync_folder, write_atomically
+from shardctl.system.files import (
+    is_file,
+    is_folder,
+    naming_the_path,
+    read_bytes,
+    remove_tree,
+    sha256_of,
+    sync_folder,
+    write_atomically,
+)
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LEASE
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 _RENAME_EXCHANGE = 2
@@ -446,9 +455,9 @@ def files_of(root: Path) -> set[str]:
     """Return the names of the files that a dataset consists of."""
     shards, listed = None, None
     with contextlib.suppress(DatasetError):
-        shards = {name for name in ShardTable(root / SHARDS).names if "/" not in name}
+        shards = {name for name in ShardTable(LocalFolder(root)).names if "/" not in name}
     with contextlib.suppress(DatasetError, OSError):
-        listed = set(filter(is_file_name, read_checksums(root / CHECKSUMS)))  # files of the recipe too
+        listed = set(filter(is_file_name, read_checksums(LocalFolder(root))))  # files of the recipe too
     if shards is None and listed is None:  # too damaged to say: what is left over of it stays, and verify tells
         shards = _numbered(root)
     return {*(shards or ()), *(listed or ()), *BESIDE_SHARDS}
@@ -457,6 +466,6 @@ def files_of(root: Path) -> set[str]:
 def _numbered(root: Path) -> set[str]:
     """Return the names that a conversion gives to as many shards as the manifest says, none if that is damaged too."""
     with contextlib.suppress(DatasetError, OSError):
-        splits = Manifest.load(root).splits
+        splits = Manifest.load(LocalFolder(root)).splits
         return {shard_name(split.name, number) for split in splits for number in range(split.shards)}
     return set()

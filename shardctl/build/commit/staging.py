@@ -17,9 +17,8 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job, Root
 from shardctl.build.shards.marker import ShardMarker, read_finished
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import REPLACED
-from shardctl.system.files import is_folder, naming_the_path
+from shardctl.system.files import is_file, is_folder, naming_the_path
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.lease.file_lease import LEASE
 from shardctl.system.text import printable

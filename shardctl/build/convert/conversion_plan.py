@@ -44,7 +44,6 @@ from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import copy_file
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
@@ -55,6 +54,7 @@ from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.system.files import copy_file
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe

@@ -8,6 +8,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST
+from shardctl.system.locations.local import LocalFolder
 
 
 class ExistingDataset:
@@ -19,7 +20,7 @@ class ExistingDataset:
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
-        return Manifest.load(self._folder) if self.is_there() else None
+        return Manifest.load(LocalFolder(self._folder)) if self.is_there() else None
 
     def is_there(self) -> bool:
         """Return whether there is a dataset now."""

@@ -19,6 +19,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLANNED
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3
@@ -63,7 +64,7 @@ def explain(
     root: Path, parts: dict[str, str], recipe: dict[str, Any], settings: dict[str, Any], listing: Listing
 ) -> Explanation:
     """Compare a conversion with the dataset at `root`. Raises DatasetError if there is none."""
-    manifest = Manifest.load(root)
+    manifest = Manifest.load(LocalFolder(root))
     before = manifest.fingerprint_parts
     differ = tuple(name for name in parts if before.get(name) != parts[name])
     before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
@@ -97,12 +98,14 @@ def _between(part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Dif
 
 def _files(root: Path, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
     """Return the files that came, went, and changed."""
-    table = open_checked_table(root / FILES)
+    table = open_checked_table(LocalFolder(root), FILES)
     rows = rows_before(table, listing)
     known = np.flatnonzero(rows >= 0)
     same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
     with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= UpdateState(root, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
+        same &= (
+            UpdateState(LocalFolder(root), manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
+        )
     gone = np.ones(table.num_rows, bool)
     gone[rows[known]] = False
     of = ((listing.table, np.flatnonzero(rows < 0)), (table, np.flatnonzero(gone)), (listing.table, known[~same]))

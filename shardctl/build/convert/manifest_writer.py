@@ -22,9 +22,10 @@ from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import PLANNED, SHARDS
+from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
@@ -72,7 +73,7 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
 
     To be done before that takes its target, and not before it is complete: until then whoever goes on needs all of them.
     """
-    there = ShardTable(job.folder / NEW_FOLDER / SHARDS).names
+    there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
     if len(there) < job.shards:
         target.leave_out(job, sorted({job.place(shard).name for shard in range(job.shards)} - set(there)))
 

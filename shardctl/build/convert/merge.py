@@ -28,6 +28,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 
@@ -66,7 +67,7 @@ def _merged_before(target: Target, began: float) -> ConvertResult:
         raise DatasetError(
             f"{printable(str(root))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
         )
-    target.refuse_lost_files(Manifest.load(root))
+    target.refuse_lost_files(Manifest.load(LocalFolder(root)))
     return result_of(root, "up-to-date", time.monotonic() - began)
 
 
@@ -93,7 +94,7 @@ def _merge(
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
             write_dataset(job, parted.closing, before, target)
-        refuse_many_rejects(root, Manifest.load(new), max_rejects)
+        refuse_many_rejects(root, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
     leave_out_others(job, target)
     target.publish(new, updates=before is not None)

@@ -10,6 +10,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import naming_the_path
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 
@@ -22,7 +23,7 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
     there = _sizes(root)
     lost = [name for name, facts in manifest.files.items() if there.get(name) != facts.bytes]
     if SHARDS not in lost:
-        table = ShardTable(root / SHARDS)
+        table = ShardTable(LocalFolder(root))
         lost += [name for name, size in zip(table.names, table.sizes.tolist(), strict=True) if there.get(name) != size]
     if lost:
         shown, which = printable(str(root)), printable(lost[0])

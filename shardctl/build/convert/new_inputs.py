@@ -15,9 +15,10 @@ from shardctl.build.convert.update.match import Matching
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.format.names import PLAN, REJECTS, SHARDS
+from shardctl.format.names import PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
 from shardctl.sources.label_table import some
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]
@@ -113,14 +114,14 @@ def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     Each is (chosen,). `places` has the place of each file among those that are chosen, -1 for another one: (files,). Blank
     lines are no records, which a plan counts, unless samples are joined of several records.
     """
-    plan = open_table(job.folder / NEW_FOLDER / PLAN, PLAN_SCHEMA)
+    plan = open_table(LocalFolder(job.folder / NEW_FOLDER), PLAN, PLAN_SCHEMA)
     place = places[plan["file"].to_numpy()]
     rows = np.flatnonzero(place >= 0)
     rejected, planned, made = np.zeros((3, int(places.max()) + 1), np.int64)
     np.add.at(rejected, place[rows], plan["rejected"].to_numpy()[rows])
     np.add.at(made, place[rows], plan["samples"].to_numpy()[rows])
     if job.draw is not None:  # each split has all units
-        entries = ShardTable(job.folder / NEW_FOLDER / SHARDS)
+        entries = ShardTable(LocalFolder(job.folder / NEW_FOLDER))
         of_first = np.array([entry.split == entries[0].split for entry in entries])
         rows = rows[of_first[plan["shard"].to_numpy()[rows]]]
     np.add.at(planned, place[rows], plan["records"].to_numpy()[rows])
@@ -129,7 +130,7 @@ def _counts(job: Job, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 def _rejects(new: Path, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places` is that of `_counts`."""
-    plan, rejects = open_table(new / PLAN, PLAN_SCHEMA), read_rejects(new / REJECTS)
+    plan, rejects = open_table(LocalFolder(new), PLAN, PLAN_SCHEMA), read_rejects(LocalFolder(new))
     counts = plan["rejected"].to_numpy()
     units = np.flatnonzero(counts)
     for place, count in zip(places[plan["file"].to_numpy()[units]].tolist(), counts[units].tolist(), strict=True):

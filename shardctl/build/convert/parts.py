@@ -40,15 +40,15 @@ from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
-from shardctl.format.lazy_folder.files import exists
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
-from shardctl.system.files import write_atomically
+from shardctl.system.files import exists, write_atomically
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LOOK_SECONDS
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
@@ -155,7 +155,7 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
         if parted.parts != part.parts:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
         named = user_functions({"transform": request.recipe.get("transform")})
-        refuse_unnamed_functions(JobFolder(folder).record()["recipe"], named, request.folder, "a part")
+        refuse_unnamed_functions(JobFolder(folder).record()["recipe"], named, printable(str(request.folder)), "a part")
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
@@ -285,7 +285,7 @@ class _Building:
     def _rejects(self) -> Iterator[Reject]:
         for shard in np.flatnonzero(self._chosen).tolist():
             if exists(path := self.job.rejects_path(shard)):
-                yield from read_rejects(path)
+                yield from read_rejects(LocalFolder(path.parent), path.name)
 
 
 def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
@@ -301,7 +301,7 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
         return None
     root = target.folder
     target.bring_dataset()
-    manifest = Manifest.load(root)
+    manifest = Manifest.load(LocalFolder(root))
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
             f"{printable(str(root))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"

@@ -18,7 +18,6 @@ from shardctl.build.options import reject_limit
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.probe import Probe
 from shardctl.errors import Rejection, SourceGoneError, StorageError, TooManyRejectsError
-from shardctl.format.lazy_folder.files import copy_file, sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
@@ -28,7 +27,18 @@ from shardctl.sources.formats.streams import compression_of, decompressed
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.remote.remote_files import begin_of, local, local_path
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import PARTIAL, READ_CHUNK, make_folder, naming_the_path, ordinary, refuse_link, replacing
+from shardctl.system.files import (
+    PARTIAL,
+    READ_CHUNK,
+    copy_file,
+    make_folder,
+    naming_the_path,
+    ordinary,
+    refuse_link,
+    replacing,
+    sha256_of,
+)
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"
@@ -211,7 +221,7 @@ class _RejectedRecords:
     """The numbers of the rejected records of each unit, asked for in the order of the plan."""
 
     def __init__(self, path: Path) -> None:
-        self._rejects = read_rejects(path)
+        self._rejects = read_rejects(LocalFolder(path.parent), path.name)
 
     def of_unit(self, row: dict[str, Any]) -> set[int]:
         """Return the numbers of as many rejects as a unit has."""
@@ -229,8 +239,8 @@ def _rejected_units(dataset: Path) -> Iterator[dict[str, Any]]:
     """Yield the units that have rejected records, with the path and the root of their files."""
     import pyarrow.compute as pc  # 40 ms that only this needs
 
-    files = open_table(dataset / FILES).select(["path", "root"])
-    for batch in open_table(dataset / PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
+    files = open_table(LocalFolder(dataset), FILES).select(["path", "root"])
+    for batch in open_table(LocalFolder(dataset), PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
         for row in batch.filter(pc.greater(batch.column("rejected"), 0)).to_pylist():
             yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
 

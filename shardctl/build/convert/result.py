@@ -26,6 +26,7 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.label_table import hash_names, some
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 
@@ -93,8 +94,8 @@ def result_of(
     labelled: bool = False,
 ) -> ConvertResult:
     """Return the result of a conversion whose dataset is in place. `labelled` says that its records have their labels."""
-    manifest = Manifest.load(root)
-    reasons, examples = count_reasons(read_rejects(root / REJECTS))
+    manifest = Manifest.load(LocalFolder(root))
+    reasons, examples = count_reasons(read_rejects(LocalFolder(root)))
     return ConvertResult(
         status=status,
         samples=manifest.samples,
@@ -161,7 +162,7 @@ def warnings_of_rejects(root: Path, manifest: Manifest) -> tuple[str, ...]:
     """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
     if not has_some_rejects(manifest):
         return ()
-    return warnings_of(manifest, *count_reasons(read_rejects(root / REJECTS)))
+    return warnings_of(manifest, *count_reasons(read_rejects(LocalFolder(root))))
 
 
 def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]) -> tuple[str, ...]:
@@ -218,7 +219,7 @@ def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(root)
+    stored = StoredDataset(LocalFolder(root))
     hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])
     ordered = np.sort(hashes)
     again = ordered[1:][ordered[1:] == ordered[:-1]]

@@ -40,6 +40,7 @@ from shardctl.format.names import FILES, MANIFEST
 from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import write_atomically
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 
 
@@ -189,7 +190,7 @@ def complete(conversion: Conversion, begun: BegunJob, held: WriteLease) -> Conve
     job, target, made = begun.job, conversion.target, 0
     new = job.folder / NEW_FOLDER
     if (new / MANIFEST).exists():
-        refuse_many_rejects(conversion.folder, Manifest.load(new), conversion.options.max_rejects)
+        refuse_many_rejects(conversion.folder, Manifest.load(LocalFolder(new)), conversion.options.max_rejects)
     else:
         made = _build(conversion, begun, held)
     if begun.before is not None:
@@ -248,7 +249,7 @@ def _keep(conversion: Conversion, before: PreviousDataset | None) -> int:
 def _check_new(begun: BegunJob, before: PreviousDataset) -> Checked:
     """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
     job, listing, changes = begun.job, begun.inputs.listing, changes_of(begun.job)
-    if not Manifest.load(job.folder / NEW_FOLDER).rejected and changes is not None and not changes.changed:
+    if not Manifest.load(LocalFolder(job.folder / NEW_FOLDER)).rejected and changes is not None and not changes.changed:
         return Checked()
     # None where the job was planned by a process that was stopped.
     new_inputs = begun.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
@@ -336,7 +337,7 @@ def _complete_replacement(conversion: Conversion) -> None:
 def _with_keep(conversion: Conversion, keep: int) -> Manifest:
     """Have a dataset that is up to date keep so many generations from now on, and return its manifest."""
     with conversion.leased() as held:
-        manifest = replace(Manifest.load(conversion.folder), keep=keep)
+        manifest = replace(Manifest.load(LocalFolder(conversion.folder)), keep=keep)
         held.check()
         write_atomically(conversion.folder / MANIFEST, manifest.to_json().encode())
         generations.settle(conversion.folder)

@@ -20,14 +20,14 @@ from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.jpeg_record import JpegRecord, joined
-from shardctl.format.lazy_folder.files import copy_file
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
 from shardctl.format.update_state import Pruned, ShardCounts, writing_update
-from shardctl.system.files import FileFacts, HashingFile, replacing, write_atomically
+from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import Shape
 
@@ -273,7 +273,7 @@ def _counts(done: ShardMarker, classes: int) -> npt.NDArray[np.int64]:
 
 
 def _all_rejected(new: Path, inputs: int) -> str:
-    first = next(read_rejects(new / REJECTS))
+    first = next(read_rejects(LocalFolder(new)))
     return (
         f"no input could be converted ({inputs:,} rejected), for instance {printable(first.source)}: {first.message};"
         f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"

@@ -47,6 +47,7 @@ from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
 from shardctl.system.files import naming_the_path
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import counted, first_repeated, printable
 
@@ -156,7 +157,7 @@ class Listing:
     @cached_property
     def table(self) -> pa.Table:
         """The files, memory-mapped, one row each (LISTING_SCHEMA)."""
-        return open_table(self.path, LISTING_SCHEMA)
+        return open_table(LocalFolder(self.path.parent), self.path.name, LISTING_SCHEMA)
 
     @property
     def digest_beside(self) -> str:

@@ -32,6 +32,7 @@ from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.unmoved import columns_to_look_at
 from shardctl.errors import InputError, TypesDifferError, UsageError
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
@@ -43,6 +44,7 @@ from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
@@ -303,7 +305,8 @@ class _Unprobed:
 def _tried(job: Job, shard: int) -> Tried:
     """Return what became of the one record of a shard."""
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
-    reject = next(read_rejects(job.rejects_path(shard)), None) if done.rejected else None
+    path = job.rejects_path(shard)
+    reject = next(read_rejects(LocalFolder(path.parent), path.name), None) if done.rejected else None
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
@@ -318,7 +321,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[Record]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in all_blocks(path, None):
+    for block in all_blocks(DatasetPlace(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {name: value.copy() for name, value in record.values.items() if isinstance(value, np.ndarray)}

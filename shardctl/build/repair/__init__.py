@@ -18,9 +18,7 @@ from shardctl.build.paths import check_sources
 from shardctl.build.repair.repairing import Repair
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.errors import UsageError
-from shardctl.format.lazy_folder.files import is_file
-from shardctl.format.lazy_folder.mirror import BLOCKS
-from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.dataset_place import DatasetPlace, open_place
 from shardctl.format.names import STAGING
 from shardctl.format.write_back import changed_folder
 from shardctl.inspection.verify.tables import check_manifest
@@ -28,6 +26,7 @@ from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import recorded
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
+from shardctl.system.locations.folder import EditableFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
@@ -69,33 +68,38 @@ def _repair(
             f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"
             " repair it there, and copy it back"
         )
-    with local_folder(path, BLOCKS) as there:
+    with open_place(path, "blocks") as there:
         _check_that_it_is_one(there)
     with changed_folder(path, told.waiting) as changed:
-        result = _repair_in(changed.root.resolve(), given, tuple(transforms), drop_lost, workers, told)
+        result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, told)
         if result.repaired:
             changed.put_back(result.repaired)
     return result
 
 
-def _check_that_it_is_one(path: Path) -> None:
-    root = path.resolve()
-    if is_file(root):
-        raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
-    if not publish.is_broken_off(root):
-        check_manifest(path)  # that there is a dataset at all
+def _check_that_it_is_one(place: DatasetPlace) -> None:
+    here = place.folder.local
+    if place.lone:
+        raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
+    if here is None or not publish.is_broken_off(here.resolve()):
+        check_manifest(place.folder)  # that there is a dataset at all
 
 
 def _repair_in(
-    root: Path, given: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, told: Listener
+    dataset: EditableFolder,
+    given: tuple[str, ...],
+    transforms: tuple[str, ...],
+    drop_lost: bool,
+    workers: int | str,
+    told: Listener,
 ) -> RepairResult:
-    with file_lease.hold(root / STAGING, told.waiting) as held:
-        completed = publish.recover(root)
-        folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    with file_lease.hold(dataset.work / STAGING, told.waiting) as held:
+        completed = publish.recover(dataset.work)
+        folder = dataset.work / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         with naming_the_path(folder):
             folder.mkdir()
         try:
-            result = Repair(root, folder, given, transforms, drop_lost, workers, told, held).run()
+            result = Repair(dataset, folder, given, transforms, drop_lost, workers, told, held).run()
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
                 with contextlib.suppress(OSError):  # the next repair deletes it

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
-import stat
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.ahead import bringing_ahead
-from shardctl.format.lazy_folder.files import copy_file, is_regular_file, list_names, move, sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING, are_file_names, is_shard_name, shard_name
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.files import naming_the_path
+from shardctl.system.files import copy_file, naming_the_path
+from shardctl.system.locations.folder import EditableFolder, Folder, FolderHere, hash_file, is_regular_file
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
-from shardctl.system.text import printable
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""
@@ -30,16 +28,16 @@ UNREAD = ".unreadable"
 """Suffix of a file that could not be read, and whose name another file has got back. It is never deleted."""
 
 
-def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
+def hash_files(folder: FolderHere, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
     """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others cannot be read.
 
     A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be listed.
     """
-    names = [path.name for path in list_folder(root) if path.name != STAGING]
+    names = [name for name in list_names(folder) if name != STAGING]
     hashes: dict[str, str] = {}
     unreadable: dict[str, OSError] = {}
-    with bringing_ahead(root, names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
-        for done, (name, found) in enumerate(zip(names, pool.map(lambda name: _hash(root / name), names), strict=True), 1):
+    with folder.ahead(names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
+        for done, (name, found) in enumerate(zip(names, pool.map(partial(_hash, folder), names), strict=True), 1):
             if isinstance(found, str):
                 hashes[name] = found
             elif found is not None and not isinstance(found, FileNotFoundError):
@@ -49,17 +47,17 @@ def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[s
     return hashes, unreadable
 
 
-def list_folder(root: Path) -> list[Path]:
-    """Return the paths in a dataset's folder, sorted. Raises DatasetError."""
+def list_names(folder: Folder) -> list[str]:
+    """Return the names in a dataset's folder, sorted. Raises DatasetError."""
     try:
-        return [root / name for name in sorted(list_names(root))]
+        return sorted(folder.names())
     except OSError as error:
-        raise DatasetError(f"{printable(str(root))}: cannot be listed ({error.strerror or error})") from error
+        raise DatasetError(f"{folder.shown()}: cannot be listed ({error.strerror or error})") from error
 
 
-def _hash(path: Path) -> str | OSError | None:
+def _hash(folder: Folder, name: str) -> str | OSError | None:
     try:
-        return sha256_of(path) if is_regular_file(path) else None
+        return hash_file(folder, name) if is_regular_file(folder, name) else None
     except OSError as fault:
         return fault
 
@@ -69,20 +67,20 @@ def numbered_names(manifest: Manifest) -> list[str]:
     return [shard_name(split.name, number) for split in manifest.splits for number in range(split.shards)]
 
 
-def shard_names(root: Path, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
+def shard_names(folder: Folder, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
     """Return the file names of all shards, in the order of the dataset, from whatever is intact and knows them."""
     if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
-        return ShardTable(root / SHARDS).names
+        return ShardTable(folder).names
     numbered = numbered_names(manifest)
     if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
-        listed = [name for name in read_checksums(root / CHECKSUMS) if is_shard_name(name)]
+        listed = [name for name in read_checksums(folder) if is_shard_name(name)]
         if set(listed) != set(numbered) and are_file_names(listed):
             places = {split.name: number for number, split in enumerate(manifest.splits)}
             return sorted(listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name))
     return numbered
 
 
-def expected_hashes(root: Path, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
+def expected_hashes(folder: Folder, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
     The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each
@@ -90,16 +88,16 @@ def expected_hashes(root: Path, manifest: Manifest, shards: list[str], hashes: d
     """
     expected = {name: facts.sha256 for name, facts in manifest.files.items()}
     if hashes.get(SHARDS) == expected[SHARDS]:
-        recorded = {entry.path: entry.sha256 for entry in ShardTable(root / SHARDS)}
+        recorded = {entry.path: entry.sha256 for entry in ShardTable(folder)}
     elif hashes.get(CHECKSUMS) == expected[CHECKSUMS]:
-        recorded = read_checksums(root / CHECKSUMS)
+        recorded = read_checksums(folder)
     else:
         recorded = hashes
     return expected | {name: recorded[name] for name in shards if name in recorded}
 
 
 def restore_misplaced(
-    root: Path, expected: dict[str, str], hashes: dict[str, str], unreadable: Collection[str], scratch: Path
+    folder: EditableFolder, expected: dict[str, str], hashes: dict[str, str], unreadable: Collection[str], scratch: Path
 ) -> list[str]:
     """Rename files that were renamed or swapped back to their own names. Returns the restored names.
 
@@ -110,30 +108,30 @@ def restore_misplaced(
     where = {sha256: name for name, sha256 in sorted(hashes.items(), key=lambda entry: entry[0] not in placed)}
     wrong = [name for name, sha256 in expected.items() if name not in placed and sha256 in where]
     needed = {expected[name] for name in wrong}
-    with naming_the_path(root):
+    with naming_the_path(folder.work):
         for name in wrong:
             held = hashes.get(name, "")
             if held in needed and where[held] == name:
-                where[held] = set_aside(root / name)
+                where[held] = set_aside(folder, name)
         for name in wrong:
             source = where[expected[name]]
             if name in unreadable:
-                set_aside(root / name, UNREAD)
+                set_aside(folder, name, UNREAD)
             if source in placed:
-                copy_file(root / source, scratch / name)
-                (scratch / name).rename(root / name)
+                copy_file(folder.path(source), scratch / name)
+                (scratch / name).rename(folder.work / name)
             else:
-                move(root / source, root / name)
+                folder.rename(source, name)
             where[expected[name]] = name
             hashes[name] = expected[name]
             placed.add(name)
     return wrong
 
 
-def set_aside(path: Path, suffix: str = MISPLACED) -> str:
+def set_aside(folder: EditableFolder, name: str, suffix: str = MISPLACED) -> str:
     """Rename a file to a name that nothing else has, in the same folder, and return that name."""
-    aside = name_aside(path.name, suffix)
-    move(path, path.with_name(aside))
+    aside = name_aside(name, suffix)
+    folder.rename(name, aside)
     return aside
 
 
@@ -142,24 +140,24 @@ def name_aside(name: str, suffix: str = MISPLACED) -> str:
     return f"{name}.{secrets.token_hex(4)}{suffix}"
 
 
-def delete_misplaced(root: Path, names: Collection[str]) -> None:
+def delete_misplaced(folder: EditableFolder, names: Collection[str]) -> None:
     """Delete the files that were set aside and that belong to nothing. `names` are those of all files of the dataset."""
-    with naming_the_path(root):
-        for left in root.glob(f"*{MISPLACED}"):
-            found = _ASIDE.fullmatch(left.name)
-            if found is not None and found[1] in names and is_regular_file(left):
-                left.unlink()
+    here = LocalFolder(folder.work)
+    with naming_the_path(here.root):
+        for left in here.names():
+            found = _ASIDE.fullmatch(left)
+            if found is not None and found[1] in names and is_regular_file(here, left):
+                here.path(left).unlink()
 
 
-def refuse_folders(root: Path, manifest: Manifest) -> None:
+def refuse_folders(folder: Folder, manifest: Manifest) -> None:
     """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything, and is not deleted."""
     for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
-        with contextlib.suppress(OSError):
-            if stat.S_ISDIR((root / name).lstat().st_mode):
-                raise DatasetError(
-                    f"{printable(str(root / name))}: a folder, where a file of the dataset belongs; move it away, then repair"
-                    " again"
-                )
+        found = folder.stat(name)
+        if found is not None and found.kind == "folder":
+            raise DatasetError(
+                f"{folder.shown(name)}: a folder, where a file of the dataset belongs; move it away, then repair again"
+            )
 
 
 def damaged_files(expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]) -> set[str]:

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.build.repair.evidence import list_folder
+from shardctl.build.repair.evidence import list_names
 from shardctl.build.repair.outcomes import LOST
 from shardctl.errors import DatasetError
 from shardctl.format.generations import Generation, generations_of
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import is_file, is_regular_file, sha256_of
 from shardctl.format.manifest import Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions, is_absolute_place
-from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, REJECTS, SHARDS, TABLES, UPDATE, is_shard_name
+from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, SHARDS, TABLES, UPDATE, is_shard_name
 from shardctl.format.step_counts import are_counts
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import FolderHere, hash_file
 from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
 
@@ -29,77 +28,78 @@ LOST_PART = ""
 """The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset never looks up to date."""
 
 
-def find_manifest(root: Path) -> Manifest | None:
+def find_manifest(folder: FolderHere) -> Manifest | None:
     """Return the manifest of the tables in the folder, if a file of another name holds it, whole."""
-    for path in list_folder(root):
-        manifest = _read_manifest(path)
-        if manifest is not None and vouches_for_tables(root, manifest):
+    for name in list_names(folder):
+        manifest = _read_manifest(folder, name)
+        if manifest is not None and vouches_for_tables(folder, manifest):
             return manifest
     return None
 
 
-def _read_manifest(path: Path) -> Manifest | None:
+def _read_manifest(folder: FolderHere, name: str) -> Manifest | None:
     """Return the manifest that a file of any name holds; None if it is no manifest or cannot be read."""
     try:
-        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT and begins_like_json(path):
-            return Manifest.from_record(json.loads(path.read_bytes()), path.name)
+        found = folder.stat(name)
+        if found is not None and found.kind == "file" and found.size < MANIFEST_LIMIT and begins_like_json(folder, name):
+            return Manifest.from_record(json.loads(folder.read(name).to_pybytes()), name)
     except (DatasetError, OSError, ValueError, RecursionError):
         pass
     return None
 
 
-def vouches_for_tables(root: Path, manifest: Manifest) -> bool:
+def vouches_for_tables(folder: FolderHere, manifest: Manifest) -> bool:
     """Return whether SHA256SUMS or shards.arrow in the folder, under whatever name, is the one that the manifest records.
 
     Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
     """
     recorded = {manifest.files[name].sha256 for name in (CHECKSUMS, SHARDS)}
     sizes = {manifest.files[name].bytes for name in (CHECKSUMS, SHARDS)}
-    likely = sorted(list_folder(root), key=lambda path: path.name not in (CHECKSUMS, SHARDS))
-    return any(_is_one_of(path, sizes, recorded) for path in likely)
+    likely = sorted(list_names(folder), key=lambda name: name not in (CHECKSUMS, SHARDS))
+    return any(_is_one_of(folder, name, sizes, recorded) for name in likely)
 
 
-def _is_one_of(path: Path, sizes: set[int], hashes: set[str]) -> bool:
+def _is_one_of(folder: FolderHere, name: str, sizes: set[int], hashes: set[str]) -> bool:
     """Return whether a file has one of these sizes and one of these hashes. Not if it cannot be read."""
     try:
-        return is_regular_file(path) and path.stat().st_size in sizes and sha256_of(path) in hashes
+        found = folder.stat(name)
+        return found is not None and found.kind == "file" and found.size in sizes and hash_file(folder, name) in hashes
     except OSError:
         return False
 
 
-def refuse_other_manifest(root: Path, manifest: Manifest) -> None:
+def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
     """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder."""
-    if not vouches_for_tables(root, manifest) and _proven_sums(root) is not None:
+    if not vouches_for_tables(folder, manifest) and _proven_sums(folder) is not None:
         raise DatasetError(
-            f"{printable(str(root))}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
+            f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
             f" each other; put the right {MANIFEST} there, or remove this one, so that repair rebuilds it"
         )
 
 
-def begins_like_json(path: Path) -> bool | None:
+def begins_like_json(folder: FolderHere, name: str) -> bool | None:
     """Tell by the first byte, so that not every shard is read. None if the file cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read(1) == b"{"
+        return bool(folder.read(name, 0, 1).to_pybytes() == b"{")
     except OSError:
         return None
 
 
-def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
+def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made and what is in it.
 
     The fingerprint of the inputs is taken from the rest of the old manifest if it can be verified, and the paths of the sources
     if all are absolute; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are
     corrected once the tables are repaired. Raises DatasetError if too little is left.
     """
-    sums = _proven_sums(root)
+    sums = _proven_sums(folder)
     if sums is None:
         raise DatasetError(
-            f"{printable(str(root))}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that it is unknown"
+            f"{folder.shown()}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that it is unknown"
             " what the dataset was; convert the sources again with --overwrite"
         )
-    table = ShardTable(root / SHARDS)
-    making, entries, left = table.making, list(table), _what_is_left(root / MANIFEST)
+    table = ShardTable(folder)
+    making, entries, left = table.making, list(table), _what_is_left(folder)
     layout = Layout.loads(making.layout)
     parts = _parts(left, making.parts)
     samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
@@ -118,10 +118,10 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
         sources=sources or _kept(_sources(left)),
-        files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)}),
-        created=_created(left, root / CHECKSUMS),
+        files=with_sizes(folder, {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)}),
+        created=_created(left, folder.path(CHECKSUMS)),
         shardctl_version=__version__,
-        dropped=_dropped(root / REJECTS) * samples_per_record(making.recipe),
+        dropped=_dropped(folder) * samples_per_record(making.recipe),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
         class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), layout.classes) else None,
         environment=left["environment"] if are_versions(left.get("environment")) else None,
@@ -129,19 +129,20 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
         steps=left["steps"] if are_counts(left.get("steps")) else None,
-        update=_update(left, root),
+        update=_update(left, folder),
         history=_history(left, samples, len(entries), sums[CHECKSUMS]),
         keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else 0,
     )
 
 
-def _update(left: dict[str, Any], root: Path) -> FileFacts | None:
+def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:
     """Return the facts of update.arrows that the old manifest has, if it is still that file."""
     facts = left.get("update")
     sha256 = facts.get("sha256") if isinstance(facts, dict) else None
     with contextlib.suppress(OSError):
-        if sha256_of(root / UPDATE) == sha256:
-            return FileFacts((root / UPDATE).stat().st_size, sha256)
+        found = folder.stat(UPDATE)
+        if found is not None and hash_file(folder, UPDATE) == sha256:
+            return FileFacts(found.size, sha256)
     return None
 
 
@@ -159,34 +160,33 @@ def _own_files(sums: dict[str, str]) -> list[str]:
     return sorted(name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name))
 
 
-def _proven_sums(root: Path) -> dict[str, str] | None:
+def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
     """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove shards.arrow."""
     try:
-        sums = read_checksums(root / CHECKSUMS)
-        proven = set(TABLES) <= set(sums) and is_file(root / SHARDS) and sums[SHARDS] == sha256_of(root / SHARDS)
-        return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)} if proven else None
+        sums = read_checksums(folder)
+        proven = set(TABLES) <= set(sums) and sums[SHARDS] == hash_file(folder, SHARDS)
+        return {**sums, CHECKSUMS: hash_file(folder, CHECKSUMS)} if proven else None
     except (DatasetError, OSError):
         return None
 
 
-def with_sizes(root: Path, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+def with_sizes(folder: FolderHere, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
     """Return the same facts with the sizes of the files that are there."""
-    sizes = {name: (root / name).stat().st_size if is_regular_file(root / name) else 0 for name in files}
-    return {name: FileFacts(sizes[name], facts.sha256) for name, facts in files.items()}
+    found = {name: folder.stat(name) for name in files}
+    sizes = {name: entry.size for name, entry in found.items() if entry is not None and entry.kind == "file"}
+    return {name: FileFacts(sizes.get(name, 0), facts.sha256) for name, facts in files.items()}
 
 
-def _dropped(rejects: Path) -> int:
+def _dropped(folder: FolderHere) -> int:
     try:
-        return sum(reject.records for reject in read_rejects(rejects) if reject.error == LOST)
+        return sum(reject.records for reject in read_rejects(folder) if reject.error == LOST)
     except DatasetError:
         return 0
 
 
-def _what_is_left(path: Path) -> dict[str, Any]:
-    if not is_file(path):
-        return {}
+def _what_is_left(folder: FolderHere) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(folder.read(MANIFEST).to_pybytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -218,9 +218,9 @@ def _sources(left: dict[str, Any]) -> tuple[str, ...]:
     return tuple(old) if isinstance(old, list) and all(isinstance(source, str) for source in old) else ()
 
 
-def named_sources(root: Path) -> tuple[str, ...]:
+def named_sources(folder: FolderHere) -> tuple[str, ...]:
     """Return the sources that a damaged manifest names, if it is JSON: they may be anything."""
-    return _sources(_what_is_left(root / MANIFEST))
+    return _sources(_what_is_left(folder))
 
 
 def _kept(sources: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,14 +18,14 @@ from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import JpegRecord
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import PLAN, REJECTS, SHARDS
 from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_rejects, taken
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.system.files import FileFacts
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder, FolderHere, hash_file
+from shardctl.system.locations.local import LocalFolder
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""
@@ -37,15 +37,15 @@ class Outcomes:
     `done` and `lines` are called for every shard in the order of the dataset, `done` first.
     """
 
-    def __init__(self, root: Path, job: Job, intact: set[str], update: FileFacts | None) -> None:
-        self._root, self._job = root, job
-        self._table = ShardTable(root / SHARDS) if SHARDS in intact else None
-        self._plan = open_checked_table(root / PLAN) if PLAN in intact else None
-        self._reasons = read_rejects(root / REJECTS) if REJECTS in intact else None
+    def __init__(self, dataset: FolderHere, job: Job, intact: set[str], update: FileFacts | None) -> None:
+        self._dataset, self._job = dataset, job
+        self._table = ShardTable(dataset) if SHARDS in intact else None
+        self._plan = open_checked_table(dataset, PLAN) if PLAN in intact else None
+        self._reasons = read_rejects(dataset) if REJECTS in intact else None
         self._lines: list[bytes] | None = None
         self._counts: UpdateState | None = None
         with contextlib.suppress(DatasetError):  # without it, the dataset can be repaired, and only not be brought up to date
-            self._counts = UpdateState(root, update)
+            self._counts = UpdateState(dataset, update)
 
     @property
     def counts(self) -> UpdateState | None:
@@ -93,14 +93,14 @@ class Outcomes:
             facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
             inputs = entry.inputs
         else:
-            facts, keys = shard_facts(self._root / place.name)
+            facts, keys = shard_facts(self._dataset, place.name)
             inputs = keys + rejected
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
         return done_of(facts, inputs, rejected, counts, units, jpegs)
 
     def _jpegs(self, place: ShardPlace) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it themselves."""
-        reader = ShardReader(self._root / place.name)
+        reader = ShardReader(self._dataset, place.name)
         column = str(reader.layout.roles.main_image)
         images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
         return record_of_jpegs([jpeg_facts(data) for data in images])
@@ -142,7 +142,8 @@ def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int,
     built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
     fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
     by_source: dict[str, list[Reject]] = {}
-    for reject in read_rejects(job.rejects_path(shard)) if fewer else ():
+    rejects = job.rejects_path(shard)
+    for reject in read_rejects(LocalFolder(rejects.parent), rejects.name) if fewer else ():
         by_source.setdefault(reject.source, []).append(reject)
     for number in fewer:
         planned = job.planned_at(place.first_unit + number)
@@ -176,9 +177,9 @@ def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
             yield Lost(reject.key, reject.source, place.name, reject.message, samples)
 
 
-def shard_facts(path: Path) -> tuple[ShardFacts, int]:
+def shard_facts(dataset: Folder, name: str) -> tuple[ShardFacts, int]:
     """Return the facts of a shard, and of how many records its samples are, from the file itself. Raises DatasetError."""
-    reader = ShardReader(path)
+    reader = ShardReader(dataset, name)
     rows, size, keys = [], 0, []
     for block in reader.blocks():
         rows.append(block.num_rows)
@@ -186,9 +187,9 @@ def shard_facts(path: Path) -> tuple[ShardFacts, int]:
         keys.append(pc.unique(block.column("key")))
     records = len(pc.unique(pa.chunked_array(keys))) if keys else 0
     try:
-        sha256 = sha256_of(path)
+        sha256 = hash_file(dataset, name)
     except OSError as error:
-        raise DatasetError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error
+        raise DatasetError(f"{dataset.shown(name)}: cannot be read ({error.strerror or error})") from error
     return ShardFacts(sum(rows), reader.bytes, size, sha256, tuple(rows)), records
 
 
@@ -200,7 +201,7 @@ def count_classes(folder: Path, job: Job) -> dict[str, list[int]] | None:
     counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits}
     for shard in range(job.shards):
         place = job.place(shard)
-        for block in ShardReader(folder / place.name).blocks():
+        for block in ShardReader(LocalFolder(folder), place.name).blocks():
             labels = block.column("label").drop_null().to_numpy()
             counts[place.split_name] += np.bincount(labels, minlength=len(classes))
     return {name: found.tolist() for name, found in counts.items()}

@@ -40,6 +40,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.walk import folder_of
 from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.remote_paths import path_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -79,12 +80,12 @@ class Made:
         )
 
 
-def find_layout(root: Path, manifest: Manifest, intact: set[str]) -> Layout:
+def find_layout(dataset: Folder, manifest: Manifest, intact: set[str]) -> Layout:
     """Return the layout that the shards were written with, from whatever is intact and knows it. Raises DatasetError."""
     if SHARDS in intact:
-        return Layout.loads(ShardTable(root / SHARDS).making.layout)
+        return Layout.loads(ShardTable(dataset).making.layout)
     for name in sorted(intact - set(manifest.files)):
-        found = ShardReader(root / name).layout
+        found = ShardReader(dataset, name).layout
         said = found.fields()  # in a shard they are sorted by name, and elsewhere in the order of the columns
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
@@ -94,21 +95,21 @@ def find_layout(root: Path, manifest: Manifest, intact: set[str]) -> Layout:
 # --- by the dataset's own plan ---
 
 
-def _link(root: Path, folder: Path, names: Iterable[str]) -> None:
+def _link(dataset: FolderHere, folder: Path, names: Iterable[str]) -> None:
     """Have a job find tables of the dataset: by a second name, since no symbolic link is followed in a staging folder."""
     for name in names:
         with naming_the_path(folder):
-            link_or_copy((root / name).resolve(), folder / name)
+            link_or_copy(dataset.path(name).resolve(), folder / name)
 
 
-def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
+def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
     """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
 
     plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
     """
-    _link(root, folder, (PLAN, FILES, *made.recipe.tables))
-    files, plan = open_checked_table(root / FILES), open_checked_table(root / PLAN)
-    units = _units_of_shards(plan, files.num_rows, len(made.shards), printable(str(root / PLAN)))
+    _link(dataset, folder, (PLAN, FILES, *made.recipe.tables))
+    files, plan = open_checked_table(dataset, FILES), open_checked_table(dataset, PLAN)
+    units = _units_of_shards(plan, files.num_rows, len(made.shards), dataset.shown(PLAN))
     ends = np.cumsum([0, *units])
     in_plan = np.concatenate([[0], np.cumsum(plan["records"].to_numpy())])
     records = in_plan[ends[1:]] - in_plan[ends[:-1]]
@@ -118,7 +119,7 @@ def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> Data
     columns.append(np.full(len(units), NOT_KEPT))
     with replacing(folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer:
         arrays = [pa.array(column, f.type) for column, f in zip(columns, list(JOB_SHARDS_SCHEMA)[:-1], strict=True)]
-        arrays.append(_blocks(root, made, intact))
+        arrays.append(_blocks(dataset, made, intact))
         writer.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
     of = np.array([split for split, _ in places])
     splits = tuple(
@@ -128,12 +129,12 @@ def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> Data
     return made.job(folder, splits, recorded=True)
 
 
-def _blocks(root: Path, made: Made, intact: set[str]) -> pa.Array:
+def _blocks(dataset: Folder, made: Made, intact: set[str]) -> pa.Array:
     """Return the rows of the blocks of every shard, null where that is lost: then they are as a conversion makes them."""
     type_ = JOB_SHARDS_SCHEMA.field("blocks").type
     if SHARDS not in intact:
         return pa.nulls(len(made.shards), type_)
-    return pa.array([entry.block_rows for entry in ShardTable(root / SHARDS)], type_)
+    return pa.array([entry.block_rows for entry in ShardTable(dataset)], type_)
 
 
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
@@ -210,7 +211,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     return compare_texts(job, fresh.listing, fresh.labelling, discovery.find_units(), engine)
 
 
-def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> DatasetJob:
+def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> DatasetJob:
     """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError.
 
     What it says of duplicates is right: those of the sources are the same.
@@ -226,7 +227,7 @@ def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> DatasetJo
     if list(fresh.splitting.names) != list(shards) or [name for name in numbered if name in there] != list(made.shards):
         raise DatasetError("its sources do not give the same splits and shards any more; convert them again with --overwrite")
     fresh.write_files(folder / FILES)
-    _link(root, folder, made.recipe.tables)
+    _link(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(
         SplitPlan(name, records, expected, count)

@@ -51,14 +51,15 @@ from shardctl.build.shards.marker import read_finished, read_marker
 from shardctl.build.shards.task import WorkDone
 from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
-from shardctl.format.lazy_folder.files import copy_file, is_regular_file, sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import BRING_BACK, ShardEntry, is_written, open_checked_table, open_table, read_rejects
 from shardctl.inspection.verify.finding import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.system.files import FileFacts, naming_the_path, sync_folder, write_atomically
+from shardctl.system.files import FileFacts, copy_file, naming_the_path, sha256_of, sync_folder, write_atomically
 from shardctl.system.lease import file_lease
+from shardctl.system.locations.folder import EditableFolder, is_regular_file
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
@@ -72,7 +73,7 @@ class Repair:
 
     def __init__(
         self,
-        root: Path,
+        dataset: EditableFolder,
         folder: Path,
         sources: tuple[str, ...],
         transforms: tuple[str, ...],
@@ -81,7 +82,7 @@ class Repair:
         listener: Listener,
         held: file_lease.Lease,
     ) -> None:
-        self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
+        self.dataset, self.folder, self.sources, self.transforms = dataset, folder, sources, transforms
         self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
         self.doubtful: tuple[str, ...] = ()
         self.repaired: list[str] = []
@@ -92,14 +93,14 @@ class Repair:
     def run(self) -> RepairResult:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError, BusyError."""
         self.manifest = self._whole_manifest()
-        hashes, unreadable = hash_files(self.root, self.listener.checking)
-        self.names = shard_names(self.root, self.manifest, hashes)
+        hashes, unreadable = hash_files(self.dataset, self.listener.checking)
+        self.names = shard_names(self.dataset, self.manifest, hashes)
         if self.drop_lost:
             self._refuse_unreadable_shards(unreadable)
-        self.expected = expected_hashes(self.root, self.manifest, self.names, hashes)
+        self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
-        self.repaired += restore_misplaced(self.root, self.expected, hashes, unreadable, self.folder)
-        delete_misplaced(self.root, {MANIFEST, *self.manifest.files, *self.names})
+        self.repaired += restore_misplaced(self.dataset, self.expected, hashes, unreadable, self.folder)
+        delete_misplaced(self.dataset, {MANIFEST, *self.manifest.files, *self.names})
         self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
@@ -112,7 +113,7 @@ class Repair:
             except (DatasetError, InputError, TypesDifferError) as problem:
                 self.unrepaired += [Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)]
         self._settle_manifest()
-        sync_folder(self.root)
+        sync_folder(self.dataset.work)
         status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
 
@@ -150,9 +151,9 @@ class Repair:
         def write() -> dict[str, FileFacts]:
             new = self.folder / NEW_FOLDER
             new.mkdir(exist_ok=True)
-            layout, entries = find_layout(self.root, self.manifest, self.intact), []
+            layout, entries = find_layout(self.dataset, self.manifest, self.intact), []
             for name in self.names:
-                facts, _ = shard_facts(self.root / name)
+                facts, _ = shard_facts(self.dataset, name)
                 entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
             making = making_of(layout, manifest.fields, manifest.recipe, manifest.settings, manifest.fingerprint_parts)
@@ -165,7 +166,7 @@ class Repair:
         for name in sorted(unreadable.keys() & set(self.names)):
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{printable(str(self.root / name))}: cannot be read ({why}); --drop-lost does not remove samples that may"
+                f"{self.dataset.shown(name)}: cannot be read ({why}); --drop-lost does not remove samples that may"
                 " still be there: bring back its disk or server, repair without --drop-lost, or move it away if it is lost"
             )
 
@@ -176,22 +177,22 @@ class Repair:
 
     def _whole_manifest(self) -> Manifest:
         """Return the manifest, repaired first if it is damaged."""
-        manifest, findings = check_manifest(self.root)
+        manifest, findings = check_manifest(self.dataset)
         if manifest is not None:
-            refuse_other_manifest(self.root, manifest)
+            refuse_other_manifest(self.dataset, manifest)
         damaged = manifest is None or bool(findings)
         for finding in findings:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
-                raise DatasetError(f"{printable(str(self.root))}: {finding.message}")
-        manifest = manifest or find_manifest(self.root)
+                raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
+        manifest = manifest or find_manifest(self.dataset)
         if manifest is None:
-            self.doubtful = named_sources(self.root)
-            manifest = remake_manifest(self.root, self.sources)
-        refuse_folders(self.root, manifest)
+            self.doubtful = named_sources(self.dataset)
+            manifest = remake_manifest(self.dataset, self.sources)
+        refuse_folders(self.dataset, manifest)
         if damaged:
-            if is_regular_file(self.root / MANIFEST) and begins_like_json(self.root / MANIFEST) is False:
+            if is_regular_file(self.dataset, MANIFEST) and begins_like_json(self.dataset, MANIFEST) is False:
                 # It may be the content of another file. A second name, since there must be a manifest at any moment.
-                _link(self.root / MANIFEST, self.root / name_aside(MANIFEST))
+                _link(self.dataset.path(MANIFEST), self.dataset.work / name_aside(MANIFEST))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
@@ -207,9 +208,9 @@ class Repair:
         """Add to the manifest what is known only now: the sizes of tables, and the paths of the sources."""
         if self.unrepaired:
             return
-        on_disk = Manifest.load(self.root)
+        on_disk = Manifest.load(self.dataset)
         settled = dataclasses.replace(
-            on_disk, files=with_sizes(self.root, on_disk.files), sources=self.sources or on_disk.sources
+            on_disk, files=with_sizes(self.dataset, on_disk.files), sources=self.sources or on_disk.sources
         )
         if settled != on_disk:
             self._write_manifest(settled)
@@ -218,20 +219,20 @@ class Repair:
         """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the dataset."""
         self.held.check()
         write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
-        with naming_the_path(self.root / MANIFEST):
-            (self.folder / MANIFEST).replace(self.root / MANIFEST)
+        with naming_the_path(self.dataset.work / MANIFEST):
+            (self.folder / MANIFEST).replace(self.dataset.work / MANIFEST)
 
     def _job(self, engine: Engine) -> DatasetJob:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         manifest = self.manifest
-        refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
+        refuse_unnamed_functions(manifest.recipe, self.transforms, self.dataset.shown(), "repair")
         of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
         needed = {*SOURCE_TABLES, *self.names, *of_duplicates} & self.damaged
         if needed:
             self._settle_sources()
         try:
-            recipe = Recipe.from_json(manifest.recipe, self.root)
-            layout = find_layout(self.root, manifest, self.intact)
+            recipe = Recipe.from_json(manifest.recipe, self.dataset.work)
+            layout = find_layout(self.dataset, manifest, self.intact)
             made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
             if SOURCE_TABLES & self.damaged:
                 check_sources(manifest.sources)
@@ -240,12 +241,12 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if not {PLAN, REJECTS} & self.damaged:
-                job, plan = recorded_job(self.root, self.folder, made, self.intact), open_table(self.root / PLAN)
+                job, plan = recorded_job(self.dataset, self.folder, made, self.intact), open_table(self.dataset, PLAN)
             else:
-                job, plan = fresh_job(self.root, self.folder, made, engine), None
+                job, plan = fresh_job(self.dataset, self.folder, made, engine), None
                 self._check_plan(job)
             if REJECTS not in self.damaged:
-                write_known(job, read_rejects(self.root / REJECTS), plan)
+                write_known(job, read_rejects(self.dataset), plan)
             return job
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
@@ -276,14 +277,14 @@ class Repair:
         files = self.folder / FILES
         list_again(self.folder, made).write_files(files)
         final = self.folder / f"final-{FILES}"
-        write_final_files(final, open_table(files))
+        write_final_files(final, open_table(LocalFolder(files.parent), files.name))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
-            now, before = open_table(files).num_rows, self.manifest.inputs
+            now, before = open_table(LocalFolder(files.parent), files.name).num_rows, self.manifest.inputs
             what = f"there are {counted(now, 'file')} now, the dataset was made from {counted(before, 'record')}"
             raise DatasetError(f"its sources have changed ({what}), and {FILES} is lost; convert them again with --overwrite")
         self.held.check()
-        with naming_the_path(self.root / FILES):
-            final.replace(self.root / FILES)
+        with naming_the_path(self.dataset.work / FILES):
+            final.replace(self.dataset.work / FILES)
         files.unlink()
         self.damaged.discard(FILES)
         self.repaired.append(FILES)
@@ -299,8 +300,8 @@ class Repair:
                         " convert them again with --overwrite"
                     )
                 self.held.check()
-                with naming_the_path(self.root / name):
-                    each.table.replace(self.root / name)
+                with naming_the_path(self.dataset.work / name):
+                    each.table.replace(self.dataset.work / name)
                 self.damaged.discard(name)
                 self.repaired.append(name)
 
@@ -319,7 +320,7 @@ class Repair:
         if PLAN in self.damaged:
             wanted = set(range(len(names)))
         elif REJECTS in self.damaged:
-            wanted |= shards_with_rejects(open_checked_table(self.root / PLAN))
+            wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
         if not wanted:
             return
         total = sum(job.place(shard).records for shard in wanted)
@@ -349,8 +350,8 @@ class Repair:
         # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256
         if proven and name in self.damaged:
-            with naming_the_path(self.root / name):
-                job.shard_path(shard).replace(self.root / name)
+            with naming_the_path(self.dataset.work / name):
+                job.shard_path(shard).replace(self.dataset.work / name)
             self.damaged.discard(name)
             self.repaired.append(name)
         elif not proven:
@@ -358,7 +359,7 @@ class Repair:
 
     def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
         known = not {PLAN, REJECTS} & self.damaged
-        lost = list(lost_samples(job, shard, open_table(self.root / PLAN))) if known else []
+        lost = list(lost_samples(job, shard, open_table(self.dataset, PLAN))) if known else []
         self.lost += lost
         if lost:
             first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
@@ -393,8 +394,8 @@ class Repair:
         self.held.check()
         for name in tables:
             if files[name].sha256 == self.manifest.files[name].sha256:
-                with naming_the_path(self.root / name):
-                    (self.folder / NEW_FOLDER / name).replace(self.root / name)
+                with naming_the_path(self.dataset.work / name):
+                    (self.folder / NEW_FOLDER / name).replace(self.dataset.work / name)
                 self.damaged.discard(name)
                 self.repaired.append(name)
             else:
@@ -404,7 +405,7 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, what))
 
     def _commit(self, job: DatasetJob) -> TableWriter:
-        outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
+        outcomes = Outcomes(self.dataset, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
         seen = outcomes.counts
@@ -420,10 +421,10 @@ class Repair:
         new = self.folder / NEW_FOLDER
         for name in self.names:
             if not (new / name).exists():
-                _link(self.root / name, new / name)
+                _link(self.dataset.path(name), new / name)
         self._commit(job).run(lambda facts: self._manifest_without_lost(facts, count_classes(new, job)))
         self.held.check()
-        publish.publish(new, self.root)
+        publish.publish(new, self.dataset.work)
         self.repaired += sorted(self.damaged)
         self.unrepaired, self.damaged = [], set()
         return True

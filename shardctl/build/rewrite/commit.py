@@ -46,6 +46,7 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NO_COUNTS, Pruned, ShardCounts, UpdateState, writing_update
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.lease import file_lease
+from shardctl.system.locations.local import LocalFolder
 
 Flags = npt.NDArray[np.bool_]
 
@@ -57,9 +58,9 @@ class SourceDataset:
     """The dataset whose shards are written again. Raises DatasetError if a table of it is damaged."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.manifest = root, Manifest.load(root)
+        self.root, self.manifest = root, Manifest.load(LocalFolder(root))
         refuse_damaged_tables(root, self.manifest)
-        self.stored = StoredDataset(root)
+        self.stored = StoredDataset(LocalFolder(root))
         self.table = self.stored.shards
         self.layout = Layout.loads(self.table.making.layout)
         self.compression = Compression.parse(str(self.manifest.recipe["compression"]))
@@ -67,12 +68,12 @@ class SourceDataset:
     @cached_property
     def files(self) -> pa.Table:
         """Its table of files."""
-        return open_checked_table(self.root / FILES)
+        return open_checked_table(LocalFolder(self.root), FILES)
 
     @cached_property
     def rejects(self) -> list[list[list[Reject]]]:
         """Its rejects: of every unit that has some, in order, of every shard."""
-        found, reasons = [], read_rejects(self.root / REJECTS)
+        found, reasons = [], read_rejects(LocalFolder(self.root))
         rejected = self.stored.plan["rejected"].to_numpy()
         for entry in self.table:
             counts = rejected[entry.first_unit : entry.first_unit + entry.units]
@@ -83,7 +84,7 @@ class SourceDataset:
     def seen(self) -> UpdateState | None:
         """What an update must know; None if that is lost."""
         try:
-            return UpdateState(self.root, self.manifest.update)
+            return UpdateState(LocalFolder(self.root), self.manifest.update)
         except DatasetError:
             return None
 
@@ -129,7 +130,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
     with naming_the_path(Path(dst)):
         root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
     if not publish.is_broken_off(root):
-        Manifest.load(root)  # says what this is instead, before anything is written into it
+        Manifest.load(LocalFolder(root))  # says what this is instead, before anything is written into it
     refuse_generation(root)
     check_writable(root)
     with file_lease.hold(root / STAGING, waiting) as held:

@@ -20,7 +20,6 @@ from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset
 from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import StorageError, UsageError
 from shardctl.format.jpeg_record import COUNTS
-from shardctl.format.lazy_folder.opening import refuse_url
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
@@ -29,6 +28,8 @@ from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.order import Permutation
 from shardctl.system.files import free_bytes
+from shardctl.system.locations import here_only
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import format_bytes, printable
 
@@ -66,9 +67,9 @@ def compact(
     `progress` is called with shards done and shards. Raises DatasetError if it is damaged, UsageError if its samples are not
     each of one record in order (blocks of packed tokens, shuffled records of tables), StorageError, BusyError.
     """
-    refuse_url(dst, "compact")
+    root = here_only(dst, "compact")
     if dry_run:
-        return _result(SourceDataset(Path(dst)))
+        return _result(SourceDataset(root))
     waiting = (lambda owner: None) if if_running == "wait" else None
     with rewriting(dst, waiting) as (old, new, held):
         result, plan = _result(old), _Plan(old)
@@ -240,7 +241,7 @@ def _runs(old: SourceDataset, shard: _Shard) -> list[Run]:
     found = []
     for number, first, rows in shard.runs:
         entry = old.table[number]
-        found.append(Run(old.root / entry.path, entry.block_rows, first, rows))
+        found.append(Run(old.stored.folder, entry.path, entry.block_rows, first, rows))
     return found
 
 
@@ -287,7 +288,11 @@ def _jpegs(old: SourceDataset, new: Path, entry: ShardEntry) -> tuple[int, ...] 
         return None
     if all(counts[name] in (0, old.manifest.samples) for name in COUNTS):
         return tuple(entry.rows if counts[name] else 0 for name in COUNTS)
-    data = (each.as_py() for block in ShardReader(new / entry.path).blocks() for each in block.column(image).field("bytes"))
+    data = (
+        each.as_py()
+        for block in ShardReader(LocalFolder(new), entry.path).blocks()
+        for each in block.column(image).field("bytes")
+    )
     return tuple(record_of_jpegs([jpeg_facts(each) for each in data]).counts().values())
 
 

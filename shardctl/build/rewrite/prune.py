@@ -19,7 +19,6 @@ from shardctl.build.shards.image_facts import record_of_jpegs
 from shardctl.errors import InputError, UsageError
 from shardctl.format.generations import folder_of, kept_generations
 from shardctl.format.jpeg_record import COUNTS
-from shardctl.format.lazy_folder.opening import refuse_url
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.stored import ShardUnits, possible_names
@@ -29,6 +28,8 @@ from shardctl.loader.blocks import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.sources.label_table import some
+from shardctl.system.locations import here_only
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import printable
 
@@ -68,7 +69,7 @@ def prune(
     brings the samples back. `progress` is called with shards done and shards. Raises DatasetError, UsageError for a wrong
     condition, or if samples cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
-    refuse_url(dst, "prune")
+    here_only(dst, "prune")
     if where is None and keys is None:
         raise UsageError("prune needs a condition or keys: which samples are to go? Give --where, --key or --keys")
     if where is not None and keys is not None:
@@ -208,9 +209,9 @@ def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
     """Write a shard without some rows."""
     entry = old.table[shard]
     ends = np.concatenate([[-1], rows, [entry.rows]])
-    path = old.root / entry.path
-    runs = [Run(path, entry.block_rows, low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1]
-    number = ShardReader(path).info["shard"]
+    bounds = [(low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1]
+    runs = [Run(old.stored.folder, entry.path, entry.block_rows, first, count) for first, count in bounds]
+    number = ShardReader(old.stored.folder, entry.path).info["shard"]
     return copy_shard(new / entry.path, old.layout, entry.split, number, old.compression, runs)
 
 
@@ -225,7 +226,7 @@ def _facts_of(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> _Gone:
     labels: Counter[int] = Counter()
     jpegs: Counter[str] = Counter()
     label, image = old.layout.roles.main_label, old.layout.roles.main_image
-    reader, first = ShardReader(old.root / entry.path), 0
+    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
     for block, count in enumerate(entry.block_rows):
         here = rows[(rows >= first) & (rows < first + count)] - first
         first += count
@@ -319,7 +320,7 @@ def _unknown_records(old: SourceDataset, why: str) -> UsageError:
 
 def _by_key(old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, as its key names them."""
-    reader, first = ShardReader(old.root / entry.path), 0
+    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
     files = np.unique(units.file)
     paths = dict(zip(old.stored.paths_of(files).to_pylist(), files.tolist(), strict=True))
     for block, count in enumerate(entry.block_rows):

@@ -38,6 +38,7 @@ from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_colu
 from shardctl.sources.remote.remote_files import check_on_store, is_brought
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -389,12 +390,12 @@ class Job:
     @cached_property
     def plan(self) -> pa.Table:
         """The plan, memory-mapped."""
-        return open_table(self.folder / PLAN)
+        return open_table(LocalFolder(self.folder), PLAN)
 
     @cached_property
     def files(self) -> pa.Table:
         """The table of files, memory-mapped."""
-        return open_table(self.folder / FILES)
+        return open_table(LocalFolder(self.folder), FILES)
 
     @cached_property
     def first_units(self) -> npt.NDArray[np.int64]:
@@ -408,7 +409,7 @@ class Job:
 
     @cached_property
     def _shards(self) -> pa.Table:
-        return open_table(self.folder / SHARDS)
+        return open_table(LocalFolder(self.folder), SHARDS)
 
     def place(self, shard: int) -> ShardPlace:
         """Return where shard `shard` (counted over all splits) lies."""

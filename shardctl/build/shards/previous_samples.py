@@ -18,7 +18,7 @@ from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import open_table
-from shardctl.system.text import printable
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.pipeline.samples import Shape
 
 Numbers = npt.NDArray[np.int64]
@@ -69,8 +69,8 @@ class PreviousSamples:
     """What a job takes from the dataset before, which is at `root`. `path` is that of the table."""
 
     def __init__(self, path: Path, root: Path) -> None:
-        self._table = open_table(path, REUSED_SCHEMA)
-        self._before = StoredDataset(root)
+        self._table = open_table(LocalFolder(path.parent), path.name, REUSED_SCHEMA)
+        self._before = StoredDataset(LocalFolder(root))
         self._reader = RunReader()
 
     @cached_property
@@ -94,7 +94,7 @@ class PreviousSamples:
             for row in of_shard:
                 begin = row["before"] - entry.first_unit
                 places = slice(begin, begin + row["units"])
-                run = Run(self._before.root / entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
+                run = Run(self._before.folder, entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
                 shape = (row["height"], row["width"], 3) if row["height"] else None
                 yield PreviousUnits(row["first_unit"], samples[places], digests[places], run, shape)
 
@@ -104,7 +104,7 @@ class PreviousSamples:
         Raises DatasetError if they are damaged, or have other columns than these.
         """
         if not self._reader.shard(units.run).layout.columns.equals(columns):
-            raise DatasetError(f"{printable(str(units.run.path))}: its columns are others")
+            raise DatasetError(f"{units.run.folder.shown(units.run.name)}: its columns are others")
         for piece in self._reader.pieces(units.run):
             # A few rows would keep all of a decompressed block in memory, with as many blocks as there are runs of units.
             yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)

@@ -18,7 +18,6 @@ import numpy as np
 from shardctl.build.shards.job import NEW_FOLDER, marker_path
 from shardctl.build.shards.marker import read_marker
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
@@ -29,7 +28,9 @@ from shardctl.loader.loader import Loader, LoaderStats
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
+from shardctl.system.files import is_file
 from shardctl.system.job_folder import JOB, JobFolder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.version import __version__
 
@@ -75,7 +76,7 @@ class FinishedPart(Shards):
 
     def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
         shards = finished.shards[first:]
-        reader = _again_if_moved(lambda: ShardReader(Path(_found(target, shards[0].path))))
+        reader = _again_if_moved(lambda: _reader_of(Path(_found(target, shards[0].path))))
         layout = reader.layout
         rows, size = int(finished.rows[first:].sum()), sum(each.facts.bytes for each in shards)
         self._inodes = [each.inode for each in shards]
@@ -123,6 +124,10 @@ class FinishedPart(Shards):
         except DatasetError:
             opened.checked[0] = -math.inf
             super().check_unchanged(shard, opened, since)
+
+
+def _reader_of(path: Path) -> ShardReader:
+    return ShardReader(LocalFolder(path.parent), path.name)
 
 
 def _found(target: Path, path: str) -> str:

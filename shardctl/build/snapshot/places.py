@@ -17,6 +17,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Waiting
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class AtHome:
     def manifest(self) -> Manifest | None:
         """Read the manifest."""
         try:
-            return Manifest.load(self._target)
+            return Manifest.load(LocalFolder(self._target))
         except DatasetError:
             if (self._target / MANIFEST).exists():
                 raise
@@ -133,7 +134,7 @@ class OnAStore:
         if self.target.is_replaced():
             self.target.look_at_dataset()
         target = self.target.folder
-        return Manifest.load(target) if (target / MANIFEST).exists() else None
+        return Manifest.load(LocalFolder(target)) if (target / MANIFEST).exists() else None
 
     def bring_tables(self) -> None:
         """Bring them: 60 to 80 bytes for each input."""

@@ -14,6 +14,7 @@ import xxhash
 
 from shardctl.errors import InputError
 from shardctl.format.shard import ShardReader
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 _FEW = 1000
@@ -61,7 +62,7 @@ class Keys:
         """Compare the keys that have some hashes; the rows of the shards are in the order of the samples."""
         hashes, first = self.hashes, 0
         seen: dict[bytes, int] = {}
-        for block in chain.from_iterable(ShardReader(path).blocks() for path in shards):
+        for block in chain.from_iterable(ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards):
             for row in np.flatnonzero(np.isin(hashes[first : first + block.num_rows], wanted)).tolist():
                 key = block.column("key")[row].as_py()
                 name = self._name(key, None if self._variant < 0 else block.column("variant")[row].as_py())

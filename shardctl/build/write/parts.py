@@ -32,6 +32,7 @@ from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import ShardEntry
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.job_folder import JobFolder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.channel import Ended
 from shardctl.system.processes.forked_pool import ForkedPool
 from shardctl.system.text import counted, printable
@@ -259,12 +260,12 @@ def _copies(job: PartsJob, split: str, written: list[WrittenSplit]) -> list[Copy
         rows = size = 0
 
     for entry in (entry for each in written for entry in each.entries):
-        path, first, left = job.folder.path / entry.path, 0, entry.rows
+        first, left = 0, entry.rows
         if size + entry.bytes > job.limits.bytes:
             flush()
         while left:
             count = min(left, job.limits.samples - rows)
-            held.append(Run(path, entry.block_rows, first, count))
+            held.append(Run(LocalFolder(job.folder.path), entry.path, entry.block_rows, first, count))
             first, left, rows = first + count, left - count, rows + count
             if rows == job.limits.samples:
                 flush()

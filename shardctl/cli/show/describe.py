@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 SHOWN_CLASSES = 12
 
 
-def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
-    """Print what is known of a dataset or a split."""
+def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
+    """Print what is known of a dataset or a split; `shown` is where it is."""
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
     of = f" from {', '.join(printable(s) for s in m.sources)}" if m.sources else ""
     of_split = f"split {found.split} of " if found.split else ""
     size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
-    click.echo(f"{of_split}{printable(str(root))}: {size}")
+    click.echo(f"{of_split}{shown}: {size}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version}{of}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")

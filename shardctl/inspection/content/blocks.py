@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import UsageError
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import SHARDS, is_shard_name
 from shardctl.format.roles import Roles
-from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.loader.blocks import python_values
+from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
 
 MOST_LISTED = 1 << 20
@@ -111,15 +111,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Shard:
-    """The file of a shard, opened when it is first needed. `entry` is None for a lone one."""
+    """The file of a shard in a folder, opened when it is first needed. `entry` is None for a lone one."""
 
-    path: Path
+    folder: Folder
+    name: str
     entry: ShardEntry | None
 
     @cached_property
     def reader(self) -> ShardReader:
         """The open file. Raises DatasetError."""
-        return ShardReader(self.path)
+        return ShardReader(self.folder, self.name)
 
     @cached_property
     def roles(self) -> Roles:
@@ -170,7 +171,7 @@ class Placed:
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
-        place_of_it = (self.shard.path.name, self.number, row, index)
+        place_of_it = (self.shard.name, self.number, row, index)
         images = tuple(roles.images)
         return Record(*place_of_it, None, intact, values, class_names=classes, images=images, roles=self.shard.roles)
 
@@ -239,82 +240,80 @@ def is_image(field: pa.Field) -> bool:
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
 
 
-def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
+def all_blocks(place: DatasetPlace, split: str | None) -> Iterator[Placed]:
     """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
-    if _is_shard(target):
-        shard = Shard(target, None)
+    folder, lone = place
+    if lone:
+        shard = Shard(folder, lone, None)
         yield from (Placed(shard, number) for number in range(len(shard.reader)))
         return
-    check_split(target, split)
-    for entry in ShardTable(target / SHARDS):
+    check_split(folder, split)
+    for entry in ShardTable(folder):
         if split is None or entry.split == split:
-            shard = Shard(target / entry.path, entry)
+            shard = Shard(folder, entry.path, entry)
             yield from (Placed(shard, number) for number in range(len(shard.reader)))
 
 
-def _is_shard(target: Path) -> bool:
-    """Return whether this is a shard and no dataset; one that is read where it is, on a store, is no file here."""
-    return target.is_file() or (is_shard_name(target.name) and not target.is_dir())
-
-
-def check_split(root: Path, split: str | None) -> None:
+def check_split(folder: Folder, split: str | None) -> None:
     """Raise UsageError for an unknown split."""
-    names = [facts.name for facts in Manifest.load(root).splits]
+    names = [facts.name for facts in Manifest.load(folder).splits]
     if split is not None and split not in names:
         raise UsageError(f"no split {split!r}; there are {', '.join(names)}")
 
 
-def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
+def some_blocks(place: DatasetPlace, split: str | None, count: int) -> Iterator[Placed]:
     """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError, DatasetError."""
-    if _is_shard(target):
-        lone = Shard(target, None)
-        yield from (Placed(lone, number) for number in evenly_spaced(len(lone.reader), count))
+    folder, lone = place
+    if lone:
+        only = Shard(folder, lone, None)
+        yield from (Placed(only, number) for number in evenly_spaced(len(only.reader), count))
         return
-    check_split(target, split)
-    table = ShardTable(target / SHARDS)
-    first, last = shards_of(target, split)
+    check_split(folder, split)
+    table = ShardTable(folder)
+    first, last = shards_of(folder, split)
     ends = np.cumsum(table.block_counts[first:last])
     chosen = evenly_spaced(int(ends[-1]) if len(ends) else 0, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
     shard: Shard | None = None
-    for place, number in zip(shards, chosen, strict=True):
-        entry = table[first + place]
-        if shard is None or shard.path != target / entry.path:
-            shard = Shard(target / entry.path, entry)
-        yield Placed(shard, number - int(ends[place] - table.block_counts[first + place]))
+    for of_split, number in zip(shards, chosen, strict=True):
+        entry = table[first + of_split]
+        if shard is None or shard.name != entry.path:
+            shard = Shard(folder, entry.path, entry)
+        yield Placed(shard, number - int(ends[of_split] - table.block_counts[first + of_split]))
 
 
-def shards_of(root: Path, split: str | None) -> tuple[int, int]:
+def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
     """Return the numbers of the first shard of a split, and of the first shard after it."""
     start = 0
-    for facts in Manifest.load(root).splits:
+    for facts in Manifest.load(folder).splits:
         if split == facts.name:
             return start, start + facts.shards
         start += facts.shards
     return 0, start
 
 
-def some_records(target: Path, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
+def some_records(place: DatasetPlace, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
     """Yield up to `count` records, evenly spaced, in order. Raises UsageError, DatasetError."""
-    placed = list(some_blocks(target, split, min(blocks, count)))
+    placed = list(some_blocks(place, split, min(blocks, count)))
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)
-        yield from (block.record(place) for place in evenly_spaced(block.data.num_rows, share))
+        yield from (block.record(row) for row in evenly_spaced(block.data.num_rows, share))
 
 
 def blocks_and_share(
-    target: Path, split: str | None, blocks: int | None, images: int | None
+    place: DatasetPlace, split: str | None, blocks: int | None, images: int | None
 ) -> tuple[Iterable[Placed], int | None]:
     """Return blocks of a dataset, None for all, and how many images of each to look at, so that they are `images` together."""
     if blocks is None and images is None:
-        return some_blocks(target, split, _ALL), None
-    placed = list(some_blocks(target, split, _ALL if blocks is None else blocks))
+        return some_blocks(place, split, _ALL), None
+    placed = list(some_blocks(place, split, _ALL if blocks is None else blocks))
     return placed, None if images is None else max(1, images // max(1, len(placed)))
 
 
 def checked_columns(block: Placed, columns: list[str]) -> pa.RecordBatch:
     """Return some columns of a block, checked. Raises DatasetError."""
-    file = BlockFile(block.shard.path, map_file, [block.reader.schema.get_field_index(name) for name in columns])
+    numbers = [block.reader.schema.get_field_index(name) for name in columns]
+    file = BlockFile.of(block.shard.folder, block.shard.name, numbers)
     batch = file.fetch(block.number)[0]
     try:
         batch.validate(full=True)

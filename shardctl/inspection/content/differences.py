@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,16 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.lazy_folder.files import origin_of
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, SHARDS
-from shardctl.format.shard import BlockFile, map_file
+from shardctl.format.shard import BlockFile
 from shardctl.format.stored import ShardUnits, StoredDataset, take
 from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.order import mix64
 from shardctl.sources.label_table import hash_names
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder
 
 EXAMPLES = 10
 _CHUNK = 256
@@ -85,14 +84,15 @@ class _Side:
     `hashes` (n,) are those of keys and variants, `checks` (n,) of what each sample was made from, 0 where that is unknown.
     """
 
-    def __init__(self, root: Path) -> None:
-        if root.is_file():
-            raise UsageError(f"{printable(str(root))}: is one shard; two whole datasets can be compared")
-        self.root, self.manifest, self.dataset = root, Manifest.load(root), open_dataset(origin_of(root))
-        stored = StoredDataset(root)
+    def __init__(self, place: DatasetPlace) -> None:
+        folder = place.folder
+        if place.lone:
+            raise UsageError(f"{place.shown}: is one shard; two whole datasets can be compared")
+        self.manifest, self.dataset = Manifest.load(folder), open_dataset(folder.text)
+        stored = StoredDataset(folder)
         hashes, checks = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for number, entry in enumerate(stored.shards):
-            hashes += _names(root, entry)
+            hashes += _names(folder, entry)
             checks.append(_checks(stored, stored.units(number)))
         self.hashes, self.checks = np.concatenate(hashes), np.concatenate(checks)
 
@@ -101,13 +101,12 @@ class _Side:
         return list(self.dataset.take(which.tolist(), ["key"], decode=False)["key"])
 
 
-def _names(root: Path, entry: ShardEntry) -> Iterator[Hashes]:
+def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
     """Yield a hash of the key and the variant of every row of a shard; only these columns are read. Raises DatasetError."""
-    path = root / entry.path
-    schema = BlockFile(path, map_file).schema
-    file = BlockFile(path, map_file, [place for place, name in enumerate(schema.names) if name in ("key", "variant")])
+    schema = BlockFile.of(folder, entry.path).schema
+    file = BlockFile.of(folder, entry.path, [at for at, name in enumerate(schema.names) if name in ("key", "variant")])
     if len(file) != len(entry.block_rows) or "key" not in file.schema.names:
-        raise DatasetError(f"{printable(str(path))}: is not as {SHARDS} has it; `shardctl verify` tells more")
+        raise DatasetError(f"{folder.shown(entry.path)}: is not as {SHARDS} has it; `shardctl verify` tells more")
     for block, rows in enumerate(entry.block_rows):
         batch = file.fetch(block)[0]
         try:
@@ -141,15 +140,15 @@ def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
     return np.repeat(checks, units.samples)
 
 
-def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
+def differences(a: DatasetPlace, b: DatasetPlace, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
     """Compare two datasets. `report` is called with (samples compared, samples). Raises DatasetError, UsageError.
 
     Values are read of every sample that both have, unless both were made in the same way from the same input. Memory: about
     40 bytes per sample.
     """
     if _written_alike(a, b):
-        samples = Manifest.load(a).samples
-        settings = tuple(_setting_pairs(Manifest.load(a), Manifest.load(b)))
+        samples = Manifest.load(a.folder).samples
+        settings = tuple(_setting_pairs(Manifest.load(a.folder), Manifest.load(b.folder)))
         return Differences(settings, (), Pair("samples", samples, samples), samples, 0, 0, (), (), 0, {}, ())
     sides = _Side(a), _Side(b)
     in_a, in_b = _matched(sides[0].hashes, sides[1].hashes)
@@ -175,11 +174,11 @@ def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda do
     )
 
 
-def _written_alike(a: Path, b: Path) -> bool:
+def _written_alike(a: DatasetPlace, b: DatasetPlace) -> bool:
     """Return whether all files of both had the same bytes when they were written."""
-    if a.is_file() or b.is_file():
+    if a.lone or b.lone:
         return False
-    return Manifest.load(a).files[CHECKSUMS] == Manifest.load(b).files[CHECKSUMS]
+    return Manifest.load(a.folder).files[CHECKSUMS] == Manifest.load(b.folder).files[CHECKSUMS]
 
 
 def _matched(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.roles import Mask
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.content.objects import name_at
@@ -49,14 +49,14 @@ class MaskStatistics:
         return asdict(self)
 
 
-def mask_statistics(target: Path, masks: int, split: str | None = None) -> dict[str, MaskStatistics]:
+def mask_statistics(place: DatasetPlace, masks: int, split: str | None = None) -> dict[str, MaskStatistics]:
     """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the name of the column.
 
     A mask with numbers above 4095 (depths, instances) has no classes that could be counted: it counts as unreadable. Raises as
     `object_statistics`.
     """
     tallies: dict[str, _MaskTally] = {}
-    placed, share = blocks_and_share(target, split, masks, masks)
+    placed, share = blocks_and_share(place, split, masks, masks)
     for block in placed:
         try:
             if not any(isinstance(role, Mask) for role in block.reader.layout.roles.images.values()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, Rejection
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.inspection.content.blocks import Placed, blocks_and_share, checked_columns
@@ -257,7 +257,7 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
 
 
 def object_statistics(
-    target: Path, blocks: int | None = None, images: int | None = None, split: str | None = None
+    place: DatasetPlace, blocks: int | None = None, images: int | None = None, split: str | None = None
 ) -> dict[str, ObjectStatistics]:
     """Count the objects of up to `blocks` blocks of a dataset, of a split, or of a lone shard, by the name of the column.
 
@@ -266,7 +266,7 @@ def object_statistics(
     """
     tallies: dict[str, _Tally] = {}
     faults: list[str] = []
-    placed, share = blocks_and_share(target, split, blocks, images)
+    placed, share = blocks_and_share(place, split, blocks, images)
     for block in placed:
         try:
             if not block.shard.roles.objects:

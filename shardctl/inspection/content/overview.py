@@ -6,7 +6,6 @@ Shards are read only to count classes, where the manifest does not have their co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest, SplitFacts
-from shardctl.format.names import REJECTS, SHARDS
-from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import check_split, shards_of
+from shardctl.system.locations.folder import Folder, FolderHere
 
 NO_LABEL = "(no label)"
 
@@ -112,28 +111,28 @@ class Overview:
         }
 
 
-def overview(root: Path, split: str | None = None) -> Overview:
+def overview(folder: FolderHere, split: str | None = None) -> Overview:
     """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an unknown split."""
-    check_split(root, split)
-    manifest = Manifest.load(root)
-    table = ShardTable(root / SHARDS)
-    first, last = shards_of(root, split)
+    check_split(folder, split)
+    manifest = Manifest.load(folder)
+    table = ShardTable(folder)
+    first, last = shards_of(folder, split)
     sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
-    reasons, examples = count_reasons(read_rejects(root / REJECTS))
+    reasons, examples = count_reasons(read_rejects(folder))
     spread = (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
-    classes = _classes(root, manifest)
+    classes = _classes(folder, manifest)
     if classes is not None and split is not None:
         classes = {split: classes[split]}
     return Overview(manifest, int(raw_sizes.sum()), spread, classes, reasons, examples, split)
 
 
-def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None:
+def _classes(folder: Folder, manifest: Manifest) -> dict[str, dict[str, int]] | None:
     """Return the samples of each class by split: as the manifest has them, else counted in the shards."""
     names, label = manifest.roles.classes, str(manifest.roles.main_label)
     if names is None:
         return None
     try:
-        counts = manifest.class_counts if manifest.class_counts is not None else _counted_in_shards(root, label, len(names))
+        counts = manifest.class_counts if manifest.class_counts is not None else _counted_in_shards(folder, label, len(names))
     except DatasetError:
         return None  # a shard is damaged, and all the rest can be shown
     classes = {}
@@ -145,15 +144,14 @@ def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None
     return classes
 
 
-def _counted_in_shards(root: Path, label: str, names: int) -> dict[str, list[int]]:
+def _counted_in_shards(folder: Folder, label: str, names: int) -> dict[str, list[int]]:
     """Count the labels of all shards; only this column is read. Raises DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}
-    for entry in ShardTable(root / SHARDS):
-        path = root / entry.path
-        column = ShardReader(path).schema.get_field_index(label)
+    for entry in ShardTable(folder):
+        column = ShardReader(folder, entry.path).schema.get_field_index(label)
         if column < 0:
             continue
-        file = BlockFile(path, map_file, [column])
+        file = BlockFile.of(folder, entry.path, [column])
         for block in range(len(file)):
             labels = file.fetch(block)[0].column(0)
             try:

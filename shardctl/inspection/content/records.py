@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import exists
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import PLAN, REJECTS
+from shardctl.format.names import PLAN
 from shardctl.format.shard import ShardReader
 from shardctl.format.stored import RecordPlace, StoredDataset, possible_names
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
@@ -26,6 +25,8 @@ from shardctl.inspection.content.blocks import Placed, Record, Shard, all_blocks
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.loader.blocks import Column, askable_headers, headers_of
 from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
+from shardctl.system.files import exists
+from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import printable
 
 DERIVED = {
@@ -37,24 +38,24 @@ DERIVED = {
 """Names that a condition may use beside the columns and the headers of images. A column of the same name takes precedence."""
 
 
-def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
+def record_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises UsageError, DatasetError.
 
     With the shard's entry in a dataset, the record has its place there and its source.
     """
-    found = _record_at(path, block, row, entry)
-    return replace(found, source=_source(path.parent, entry, found)) if entry is not None else found
+    found = _record_at(folder, name, block, row, entry)
+    return replace(found, source=_source(folder, entry, found)) if entry is not None else found
 
 
-def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None) -> Record:
-    shard = Shard(path, entry)
+def _record_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None) -> Record:
+    shard = Shard(folder, name, entry)
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
     if not 0 <= number < len(reader):
-        raise UsageError(f"{path.name}: no block {number}; it has {len(reader)}")
+        raise UsageError(f"{name}: no block {number}; it has {len(reader)}")
     placed = Placed(shard, number)
     if not 0 <= place < placed.data.num_rows:
-        raise UsageError(f"{path.name}: no row {place} in block {number}; it has {placed.data.num_rows}")
+        raise UsageError(f"{name}: no row {place} in block {number}; it has {placed.data.num_rows}")
     return replace(placed.record(place, reader.block_is_intact(number)), checksum=reader.stored_checksum(number))
 
 
@@ -65,12 +66,12 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
         if left < rows:
             return number, left
         left -= rows
-    raise UsageError(f"{reader.path.name}: no row {row}; it has {row - left}")
+    raise UsageError(f"{reader.name}: no row {row}; it has {row - left}")
 
 
-def _source(root: Path, entry: ShardEntry, found: Record) -> str | None:
+def _source(folder: Folder, entry: ShardEntry, found: Record) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not say."""
-    stored = StoredDataset(root)
+    stored = StoredDataset(folder)
     try:
         shard = stored.shards.index_of(entry.path)
         file = None if shard is None else stored.file_of_row(shard, found.row, found.values.get("key"))
@@ -83,33 +84,33 @@ MOST_BLOCKS = 256
 """Blocks of tokens of one document that are shown: a document of 1 GB is in a hundred thousand."""
 
 
-def record_of_key(root: Path, key: str) -> list[Record]:
+def record_of_key(folder: FolderHere, key: str) -> list[Record]:
     """Return the samples made of one record (several with variants).
 
     Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that have some of the document.
     Raises UsageError, with near keys, for an unknown one, DatasetError if there is no dataset.
     """
-    if not exists(root):
-        Manifest.load(root)  # says that there is no such dataset
-    stored = StoredDataset(root)
+    if folder.local is not None and not exists(folder.local):
+        Manifest.load(folder)  # says that there is no such dataset
+    stored = StoredDataset(folder)
     packed = packed_column(stored.manifest.roles) is not None
     if not stored.files.num_rows or stored.manifest.has_own_keys:
         return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
     places = stored.find(key)
     if not places:
-        raise UsageError(f"{printable(str(root))}: no key {printable(key)!r}{_near(stored, key)}")
+        raise UsageError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key)}")
     if packed:
         if records := _blocks_with(stored, key, places):
             return records
-        raise _why_in_no_block(stored, key, places)
+        raise _why_in_no_block(folder, stored, key, places)
     records = []
     for place in places:
         entry = stored.shards[place.shard]
         for row in stored.rows_with(key, place):
-            found = _record_at(root / entry.path, None, row, entry)
+            found = _record_at(folder, entry.path, None, row, entry)
             records.append(replace(found, source=stored.source_of(place.file)))
     if not records:
-        raise _why_no_sample(stored, key, places)
+        raise _why_no_sample(folder, stored, key, places)
     return records
 
 
@@ -120,7 +121,7 @@ def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | No
     records = []
     for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
         entry = stored.shards[shard]
-        records.append(_record_at(stored.root / entry.path, None, row, entry))
+        records.append(_record_at(stored.folder, entry.path, None, row, entry))
     if not places:
         return records
     source = stored.source_of(places[0].file)
@@ -132,11 +133,11 @@ def _written_in_blocks(stored: StoredDataset, key: str) -> list[Record]:
     from shardctl.inspection.content.tokens import document_keys
 
     def keys() -> Iterator[pa.Array]:
-        return (part.flatten() for entry in stored.shards for part in document_keys(stored.root / entry.path))
+        return (part.flatten() for entry in stored.shards for part in document_keys(stored.folder, entry.path))
 
     records = _blocks_with(stored, key, None)
     if not records:
-        raise UsageError(f"{printable(str(stored.root))}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
+        raise UsageError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
     return records
 
 
@@ -146,37 +147,37 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[Record]:
     for shard, first, keys in stored.blocks_of_keys():
         for place in pc.indices_nonzero(pc.equal(keys, key)).to_pylist():
             entry = stored.shards[shard]
-            records.append(_record_at(stored.root / entry.path, None, first + place, entry))
+            records.append(_record_at(stored.folder, entry.path, None, first + place, entry))
     if not records:
         near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
-        raise UsageError(f"{printable(str(stored.root))}: no key {printable(key)!r}{_meant(near)}")
+        raise UsageError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near)}")
     return records
 
 
-def _why_no_sample(stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
+def _why_no_sample(folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
-    if why := _why_rejected(stored, key, places):
+    if why := _why_rejected(folder, key, places):
         return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     whole = [place for place in places if place.unit.records <= 1]
     if any(place.unit.samples for place in whole):
         return DatasetError(f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells more")
     if any(place.unit.rejected for place in whole):
         return DatasetError(f"{shown}: was rejected when the dataset was made (the reason is not recorded)")
-    return UsageError(f"{printable(str(stored.root))}: no sample was made of {shown}: it is empty, or a step left it out")
+    return UsageError(f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out")
 
 
-def _why_in_no_block(stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
+def _why_in_no_block(folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
     """Return the error for a document that the plan has, and that is in no block of tokens."""
-    if why := _why_rejected(stored, key, places):
+    if why := _why_rejected(folder, key, places):
         return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
     why = "it is empty, or a step left it out"
-    return UsageError(f"{printable(str(stored.root))}: no block has tokens of {printable(key)}: {why}")
+    return UsageError(f"{stored.folder.shown()}: no block has tokens of {printable(key)}: {why}")
 
 
-def _why_rejected(stored: StoredDataset, key: str, places: list[RecordPlace]) -> str | None:
+def _why_rejected(folder: FolderHere, key: str, places: list[RecordPlace]) -> str | None:
     """Return why a record was rejected, None if that is not recorded."""
-    return next((reject.message for reject in read_rejects(stored.root / REJECTS) if _is_of(reject, key, places)), None)
+    return next((reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None)
 
 
 def _is_of(reject: Reject, key: str, places: list[RecordPlace]) -> bool:
@@ -210,22 +211,22 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
     return difflib.get_close_matches(name, distinct, n=3, cutoff=0.5) or distinct[:3]
 
 
-def head(target: Path, split: str | None, count: int) -> Iterator[Record]:
+def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[Record]:
     """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises UsageError, DatasetError."""
-    for block in all_blocks(target, split):
-        yield from (block.record(place) for place in range(min(block.data.num_rows, count)))
+    for block in all_blocks(place, split):
+        yield from (block.record(row) for row in range(min(block.data.num_rows, count)))
         count -= block.data.num_rows
         if count <= 0:
             return
 
 
-def matching(target: Path, split: str | None, text: str) -> Iterator[Record]:
+def matching(place: DatasetPlace, split: str | None, text: str) -> Iterator[Record]:
     """Yield the samples for which a condition holds. Blocks are read one after the other. Raises UsageError, DatasetError."""
     where: Where | None = None
-    for block in all_blocks(target, split):
+    for block in all_blocks(place, split):
         if where is None:
             where = parse_where(text, _askable(block.reader.layout), block.reader.layout.roles.names)
-        yield from (block.record(place) for place in _places(where, block))
+        yield from (block.record(row) for row in _places(where, block))
 
 
 def _askable(layout: Layout) -> pa.Schema:
@@ -260,7 +261,7 @@ def _column(name: str, block: Placed) -> pa.Array:
     if name == "index":
         return pa.array(np.arange(block.first, block.first + rows) + (block.entry.first if block.entry else 0))
     if name in ("shard", "split"):
-        value = block.reader.path.name if name == "shard" else str(block.reader.info["split"])
+        value = block.reader.name if name == "shard" else str(block.reader.info["split"])
         return pa.array([value] * rows, pa.string())
     image = name if name in roles.images else str(roles.main_image)
     headers = headers_of(Column.of(block.data.schema.field(image), roles.images[image]), block.data.column(image))

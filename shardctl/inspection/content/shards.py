@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.format.names import SHARDS
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,9 @@ class ShardOverview:
     blocks: tuple[BlockFacts, ...]
 
 
-def describe_shard(path: Path, check: bool = False) -> ShardOverview:
+def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverview:
     """Describe one shard file, with no need of its dataset; `check` computes the checksums. Raises DatasetError."""
-    reader = ShardReader(path)
+    reader = ShardReader(folder, name)
     blocks, column_bytes, samples, raw = [], Counter[str](), 0, 0
     for number, block in enumerate(reader.blocks()):
         intact = reader.block_is_intact(number) if check else None
@@ -51,22 +49,22 @@ def describe_shard(path: Path, check: bool = False) -> ShardOverview:
             column_bytes[field.name] += column.nbytes
     columns = tuple((f.name, str(f.type)) for f in reader.schema)
     split = str(reader.info["split"])
-    return ShardOverview(path.name, split, samples, reader.bytes, raw, columns, dict(column_bytes), tuple(blocks))
+    return ShardOverview(name, split, samples, reader.bytes, raw, columns, dict(column_bytes), tuple(blocks))
 
 
-def find_shard(root: Path, name: str) -> ShardEntry:
+def find_shard(folder: Folder, name: str) -> ShardEntry:
     """Return the shard of a dataset by its file name or its number. Raises UsageError if there is none."""
-    table = ShardTable(root / SHARDS)
+    table = ShardTable(folder)
     number = int(name) if name.isdecimal() else table.index_of(name)
     if number is None or number >= len(table):
-        raise UsageError(f"{printable(str(root))}: no shard {name!r}; it has {len(table)}, from {table[0].path}")
+        raise UsageError(f"{folder.shown()}: no shard {name!r}; it has {len(table)}, from {table[0].path}")
     return table[number]
 
 
-def column_bytes(root: Path, split: str | None = None) -> dict[str, int]:
+def column_bytes(folder: Folder, split: str | None = None) -> dict[str, int]:
     """Add up the bytes of every column before compression, reading every shard of a dataset, or of one split."""
     total: Counter[str] = Counter()
-    for entry in ShardTable(root / SHARDS):
+    for entry in ShardTable(folder):
         if split in (None, entry.split):
-            total.update(describe_shard(root / entry.path).column_bytes)
+            total.update(describe_shard(folder, entry.path).column_bytes)
     return dict(total)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
@@ -69,15 +69,15 @@ class Statistics:
         return asdict(self)
 
 
-def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) -> Statistics:
+def statistics_of(place: DatasetPlace, blocks: int = BLOCKS, split: str | None = None) -> Statistics:
     """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
 
     Raises DatasetError if not even its tables can be read, UsageError for a split that there is not.
     """
-    compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
-    tally = _Tally(compression.codec(), images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(target, split, blocks)))))
+    compression = Compression.parse("none" if place.lone else str(Manifest.load(place.folder).recipe.get("compression")))
+    tally = _Tally(compression.codec(), images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(place, split, blocks)))))
     faults: list[str] = []
-    for block in some_blocks(target, split, blocks):
+    for block in some_blocks(place, split, blocks):
         try:
             tally.add(block.data, block.reader.layout.roles)
         except DatasetError as error:

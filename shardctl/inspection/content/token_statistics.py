@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import SHARDS
 from shardctl.format.roles import Tokens
 from shardctl.format.tables import ShardTable
 from shardctl.format.token_columns import (
@@ -33,6 +32,7 @@ from shardctl.format.token_columns import (
 from shardctl.inspection.content.blocks import Placed, checked_columns, some_blocks
 from shardctl.inspection.content.statistics import Distribution, spread_of_counts
 from shardctl.inspection.content.tokens import Decoder
+from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
 
 MOST_COMMON = 20
@@ -237,24 +237,24 @@ class _Tally:
         )
 
 
-def token_statistics(target: Path, blocks: int | None = None, split: str | None = None) -> dict[str, TokenStatistics]:
+def token_statistics(place: DatasetPlace, blocks: int | None = None, split: str | None = None) -> dict[str, TokenStatistics]:
     """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the column; None: of all blocks.
 
     Raises DatasetError if not even the tables can be read, UsageError for a split that there is not.
     """
     tallies: dict[str, _Tally] = {}
     faults: list[str] = []
-    decoder = Decoder(target)
-    everything = int(ShardTable(target / SHARDS).block_counts.sum())
+    decoder = Decoder(place.folder)
+    everything = int(ShardTable(place.folder).block_counts.sum())
     decode = max(_LEAST_DECODED, DECODED // max(1, min(everything, blocks or everything)))
-    for block in some_blocks(target, split, everything if blocks is None else blocks):
+    for block in some_blocks(place, split, everything if blocks is None else blocks):
         try:
             if not block.shard.roles.tokens:
                 break  # all shards have the same columns
             _count_tokens(block, decode, tallies, decoder)
         except DatasetError as error:
             faults.append(str(error))
-    known = _text_bytes(target) if blocks is None and split is None else None
+    known = _text_bytes(place.folder) if blocks is None and split is None else None
     return {name: tally.result(decoder, faults, known) for name, tally in tallies.items()}
 
 
@@ -282,12 +282,12 @@ def _add_numbers(counter: Counter[int], numbers: npt.NDArray[np.int64]) -> None:
         counter[value] += count
 
 
-def _text_bytes(target: Path) -> int | None:
+def _text_bytes(folder: Folder) -> int | None:
     """Return the bytes of the texts that a dataset's tokens were made of, all together; None if that was not counted.
 
     Pieces of documents that overlap have more tokens than their text.
     """
-    manifest = Manifest.load(target)
+    manifest = Manifest.load(folder)
     counts = next((step for step in manifest.steps or () if step["name"] == TOKENIZE), None)
     if counts is None or not counts.get("bytes") or any(name == "variant" for name, _ in manifest.schema):
         return None

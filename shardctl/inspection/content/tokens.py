@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.roles import Roles, Tokens
-from shardctl.format.shard import BlockFile, map_file
+from shardctl.format.shard import BlockFile
 from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
 from shardctl.inspection.content.blocks import Piece, Record
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -34,7 +33,7 @@ class Decoder:
     None as long as all that was asked for could be decoded. `tokenizer` is the one in use.
     """
 
-    def __init__(self, folder: Path, most: int | None = None, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, folder: FolderHere, most: int | None = None, columns: Sequence[str] | None = None) -> None:
         self._folder, self._most, self._columns = folder, most, columns
         self._opened: dict[Tokens, Tokenizer | None] = {}
         self.tokenizer: Tokenizer | None = None
@@ -161,20 +160,20 @@ def blocks_of_document(stored: StoredDataset, key: str, places: Iterable[RecordP
     shards = range(len(stored.shards)) if places is None else sorted({place.shard for place in places})
     for shard in shards:
         first = 0
-        for keys in document_keys(stored.root / stored.shards[shard].path):
+        for keys in document_keys(stored.folder, stored.shards[shard].path):
             for row in np.unique(_rows_with(keys, key)).tolist():
                 yield shard, first + row
             first += len(keys)
 
 
-def document_keys(path: Path) -> Iterator[pa.Array]:
+def document_keys(folder: Folder, shard: str) -> Iterator[pa.Array]:
     """Yield the keys of the documents in a shard, a block after the other: (rows,) lists of strings. Raises DatasetError."""
-    column = BlockFile(path, map_file).schema.get_field_index(DOCUMENT_KEYS)
-    file = BlockFile(path, map_file, [column] if column >= 0 else [])
+    column = BlockFile.of(folder, shard).schema.get_field_index(DOCUMENT_KEYS)
+    file = BlockFile.of(folder, shard, [column] if column >= 0 else [])
     for block in range(len(file)):
         keys = checked_column(file, block) if column >= 0 else pa.nulls(0)
         if not pa.types.is_list(keys.type) or not pa.types.is_string(keys.type.value_type):
-            raise DatasetError(f"{printable(str(path))}: has no column {DOCUMENT_KEYS} of lists of keys; {REPAIR_ADVICE}")
+            raise DatasetError(f"{folder.shown(shard)}: has no column {DOCUMENT_KEYS} of lists of keys; {REPAIR_ADVICE}")
         yield keys
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardctl.format.lazy_folder.files import origin_of
 from shardctl.format.sample import Sample
 from shardctl.loader.dataset import open_dataset
+from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
 
 INPUTS = 32
@@ -38,9 +37,9 @@ class VariantStatistics:
         return asdict(self)
 
 
-def variant_statistics(root: Path, split: str | None = None) -> VariantStatistics | None:
+def variant_statistics(folder: Folder, split: str | None = None) -> VariantStatistics | None:
     """Compare the variants of some inputs; None if the dataset has none. Raises DatasetError."""
-    dataset = open_dataset(origin_of(root), split)
+    dataset = open_dataset(folder.text, split)
     if "variant" not in dataset.schema.names or not len(dataset):
         return None
     image = dataset.roles.main_image

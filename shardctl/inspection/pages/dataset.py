@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from shardctl.format.names import REJECTS
+from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.drawing import objects_line
@@ -25,7 +24,8 @@ from shardctl.inspection.pages import objects as marks
 from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.inspection.pages.tokens import sections as token_sections
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.locations.folder import FolderHere
+from shardctl.system.text import counted, format_bytes
 
 PICTURES = 60
 TEXTS = 24
@@ -63,23 +63,23 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 )
 
 
-def dataset_page(root: Path, split: str | None = None, annotated: bool = True, origin: str | None = None) -> str:
+def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in them drawn onto them.
 
     `origin` says what the dataset was made of, if it was made for this page only. Raises DatasetError, InstallError, UsageError
     for an unknown split.
     """
     charts.require_plotly()
-    found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
-    decoder = Decoder(root, TEXT_TOKENS)
-    records = list(decoder.decoded(some_records(root, split, ROWS)))
-    objects = object_statistics(root, OBJECT_BLOCKS, OBJECT_IMAGES, split)
-    masks = mask_statistics(root, MASKS, split)
-    tokens = token_statistics(root, TOKEN_BLOCKS, split)
+    found, statistics = overview(place.folder, split), statistics_of(place, blocks=32, split=split)
+    decoder = Decoder(place.folder, TEXT_TOKENS)
+    records = list(decoder.decoded(some_records(place, split, ROWS)))
+    objects = object_statistics(place, OBJECT_BLOCKS, OBJECT_IMAGES, split)
+    masks = mask_statistics(place, MASKS, split)
+    tokens = token_statistics(place, TOKEN_BLOCKS, split)
     headline = _headline(found) if origin is None else paragraph(f"{origin}, as shardctl converts them", "soft")
     parts = [Html(_STYLE), headline, _tiles(found), _splits(found), figures(*_charts(found, statistics))]
     parts += [*_steps(found), *marks.sections(objects, masks), *token_sections(tokens)]
-    parts += [*_pictures(records, annotated), *_texts(records), _rejects(root, found), _samples(records)]
+    parts += [*_pictures(records, annotated), *_texts(records), _rejects(place.folder, found), _samples(records)]
     parts += [
         _making(found, statistics),
         data("overview", {**found.record(), **({"sources": [origin]} if origin is not None else {})}),
@@ -88,7 +88,7 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True, o
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]
-    return page(f"shardctl inspect: {origin or printable(str(root))}" + (f", split {split}" if split else ""), *parts)
+    return page(f"shardctl inspect: {origin or place.shown}" + (f", split {split}" if split else ""), *parts)
 
 
 def _headline(found: Overview) -> Html:
@@ -176,10 +176,10 @@ def _steps(found: Overview) -> Iterator[Html]:
         yield section("What the steps kept", table(rows, ("step", "records, and share of the bytes of text")))
 
 
-def _rejects(root: Path, found: Overview) -> Html:
+def _rejects(folder: FolderHere, found: Overview) -> Html:
     if not found.manifest.rejected:
         return section("Rejected inputs", paragraph("None."))
-    rows = [(r.key, f"{r.stage}: {r.error}", r.message) for r in islice(read_rejects(root / REJECTS), REJECTED)]
+    rows = [(r.key, f"{r.stage}: {r.error}", r.message) for r in islice(read_rejects(folder), REJECTED)]
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reasons.items())
     shown = f"{reasons}. " + (f"The first {REJECTED}:" if found.manifest.rejected > REJECTED else "")
     return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from shardctl.errors import WorkerError
-from shardctl.format.names import SHARDS
+from shardctl.format.dataset_place import DatasetPlace, to_json
 from shardctl.format.tables import ShardTable
 from shardctl.inspection.verify.finding import MEND, REBUILD, Finding, error
 from shardctl.system.processes.death import FATAL_KILLS, Death
@@ -27,10 +26,10 @@ MOST_KILLS = 4 * FATAL_KILLS
 
 
 class CheckPool:
-    """The processes that check the dataset or the shard `root` at a level. They end with the block of a `with`."""
+    """The processes that check a dataset or a shard at a level. They end with the block of a `with`."""
 
-    def __init__(self, root: Path, level: str, workers: int | str) -> None:
-        self._root, self._level = root, level
+    def __init__(self, place: DatasetPlace, level: str, workers: int | str) -> None:
+        self._place, self._level = place, level
         self._pool = Pool(WORKER, workers, LIMITS)
 
     def __enter__(self) -> CheckPool:
@@ -63,7 +62,7 @@ class CheckPool:
             crashed(task, self._crash(task, death))
             return None
 
-        start = {"root": str(self._root), "level": self._level, "fatal": []}
+        start = {"folder": to_json(self._place.folder), "lone": self._place.lone, "level": self._level, "fatal": []}
         given = LazySequence(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
         self._pool.run(given, lambda task, message: on_answer(task, message["done"]), died)
 
@@ -77,15 +76,15 @@ class CheckPool:
 
     def _kills(self, task: Task, death: Death, times: int) -> str:
         return (
-            f"{printable(str(self._root))}: the process that checked {printable(self._name(task))} {death}, {times} times,"
+            f"{self._place.shown}: the process that checked {printable(self._name(task))} {death}, {times} times,"
             " as systems do when memory runs out; this tells nothing about the dataset; free some memory and check it again"
         )
 
     def _name(self, task: Task) -> str:
         """Return the name of what a task checks."""
         if task["check"] == "shard":
-            return ShardTable(self._root / SHARDS)[task["shard"]].path
-        return self._root.name if task["check"] == "lone shard" else str(task.get("name", task["check"]))
+            return ShardTable(self._place.folder)[task["shard"]].path
+        return self._place.lone if task["check"] == "lone shard" else str(task.get("name", task["check"]))
 
 
 def _why_fatal(death: Death) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.ahead import bringing_ahead
-from shardctl.format.lazy_folder.files import is_regular_file, list_names, sha256_of, size_of_file
-from shardctl.format.lazy_folder.opening import check_unchanged
+from shardctl.format.dataset_place import DatasetFolder, check_unchanged
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -28,6 +25,7 @@ from shardctl.inspection.verify.check_pool import CheckPool
 from shardctl.inspection.verify.finding import MEND, MISSING, REBUILD, UNREADABLE, Finding, error, reading, warning
 from shardctl.inspection.verify.result import VerifyResult, result_of
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
+from shardctl.system.locations.folder import hash_file, is_regular_file
 from shardctl.system.processes.pool import Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
@@ -36,8 +34,8 @@ from shardctl.system.text import printable
 class DatasetCheck:
     """One check of everything in the folder of a dataset. `progress` is called with (shards done, shards)."""
 
-    def __init__(self, root: Path, level: str, progress: Callable[[int, int], None], pool: CheckPool) -> None:
-        self.root, self.level, self.progress, self.pool = root, level, progress, pool
+    def __init__(self, folder: DatasetFolder, level: str, progress: Callable[[int, int], None], pool: CheckPool) -> None:
+        self.folder, self.level, self.progress, self.pool = folder, level, progress, pool
         self.findings: list[Finding] = []
 
     def run(self) -> VerifyResult:
@@ -45,14 +43,14 @@ class DatasetCheck:
 
         Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as CheckPool.run.
         """
-        manifest, found = check_manifest(self.root)
+        manifest, found = check_manifest(self.folder)
         self.findings += found
         if manifest is None:
             return result_of(self.level, self._by_checksums(set()), 0, self.findings)
         shards, samples = self._check_with(manifest)
-        check_unchanged(self.root)
-        if not check_manifest(self.root)[0] == manifest:
-            raise DatasetError(f"{printable(str(self.root))}: was replaced while it was checked; check it again")
+        check_unchanged(self.folder)
+        if not check_manifest(self.folder)[0] == manifest:
+            raise DatasetError(f"{self.folder.shown()}: was replaced while it was checked; check it again")
         return result_of(self.level, shards, samples, self.findings)
 
     def _check_with(self, manifest: Manifest) -> tuple[int, int]:
@@ -66,28 +64,28 @@ class DatasetCheck:
         wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
         if SHARDS in broken or wrong[OF_SHARDS]:
             return self._by_checksums(broken), 0
-        table = ShardTable(self.root / SHARDS)
+        table = ShardTable(self.folder)
         self._look_for_extra_files({*table.names, *manifest.own_files})
         self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        with bringing_ahead(self.root, table.names) as note:
+        with self.folder.ahead(table.names) as note:
             self._check_all(LazySequence(len(table), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
         """Check what only `convert --update` needs: without it, a dataset is whole all the same."""
-        facts, path = manifest.update, self.root / UPDATE
+        facts, found = manifest.update, self.folder.stat(UPDATE)
         if facts is None:
             return
         what = "cannot be read"
         with contextlib.suppress(OSError):
-            if not is_regular_file(path):
+            if found is None or found.kind != "file":
                 what = "is missing"
-            elif self.level == "quick" or size_of_file(path) != facts.bytes:
-                what = "is damaged" if size_of_file(path) != facts.bytes else ""
+            elif self.level == "quick" or found.size != facts.bytes:
+                what = "is damaged" if found.size != facts.bytes else ""
             else:
-                what = "is damaged" if sha256_of(path) != facts.sha256 else ""
+                what = "is damaged" if hash_file(self.folder, UPDATE) != facts.sha256 else ""
         if what:
             needs = "the samples are whole, but `convert --update` cannot tell any more which inputs have changed"
             self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
@@ -121,12 +119,12 @@ class DatasetCheck:
         SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a finding.
         """
         try:
-            sums = read_checksums(self.root / CHECKSUMS) if CHECKSUMS not in checked else {}
+            sums = read_checksums(self.folder) if CHECKSUMS not in checked else {}
         except DatasetError as problem:
             self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
             sums = {}
         names = [name for name in sums if is_file_name(name)]
-        with bringing_ahead(self.root, names) as note:
+        with self.folder.ahead(names) as note:
             for place, name in enumerate(names):
                 if name not in checked:
                     self.findings += self._by_checksum(name, sums[name])
@@ -140,11 +138,11 @@ class DatasetCheck:
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
         shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
         missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
-        if not is_regular_file(self.root / name):
+        if not is_regular_file(self.folder, name):
             return [missing]
 
         def compare() -> Iterator[Finding]:
-            if self.level != "quick" and sha256_of(self.root / name) != sha256:
+            if self.level != "quick" and hash_file(self.folder, name) != sha256:
                 yield error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)
 
         return list(reading(missing, name, remedy, compare()))
@@ -153,9 +151,9 @@ class DatasetCheck:
         """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
         known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
         try:
-            names = list_names(self.root)
+            names = self.folder.names()
         except OSError as fault:  # a folder whose files may be read need not be one that may be listed
-            what = f"{printable(str(self.root))} cannot be listed ({fault.strerror or fault})"
+            what = f"{self.folder.shown()} cannot be listed ({fault.strerror or fault})"
             self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))
             return
         for name in sorted(set(names) - known):

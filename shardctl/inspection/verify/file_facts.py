@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import shard_name
 from shardctl.inspection.verify.check import Fault, Shard
 from shardctl.inspection.verify.finding import REBUILD
+from shardctl.system.locations.folder import hash_file
 
 
 def other_facts(shard: Shard) -> Iterator[Fault]:
@@ -30,6 +30,6 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
 
 def other_bytes(shard: Shard) -> Iterator[Fault]:
     """Yield that the file has not the bytes that were written. Raises OSError if it cannot be read."""
-    if shard.record is not None and sha256_of(shard.reader.path) != shard.record.entry.sha256:
+    if shard.record is not None and hash_file(shard.reader.folder, shard.reader.name) != shard.record.entry.sha256:
         what = "its SHA-256 differs, outside the blocks: in the file's own metadata"
         yield Fault("wrong-checksum", f"{what}; {REBUILD}")

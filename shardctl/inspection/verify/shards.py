@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.files import is_regular_file, sha256_of, size_of_file
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.inspection.verify.check import Block, Fault, Shard, ShardRecord
 from shardctl.inspection.verify.finding import REBUILD, Finding, error, reading, unreadable
 from shardctl.inspection.verify.result import LEVELS
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
+from shardctl.system.locations.folder import Folder, hash_file, is_regular_file
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 
 def check_shard(
-    path: Path, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
+    folder: Folder, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
 ) -> Iterator[Finding]:
     """Yield the findings of a shard of a dataset, at a level. A shard that is missing or cannot be read is a finding too.
 
     `fatal` is that of Shard: images that ended a process.
     """
     missing = error("missing-shard", f"the shard is missing; {REBUILD}", record.entry.path)
-    if not is_regular_file(path):
+    if not is_regular_file(folder, record.entry.path):
         yield missing
         return
-    yield from reading(missing, "the shard", REBUILD, _findings(path, record, level, progress, fatal))
+    yield from reading(missing, "the shard", REBUILD, _findings(folder, record, level, progress, fatal))
 
 
 def _findings(
-    path: Path, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
+    folder: Folder, record: ShardRecord, level: str, progress: WorkerProgress, fatal: dict[int, str]
 ) -> Iterator[Finding]:
-    reader = yield from _open(path, record.entry)
+    reader = yield from _open(folder, record.entry)
     if reader is None:
         return
     for fault in ShardWalk(Shard(reader, record, progress, fatal)).faults(level):
@@ -43,39 +42,41 @@ def _findings(
         yield error(fault.kind, fault.message, record.entry.path, fault.block, fault.row, *origin)
 
 
-def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
+def _open(folder: Folder, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
     """Yield what is wrong with the file as a whole, and return its reader if there is nothing.
 
     Raises OSError if the file cannot be read.
     """
-    size = size_of_file(path)
-    if size != entry.bytes:
-        yield error("wrong-size", f"it has {size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
+    found = folder.stat(entry.path)
+    if found is not None and found.size != entry.bytes:
+        yield error("wrong-size", f"it has {found.size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
         return None
     try:
-        return ShardReader(path)
+        return ShardReader(folder, entry.path)
     except DatasetError as problem:
-        sha256_of(path)  # raises OSError where it is not the content that is wrong
+        hash_file(folder, entry.path)  # raises OSError where it is not the content that is wrong
         yield error("unreadable-shard", f"{problem}; {REBUILD}", entry.path)
         return None
 
 
-def check_lone_shard(path: Path, level: str, progress: WorkerProgress, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
+def check_lone_shard(
+    folder: Folder, name: str, level: str, progress: WorkerProgress, fatal: dict[int, str]
+) -> tuple[int, list[Finding]]:
     """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
 
     There is no table to tell how many it should have, so that every block is read, at `quick` too.
     """
     try:
         try:
-            reader = ShardReader(path)
+            reader = ShardReader(folder, name)
         except DatasetError as problem:
-            sha256_of(path)  # raises OSError where it is not the content that is wrong
-            return 0, [error("unreadable-shard", str(problem), path.name)]
+            hash_file(folder, name)  # raises OSError where it is not the content that is wrong
+            return 0, [error("unreadable-shard", str(problem), name)]
         walk = ShardWalk(Shard(reader, None, progress, fatal))
         faults = walk.faults("full" if level == "quick" else level)
     except OSError as fault:
-        return 0, [unreadable(path.name, fault, "nothing else is known of a shard without its dataset", path.name)]
-    return walk.samples, [error(each.kind, each.message, path.name, each.block, each.row, each.key) for each in faults]
+        return 0, [unreadable(name, fault, "nothing else is known of a shard without its dataset", name)]
+    return walk.samples, [error(each.kind, each.message, name, each.block, each.row, each.key) for each in faults]
 
 
 class ShardWalk:
@@ -108,7 +109,7 @@ class ShardWalk:
         found = damaged or [fault for check in checks for fault in check.faults()]
         if found and level != "quick":
             # Of a mapped file, what the system cannot read looks like zeros. Only a plain read raises OSError.
-            sha256_of(self._shard.reader.path)
+            hash_file(self._shard.reader.folder, self._shard.reader.name)
         return found
 
     def _blocks(self, level: str) -> Iterator[Block | Fault]:

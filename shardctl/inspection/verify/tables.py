@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError
-from shardctl.format.lazy_folder.files import exists, is_regular_file, sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
 from shardctl.format.stored import MOST, StoredDataset, open_files
 from shardctl.format.tables import BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.inspection.verify.finding import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.sources.label_table import hash_names
+from shardctl.system.files import exists
 from shardctl.system.job_folder import JOB
+from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.text import printable
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
@@ -31,23 +31,24 @@ LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 """What no path below a source has: parts that are empty, . or .., and NUL."""
 
 
-def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
+def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at all."""
-    path = root / MANIFEST
+    here = folder.local
     try:
-        path.stat()
+        folder.read(MANIFEST, 0, 1)
     except (FileNotFoundError, NotADirectoryError):
-        lost = all(exists(root / name) for name in (PLAN, SHARDS, CHECKSUMS))
-        if not lost or any((root / STAGING).glob(f"*/{JOB}")):
-            Manifest.load(root)  # says what this is instead: no dataset, or a conversion that is not finished
+        lost = all(folder.stat(name) is not None for name in (PLAN, SHARDS, CHECKSUMS))
+        if not lost or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
+            Manifest.load(folder)  # says what this is instead: no dataset, or a conversion that is not finished
         return None, [error("missing-manifest", f"{MANIFEST} is missing, and the rest of a dataset is there; {MEND}")]
     except OSError as fault:
-        if not exists(root):
-            Manifest.load(root)  # says why nothing is known of the folder
-        return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
+        if here is not None and not exists(here):
+            Manifest.load(folder)  # says why nothing is known of the folder
+        if folder.stat(MANIFEST) is None:
+            return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
     try:
-        manifest = Manifest.load(root)
-        text = path.read_bytes()
+        manifest = Manifest.load(folder)
+        text = folder.read(MANIFEST).to_pybytes()
     except DatasetError as problem:
         if isinstance(problem.__cause__, OSError):
             return None, [unreadable(MANIFEST, problem.__cause__, MOVE_AWAY)]
@@ -60,31 +61,30 @@ def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
     return manifest, []
 
 
-def check_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
+def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
     remedy = BRING_BACK if name in manifest.given_files else MEND
     missing = error(MISSING, f"{name} is missing; {remedy}")
-    if is_regular_file(root / name):
-        yield from reading(missing, name, remedy, _compare_file(root, manifest, name, level, remedy))
+    if is_regular_file(folder, name):
+        yield from reading(missing, name, remedy, _compare_file(folder, manifest, name, level, remedy))
     else:
         yield missing
 
 
-def _compare_file(root: Path, manifest: Manifest, name: str, level: str, remedy: str) -> Iterator[Finding]:
-    facts, path = manifest.files[name], root / name
-    if (size := path.stat().st_size) != facts.bytes:
-        yield error("wrong-size", f"{name} has {size} bytes, the manifest says {facts.bytes}; {remedy}")
+def _compare_file(folder: Folder, manifest: Manifest, name: str, level: str, remedy: str) -> Iterator[Finding]:
+    facts, found = manifest.files[name], folder.stat(name)
+    if found is not None and found.size != facts.bytes:
+        yield error("wrong-size", f"{name} has {found.size} bytes, the manifest says {facts.bytes}; {remedy}")
     elif level == "quick":
-        with open(path, "rb") as file:
-            file.read(1)  # for the OSError of a file that may not, or cannot, be read
-    elif sha256_of(path) != facts.sha256:
+        folder.read(name, 0, 1)  # for the OSError of a file that may not, or cannot, be read
+    elif hash_file(folder, name) != facts.sha256:
         yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
 
-def check_shard_table(root: Path, manifest: Manifest) -> Iterator[Finding]:
+def check_shard_table(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Compare shards.arrow with the manifest."""
     try:
-        table = ShardTable(root / SHARDS)
+        table = ShardTable(folder)
     except DatasetError as problem:
         yield error("unreadable-table", str(problem))
         return
@@ -121,10 +121,10 @@ def _compare_jpegs(manifest: Manifest, table: ShardTable) -> Iterator[Finding]:
         yield error("jpeg-differs", f"{MANIFEST} says {manifest.jpeg} of JPEG images; {SHARDS} {counts}; {MEND}")
 
 
-def check_checksums(root: Path, manifest: Manifest) -> Iterator[Finding]:
+def check_checksums(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Compare SHA256SUMS with the table of shards."""
     try:
-        sums, table = read_checksums(root / CHECKSUMS), ShardTable(root / SHARDS)
+        sums, table = read_checksums(folder), ShardTable(folder)
     except DatasetError as problem:
         yield error("damaged-checksums", f"{problem}; {MEND}")
         return
@@ -136,10 +136,10 @@ def check_checksums(root: Path, manifest: Manifest) -> Iterator[Finding]:
         yield error("checksums-differ", f"{CHECKSUMS} and {SHARDS} do not list the same files: {printable(name)}; {MEND}")
 
 
-def check_rejects(root: Path, manifest: Manifest) -> Iterator[Finding]:
+def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     """Read every line of rejects.jsonl."""
     try:
-        count = sum(reject.records for reject in read_rejects(root / REJECTS))
+        count = sum(reject.records for reject in read_rejects(folder))
     except DatasetError as problem:
         yield error("damaged-rejects", f"{problem}")
         return
@@ -147,11 +147,11 @@ def check_rejects(root: Path, manifest: Manifest) -> Iterator[Finding]:
         yield error("rejects-differ", f"{REJECTS} has {count} rejected records, {MANIFEST} says {manifest.rejected}; {MEND}")
 
 
-def check_files(root: Path, manifest: Manifest) -> Iterator[Finding]:
+def check_files(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Look at every value of the table of files: paths, each of them once, below sources that there are."""
     try:
-        open_checked_table(root / FILES)
-        files = open_files(root)
+        open_checked_table(folder, FILES)
+        files = open_files(folder)
     except DatasetError as problem:
         yield error("unreadable-table", str(problem))
         return
@@ -183,9 +183,9 @@ def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
     return None
 
 
-def check_plan(root: Path, _manifest: Manifest) -> Iterator[Finding]:
+def check_plan(folder: Folder, _manifest: Manifest) -> Iterator[Finding]:
     """Compare the plan with the tables of shards and files: what units there are, and what became of them."""
-    stored = StoredDataset(root)
+    stored = StoredDataset(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     parts: dict[str, list[Numbers]] = {}
     try:
@@ -218,7 +218,7 @@ class TableCheck(NamedTuple):
     """A row of the table: the lowest level that has the check, the check, and the files that it reads."""
 
     level: str
-    check: Callable[[Path, Manifest], Iterable[Finding]]
+    check: Callable[[FolderHere, Manifest], Iterable[Finding]]
     reads: frozenset[str]
 
 

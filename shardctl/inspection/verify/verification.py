@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.format.lazy_folder.files import is_file
-from shardctl.format.lazy_folder.mirror import ENDS, WHOLE
-from shardctl.format.lazy_folder.opening import local_folder
-from shardctl.format.manifest import refuse_part_of_dataset
+from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
 from shardctl.inspection.verify.check_pool import CheckPool
 from shardctl.inspection.verify.dataset import DatasetCheck
 from shardctl.inspection.verify.finding import Finding
@@ -33,11 +30,10 @@ def verify(
     """
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
-    with local_folder(path, ENDS if level == "quick" else WHOLE, listed=True) as target:
-        refuse_part_of_dataset(target)
-        lone = is_file(target)
-        with CheckPool(target, level, 1 if lone else "auto") as pool:
-            return _verify_lone_shard(level, pool) if lone else DatasetCheck(target, level, progress, pool).run()
+    with open_place(path, "ends" if level == "quick" else "whole", listed=True) as place:
+        refuse_part_of_dataset(place)
+        with CheckPool(place, level, 1 if place.lone else "auto") as pool:
+            return _verify_lone_shard(level, pool) if place.lone else DatasetCheck(place.folder, level, progress, pool).run()
 
 
 def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:

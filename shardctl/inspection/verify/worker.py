@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from shardctl.format.dataset_place import DatasetFolder, from_json
 from shardctl.format.stored import StoredDataset
 from shardctl.inspection.verify.check import ShardRecord
 from shardctl.inspection.verify.finding import Finding
@@ -19,25 +19,25 @@ from shardctl.system.processes.worker_loop import Tell
 
 
 def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
-    """Do one check of the dataset at `root` and return its findings; of a shard without its dataset the samples too."""
-    root, level, what = Path(task["root"]), task["level"], task["check"]
+    """Do one check of a dataset and return its findings; of a shard without its dataset the samples too."""
+    folder, level, what = from_json(task["folder"]), task["level"], task["check"]
     if what == "lone shard":
-        samples, lone = check_lone_shard(root, level, progress, dict(task["fatal"]))
+        samples, lone = check_lone_shard(folder, task["lone"], level, progress, dict(task["fatal"]))
         return [samples, [asdict(finding) for finding in lone]]
     findings: Iterable[Finding]
     if what == "shard":
-        record = _record(_stored(task["root"]), task["shard"], task["plan"])
-        findings = check_shard(root / record.entry.path, record, level, progress, dict(task["fatal"]))
+        record = _record(_stored(folder), task["shard"], task["plan"])
+        findings = check_shard(folder, record, level, progress, dict(task["fatal"]))
     elif what == "file":
-        findings = check_file(root, _stored(task["root"]).manifest, task["name"], level)
+        findings = check_file(folder, _stored(folder).manifest, task["name"], level)
     else:
-        findings = TABLE_CHECKS[what].check(root, _stored(task["root"]).manifest)
+        findings = TABLE_CHECKS[what].check(folder, _stored(folder).manifest)
     return [asdict(finding) for finding in findings]
 
 
 @lru_cache(maxsize=1)
-def _stored(root: str) -> StoredDataset:
-    return StoredDataset(Path(root))
+def _stored(folder: DatasetFolder) -> StoredDataset:
+    return StoredDataset(folder)
 
 
 def _record(stored: StoredDataset, shard: int, use_plan: bool) -> ShardRecord:

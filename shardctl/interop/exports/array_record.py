@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import InstallError, StorageError, UsageError, first_line
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.interop.exports.base import ExportPart, PartResult, Progress
 from shardctl.interop.exports.examples import ExampleExport, serialized
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts, naming_the_path
+from shardctl.system.files import FileFacts, naming_the_path, sha256_of
 from shardctl.system.text import printable
 
 OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}

@@ -21,10 +21,11 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
     """Return the absolute path of the new folder. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(out))
     try:
-        target, root = out.resolve(), source.root.resolve()
+        target, here = out.resolve(), source.folder.local
+        root = None if here is None else here.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
         raise StorageError(f"{shown}: cannot be a destination ({error})") from error
-    if target == root or target.is_relative_to(root) or root.is_relative_to(target):
+    if root is not None and (target.is_relative_to(root) or root.is_relative_to(target)):
         raise UsageError(f"{shown}: is inside the dataset {source.shown}, or around it; give a folder of its own")
     with naming_the_path(out):
         if not target.exists() and not target.is_symlink():

@@ -24,7 +24,6 @@ from shardctl.format.token_columns import (
 from shardctl.interop.exports.base import Progress
 from shardctl.interop.exports.packed import joined_blocks
 from shardctl.interop.exports.source import Shard, Source
-from shardctl.system.text import printable
 
 Values = npt.NDArray[Any]
 
@@ -87,10 +86,9 @@ class TokenField:
             if values.null_count:
                 raise shard.damaged(f"a value is missing in {self.name}")
             if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
-                shown = printable(str(shard.path.parent))
                 raise InputError(
-                    f"{shown}: its long documents are cut into rows of their own (pack none); export a dataset that is not"
-                    " packed, or packed with concat or bfd"
+                    f"{shard.folder.shown()}: its long documents are cut into rows of their own (pack none); export a dataset"
+                    " that is not packed, or packed with concat or bfd"
                 )
             yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
-from shardctl.format.lazy_folder.mirror import BLOCKS
-from shardctl.format.lazy_folder.opening import local_folder
+from shardctl.format.dataset_place import open_place
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports.base import ExportPart, FileList, PartResult
@@ -118,8 +117,8 @@ def export(
     if is_url(out):
         raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
     told = _Told(progress, on_note, on_plan)
-    with local_folder(dst) as root:
-        return _export(Source(root, choice), Path(out), to, settings, replaces, workers, told)
+    with open_place(dst) as place:
+        return _export(Source(place.whole, choice), Path(out), to, settings, replaces, workers, told)
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,8 @@ def plan_export(
     Raises UsageError, InputError and DatasetError.
     """
     choice = _choice(split, columns, rename, where, store, on_loss)
-    with local_folder(dst, BLOCKS) as root:
-        job, planned = _planned(Source(root, choice), to, settings)
+    with open_place(dst, "blocks") as place:
+        job, planned = _planned(Source(place.whole, choice), to, settings)
         return _plan_of(job, planned)
 
 

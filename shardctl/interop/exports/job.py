@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.format.lazy_folder.files import origin_of
+from shardctl.format.dataset_place import DatasetFolder, from_json, to_json
 from shardctl.interop.exports.base import Export, ExportPart, PartResult, Progress
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.system.locations.local import LocalFolder
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ExportJob:
     def to_json(self) -> dict[str, Any]:
         """Return what makes the same job of the same dataset, as plain data."""
         return {
-            "dataset": str(self.source.root.resolve()),
+            "dataset": to_json(self._folder),
             "choice": self.source.choice.to_json(),
             "to": self.export.name,
             "settings": dict(self.settings),
@@ -43,12 +44,18 @@ class ExportJob:
 
     def named(self) -> dict[str, Any]:
         """Return what is the same in every run of the same export, wherever a dataset on a store is brought to."""
-        return {**self.to_json(), "dataset": str(origin_of(self.source.root.resolve()))}
+        return {**self.to_json(), "dataset": self._folder.text}
+
+    @property
+    def _folder(self) -> DatasetFolder:
+        """The folder of the dataset, by the name that it has wherever a process is."""
+        here = self.source.folder.local
+        return self.source.folder if here is None else LocalFolder(here.resolve())
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ExportJob:
         """Return the job that `to_json` gave. Raises DatasetError if the dataset is not there any more."""
-        source = Source(Path(record["dataset"]), Choice.from_json(record["choice"]))
+        source = Source(from_json(record["dataset"]), Choice.from_json(record["choice"]))
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)
 

@@ -7,22 +7,21 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError, first_line
+from shardctl.format.dataset_place import DatasetFolder, check_unchanged
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.opening import check_unchanged
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
-from shardctl.format.shard import BlockFile, ShardReader, map_file
+from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
 from shardctl.loader.where import Where, kept_rows, parse_where
-from shardctl.system.text import printable
+from shardctl.system.locations.folder import Folder
 
 KEY = "key"
 """The column that names each sample. It is always exported."""
@@ -32,7 +31,7 @@ KEY = "key"
 class Shard:
     """A shard of the dataset that is exported. `columns` are those that the first shard has: all have the same."""
 
-    path: Path
+    folder: Folder
     entry: ShardEntry
     columns: pa.Schema
 
@@ -49,7 +48,7 @@ class Shard:
         """Yield some columns of every block, without reading the others. There is no checksum of them alone."""
         self._reader()
         numbers = [self.columns.get_field_index(name) for name in names]
-        file = BlockFile(self.path, map_file, numbers)
+        file = BlockFile.of(self.folder, self.entry.path, numbers)
         for number in range(len(file)):
             block, _ = file.fetch(number)
             try:
@@ -60,7 +59,7 @@ class Shard:
 
     def _reader(self) -> ShardReader:
         """Open the shard. Raises DatasetError if it is not one of those that the tables describe."""
-        reader = ShardReader(self.path)
+        reader = ShardReader(self.folder, self.entry.path)
         if not reader.schema.remove_metadata().equals(self.columns):
             raise self.damaged("its columns are not those of the other shards")
         if len(reader) != len(self.entry.block_rows):
@@ -69,7 +68,7 @@ class Shard:
 
     def damaged(self, what: str) -> DatasetError:
         """Return the error for a shard of which something is wrong."""
-        return DatasetError(f"{printable(str(self.path))}: {what}; {REPAIR_ADVICE}")
+        return DatasetError(f"{self.folder.shown(self.entry.path)}: {what}; {REPAIR_ADVICE}")
 
 
 class Source:
@@ -78,9 +77,9 @@ class Source:
     Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does not have.
     """
 
-    def __init__(self, root: Path, choice: Choice) -> None:
-        self.root, self.choice = root, choice
-        self._stored = StoredDataset(root)
+    def __init__(self, folder: DatasetFolder, choice: Choice) -> None:
+        self.folder, self.choice = folder, choice
+        self._stored = StoredDataset(folder)
         self.manifest: Manifest = self._stored.manifest
         names = [facts.name for facts in self.manifest.splits]
         if choice.split is not None and choice.split not in names:
@@ -89,8 +88,8 @@ class Source:
 
     @property
     def shown(self) -> str:
-        """The path of the dataset, for messages."""
-        return printable(str(self.root))
+        """The location of the dataset, for messages."""
+        return self.folder.shown()
 
     @property
     def samples(self) -> int:
@@ -110,7 +109,7 @@ class Source:
     @cached_property
     def layout(self) -> Layout:
         """The types and the roles of all columns. Raises DatasetError."""
-        return ShardReader(self.root / self._stored.shards[0].path).layout
+        return ShardReader(self.folder, self._stored.shards[0].path).layout
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -157,7 +156,7 @@ class Source:
         """Yield the shards of a split, in order."""
         for _, entry in self.numbered_shards():
             if entry.split == split:
-                yield Shard(self.root / entry.path, entry, self.layout.columns)
+                yield Shard(self.folder, entry, self.layout.columns)
 
     def name_of(self, number: int) -> str:
         """Return the file name of a shard by its number in the whole dataset."""
@@ -166,7 +165,7 @@ class Source:
     def shard(self, number: int) -> Shard:
         """Return a shard by its number in the whole dataset."""
         entry = self._stored.shards[number]
-        return Shard(self.root / entry.path, entry, self.layout.columns)
+        return Shard(self.folder, entry, self.layout.columns)
 
     def blocks(self, shard: Shard) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the exported columns and the chosen samples of every block, and how many samples were read for them.
@@ -196,8 +195,8 @@ class Source:
 
     def check_unchanged(self) -> None:
         """Raise DatasetError if there is another dataset by now: its shards may have been read with those of the first."""
-        check_unchanged(self.root)
-        if Manifest.load(self.root) != self.manifest:
+        check_unchanged(self.folder)
+        if Manifest.load(self.folder) != self.manifest:
             raise DatasetError(f"{self.shown}: was changed while it was exported; run the same command again")
 
 

@@ -24,14 +24,22 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import BusyError, StorageError
-from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import CHECKSUMS
 from shardctl.interop.exports.base import ExportPart, PartResult
 from shardctl.interop.exports.destination import entries_below, not_of_export
 from shardctl.interop.exports.loose_files import listed
 from shardctl.interop.exports.name_set import NameSet
 from shardctl.sources.export_description import DESCRIPTION
-from shardctl.system.files import PARTIAL, FileFacts, is_folder, naming_the_path, refuse_links, remove_tree, sync_folder
+from shardctl.system.files import (
+    PARTIAL,
+    FileFacts,
+    is_file,
+    is_folder,
+    naming_the_path,
+    refuse_links,
+    remove_tree,
+    sync_folder,
+)
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import LEASE, Lease

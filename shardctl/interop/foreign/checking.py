@@ -13,12 +13,12 @@ import numpy.typing as npt
 from shardctl.build.shards.full_scan import FullScanTask
 from shardctl.build.shards.scan import Found
 from shardctl.errors import InputError, Rejection
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.inspection.verify.finding import Finding, error, warning
 from shardctl.inspection.verify.result import VerifyResult, result_of
 from shardctl.interop.foreign.shards import Shards, open_shards
 from shardctl.sources.export_description import located
 from shardctl.sources.sidecars import MISSING
+from shardctl.system.files import sha256_of
 from shardctl.system.text import counted
 
 UNITS_TOGETHER = 32

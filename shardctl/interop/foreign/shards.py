@@ -17,7 +17,6 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.errors import InputError, UsageError
-from shardctl.format.lazy_folder.files import is_file
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
@@ -26,7 +25,7 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import check_ordinary
+from shardctl.system.files import check_ordinary, is_file
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable

@@ -7,12 +7,12 @@ from itertools import chain
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.names import CHECKSUMS
 from shardctl.inspection.verify.finding import Finding, error
 from shardctl.inspection.verify.result import VerifyResult
 from shardctl.sources.export_description import Description, loose_sums
 from shardctl.sources.formats.export_reader import RESTORED
+from shardctl.system.files import sha256_of
 from shardctl.system.text import printable
 
 OF_SHARDS = (*RESTORED, "parquet", "megatron")

@@ -20,7 +20,6 @@ from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
-from shardctl.system.text import printable
 
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""
@@ -157,9 +156,8 @@ class InPlace:
     def _check_readable(self, opened: OpenShard) -> None:
         """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
         if mended() and was_mended(opened.file.contents.address):
-            shown = printable(str(opened.file.path))
             raise DatasetError(
-                f"{shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
+                f"{opened.file.shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
             )
 
     def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:

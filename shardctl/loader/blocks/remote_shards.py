@@ -137,21 +137,21 @@ class RemoteShards(Shards):
         if path is None:
             file = self.dataset.reader(self._first_shard + shard, fields)
             self._check_content(shard, file, fields)
-            return InMemoryShard(file, (0, 0, 0), [time.monotonic()])
-        file, status = BlockFile(path, opener, fields), identity(path)
+            return InMemoryShard(file, Path(), (0, 0, 0), [time.monotonic()])
+        file, status = BlockFile.at(path, opener, fields), identity(path)
         if status is None:
             raise _removed(path)
         self._check_content(shard, file, fields)
-        return OpenShard(file, status, [time.monotonic()])
+        return OpenShard(file, path, status, [time.monotonic()])
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block."""
         if isinstance(opened, InMemoryShard) or opened.checked[0] >= since:
             return
         opened.checked[0] = time.monotonic()
-        found = identity(opened.file.path)
+        found = identity(opened.path)
         if found is None or found[:2] != opened.identity[:2]:
-            raise _removed(opened.file.path)
+            raise _removed(opened.path)
 
 
 def _removed(path: Path) -> DatasetError:

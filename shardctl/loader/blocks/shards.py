@@ -30,6 +30,7 @@ from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.text import printable
 
@@ -49,9 +50,11 @@ MAPPED_AT_A_TIME = 8192
 
 @dataclass(frozen=True)
 class OpenShard:
-    """A shard that is open, what its file was then, (inode, bytes, time of change), and when that was `checked` last."""
+    """A shard that is open, the path of its file, what that was then, (inode, bytes, time of change), and when it was `checked`
+    last."""
 
     file: BlockFile
+    path: Path
     identity: tuple[int, int, int]
     checked: list[float]
 
@@ -100,8 +103,8 @@ class Shards:
         self.root, self._place, self.split = root, root, split
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
-        self.manifest = Manifest.load(root)
-        table = ShardTable(root / SHARDS)
+        self.manifest = Manifest.load(LocalFolder(root))
+        table = ShardTable(LocalFolder(root))
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
             raise DatasetError(f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
         self._take(table, self._shards_of(split, len(table)))
@@ -250,7 +253,7 @@ class Shards:
     def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         """Read some columns of a block for a message, whatever has become of its file. Raises DatasetError."""
         shard, number = self.place_of(block)
-        return BlockFile(self.path(shard), read_file, fields).fetch(number)[0]
+        return BlockFile.at(self.path(shard), read_file, fields).fetch(number)[0]
 
     def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
         """Put blocks where `open` shows them. Return those that must be read into memory, and what is wrong with others."""
@@ -313,7 +316,7 @@ class Shards:
             self._read_on()
             path = self.path(shard)
             try:
-                file = BlockFile(path, opener, fields)
+                file = BlockFile.at(path, opener, fields)
             except DatasetError:
                 if self._is_in_place:
                     if identity(path) is None:
@@ -327,7 +330,7 @@ class Shards:
         if file.bytes != size or status is None or status[1] != size:
             raise self._other(self.name_of(shard), f"{file.bytes} bytes where the dataset has {size}")
         self._check_content(shard, file, fields)
-        return OpenShard(file, status, [time.monotonic()])
+        return OpenShard(file, path, status, [time.monotonic()])
 
     def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
@@ -406,7 +409,7 @@ def _root_of(place: Path, generation: Generation) -> Path:
         # While a dataset takes the place of another one, that one and those that it has kept lie beside it.
         for root in (place, place / name, beside(place) / name, beside(place)):
             with contextlib.suppress(DatasetError):
-                if Manifest.load(root).generation == generation:
+                if Manifest.load(LocalFolder(root)).generation == generation:
                     return root
         if time.monotonic() > until:
             raise DatasetError(f"{printable(str(place))}: replaced by another dataset while it was read; open it again")

@@ -18,6 +18,7 @@ from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system import stores
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable, size_of
@@ -81,7 +82,7 @@ def open_again(place: DatasetPlace) -> RemoteDataset:
             return _from_cache(about, kept)
     manifest = Path(place.tables) / MANIFEST
     if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:  # of the process that handed this one over
-        return RemoteDataset(about, Manifest.load(Path(place.tables)).base, Path(place.tables), None)
+        return RemoteDataset(about, Manifest.load(LocalFolder(Path(place.tables))).base, Path(place.tables), None)
     opened = open_remote(about.url, place.cache)
     if opened.about.digest != about.digest:
         raise DatasetError(f"{printable(about.url)}: replaced by another dataset while it was read; open it again")
@@ -181,7 +182,7 @@ def _manifest(url: str, data: bytes) -> Manifest:
 def _bring_tables(store: Store, url: str, manifest: Manifest, data: bytes, folder: Path) -> tuple[int, int]:
     """Bring what a reader needs to a folder, and return how many shards and blocks there are."""
     _bring(store, url, manifest.base, folder, SHARDS, manifest.files[SHARDS])
-    table = ShardTable(folder / SHARDS)
+    table = ShardTable(LocalFolder(folder))
     write_atomically(folder / MANIFEST, data)
     return len(table), len(table.block_rows)
 

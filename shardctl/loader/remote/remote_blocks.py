@@ -389,9 +389,9 @@ class RemoteDataset:
         if found is None:
             if mapped:
                 assert self.cached is not None
-                found = BlockFile(self.cached.path(self.table.names[shard]), map_file, fields)
+                found = BlockFile.at(self.cached.path(self.table.names[shard]), map_file, fields)
             else:
-                found = BlockFile(self.name_of(shard), lambda _: pa.PythonFile(opened.held, mode="r"), fields)
+                found = BlockFile(printable(self.name_of(shard)), lambda: pa.PythonFile(opened.held, mode="r"), fields)
             opened.readers[(mapped, fields)] = found
         return found
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa  # is_url is asked where nothing else needs Arrow
 
 
+Kind = Literal["file", "link", "folder", "other"]
+
+
 class Entry(NamedTuple):
-    """A file of a folder on a store: its `name` there, its size in bytes, and its `version`.
+    """A file of a folder: its `name` there, its size in bytes, its `version`, and what `kind` of file it is.
 
     Of an object, the name is its key below the URL that was opened. The version is what the store itself calls it (an ETag): it
-    differs when the content does.
+    differs when the content does. It is "" for files of this machine, and where it is not known. A link is one to an ordinary
+    file; `other` is a pipe, a device or a socket.
     """
 
     name: str
     size: int
-    version: str
+    version: str = ""
+    kind: Kind = "file"
 
 
 PIECE = 8 << 20

@@ -194,7 +194,7 @@ class _Part:
             self._sink = pa.OSFile(os.fspath(self.path), "wb")
             self._writer = pa.ipc.new_file(self._sink, KEYS_SCHEMA)
         for first in range(0, len(rows), BATCH_ROWS):
-            columns = zip(*rows[first : first + BATCH_ROWS], strict=True)
+            columns = zip(*(found[: len(KEYS_SCHEMA)] for found in rows[first : first + BATCH_ROWS]), strict=True)
             arrays = [pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)]
             self._writer.write_batch(pa.record_batch(arrays, schema=KEYS_SCHEMA))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.writing import recipe_toml
@@ -34,7 +35,7 @@ class ShownRecipe:
 def show_recipe(root: Path) -> ShownRecipe:
     """Return the recipe of the dataset in `root`. Raises DatasetError if there is none."""
     shown = printable(str(root))
-    manifest = Manifest.load(root)
+    manifest = Manifest.load(LocalFolder(root))
     recipe = {key: value for key, value in manifest.recipe.items() if value is not None and value != []}
     steps = recipe.get("transform", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):

@@ -14,6 +14,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.format.names import DUPLICATES, FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import REPAIR_ADVICE, open_table
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
@@ -62,7 +63,7 @@ class Deduplicate(BatchTransform):
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what drops the duplicates of one batch after the other. Raises DatasetError if it is not known which."""
-        table, paths = DuplicatesTable(folder / self.table), open_table(folder / FILES, columns=["path"])["path"]
+        table, paths = DuplicatesTable(folder / self.table), open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
         return _Documents(table, paths, self.method) if self.unit == DOCUMENT else _Pieces(table, self.unit)
 
 

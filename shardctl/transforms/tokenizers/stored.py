@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from shardctl.errors import DatasetError
 from shardctl.format.names import is_file_name
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import main_tokens
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import Tokenizer
 
 
-def stored_tokenizer(folder: Path, roles: Roles) -> Tokenizer:
+def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     """Open the copy of the tokeniser that lies in the folder of a dataset, as the role of its tokens says.
 
     No code that a dataset names is run: what it names is one of shardctl's own kinds of tokenisers. Raises DatasetError if
     there is none or it cannot be used, InstallError if a package is missing.
     """
-    main, shown = main_tokens(roles), printable(str(folder))
+    main, shown = main_tokens(roles), folder.shown()
     if main is None:
         raise DatasetError(f"{shown}: has no tokens, and so no tokeniser")
     role = main[1]
@@ -28,7 +27,7 @@ def stored_tokenizer(folder: Path, roles: Roles) -> Tokenizer:
         raise DatasetError(f"{shown}: names a tokeniser that is not in its folder: {printable(role.tokenizer)!r:.200}")
     from shardctl.transforms.tokenizers.table import open_tokenizer  # only datasets of tokens need it
 
-    tokenizer = open_tokenizer(role.tokenizer, folder)
+    tokenizer = open_tokenizer(role.tokenizer, folder.work)
     if role.vocabulary is not None and tokenizer.vocabulary != role.vocabulary:
         other = f"it has {tokenizer.vocabulary:,} tokens, and the dataset was made with {role.vocabulary:,}"
         raise DatasetError(f"{shown}: {printable(role.tokenizer)} is not the tokeniser that made its tokens: {other}")

@@ -22,6 +22,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.examples import serialized
 from shardctl.sources.export_description import Description, Field
 from shardctl.sources.formats.examples import messages
+from shardctl.system.locations.local import LocalFolder
 
 BOTH = ("tfrecord", "tfds")
 
@@ -119,7 +120,7 @@ def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path: Path
     shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
     for split in ("train", "test"):
         assert table(tmp_path / "back", split).equals(table(dataset, split))
-    assert Manifest.load(tmp_path / "back").roles.objects == Manifest.load(dataset).roles.objects
+    assert Manifest.load(LocalFolder(tmp_path / "back")).roles.objects == Manifest.load(LocalFolder(dataset)).roles.objects
 
 
 def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from shardctl.interop.exports.parts import Parts
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.lease.file_lease import Lease
+from shardctl.system.locations.local import LocalFolder
 
 MINE = "my only copy"
 
@@ -153,7 +154,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset = write_texts(tmp_path / "in")
     (tmp_path / "out.partial").mkdir()
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
-    job = ExportJob.of(Source(dataset, Choice()), "mds", {}, ())
+    job = ExportJob.of(Source(LocalFolder(dataset), Choice()), "mds", {}, ())
     staging.begin(job.to_json())
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
@@ -204,7 +205,7 @@ def write_named_images(folder: Path) -> Path:
     parquet.write_table(pa.table(columns), folder.with_suffix(".parquet"))
     shardctl.convert(folder.with_suffix(".parquet"), folder, recipe={"kind": "image"}, workers=0)
     folder.with_suffix(".parquet").unlink()
-    assert set(Source(folder, Choice()).exported.roles.images) == {"image", "mask"}
+    assert set(Source(LocalFolder(folder), Choice()).exported.roles.images) == {"image", "mask"}
     return folder
 
 

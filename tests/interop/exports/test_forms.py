@@ -30,6 +30,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.webdataset import member_header
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
 from shardctl.system.lease import file_lease
+from shardctl.system.locations.local import LocalFolder
 
 FORMS = tuple(READERS)
 
@@ -368,7 +369,7 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: P
     ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
     assert ran.code == 0, ran.err
     assert "the column key is left out: the path of a file is its key" in ran.err
-    assert Manifest.load(tmp_path / "back").roles.names == {"label": made.CLASSES}
+    assert Manifest.load(LocalFolder(tmp_path / "back")).roles.names == {"label": made.CLASSES}
     for split in ("train", "val"):
         before, after = table(photos, split), table(tmp_path / "back", split)
         assert sorted(after["caption"].to_pylist()) == sorted(before["caption"].to_pylist())

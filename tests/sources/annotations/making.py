@@ -14,6 +14,7 @@ from PIL import Image
 import shardctl
 from shardctl.build.convert import ConvertResult
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]
 
@@ -83,4 +84,4 @@ def samples(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def rejects(out: Path) -> dict[str, tuple[str, str]]:
-    return {reject.key: (reject.error, reject.message) for reject in read_rejects(out / "rejects.jsonl")}
+    return {reject.key: (reject.error, reject.message) for reject in read_rejects(LocalFolder(out))}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from making import converted, mask, photo, photos, rejects, samples, values_of
 from PIL import Image
+from places import file_at
 from raw_png import png
 
 import shardctl
@@ -83,7 +84,9 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Pat
     spec = f"masks:{tmp_path}/masks"
     converted(source, tmp_path / "out", spec)
     assert converted(source, tmp_path / "out", spec).status == "up-to-date"
-    places = [row and row["shardctl.mask"] for row in open_table(tmp_path / "out" / "files.arrow")["columns"].to_pylist()]
+    places = [
+        row and row["shardctl.mask"] for row in open_table(*file_at(tmp_path / "out" / "files.arrow"))["columns"].to_pylist()
+    ]
     assert [place and place["path"] for place in places] == ["../masks/a.png", None], "from the source on, not absolute"
     before = path.read_bytes()
     mask(path, 2 - values_of((8, 6)))

@@ -24,6 +24,7 @@ from shardctl.interop.foreign.checking import check
 from shardctl.sources.endings import ending_of
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
+from shardctl.system.locations.local import LocalFolder
 
 
 def found_in(folder: Path) -> tuple[list[str], list[str]]:
@@ -160,7 +161,7 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_: pa.Dat
     ds = shardctl.open(tmp_path / "out")
     assert ds.classes == ("b", "a")
     assert [each["label"] for each in ds] == [1, None, 0, None]
-    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
     assert [(each.key, each.error) for each in rejects] == [("a.parquet#4", "unknown-class"), ("a.parquet#6", "unknown-class")]
 
 

@@ -19,8 +19,9 @@ from tars import write_tar
 import shardctl
 from shardctl.build.shards.job import Job
 from shardctl.errors import InputError, UsageError
-from shardctl.format.names import CHECKSUMS, REJECTS
+from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
 SQUARE = PIXELS[:, :6]
@@ -90,7 +91,7 @@ def test_masks_of_both_frames_are_refused_by_name(tmp_path: Path) -> None:
     for frame, other in (("stored", "a.tar#2"), ("upright", "a.tar#1")):
         out = tmp_path / frame
         shardctl.convert(source, out, recipe=FLIP, workers=0, annotation_frame=frame, max_rejects="100%")
-        assert [(each.key, each.error) for each in read_rejects(out / REJECTS)] == [(other, "other-size")]
+        assert [(each.key, each.error) for each in read_rejects(LocalFolder(out))] == [(other, "other-size")]
         assert are_aligned(out) == [True]
 
 
@@ -112,7 +113,7 @@ def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path: Path) ->
     shots = {f"s{number:03}": PLAIN for number in range(200)}
     source = of_tar(tmp_path / "a.tar", {**shots, "s110": HALF, "s120": QUARTER}, {})
     shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    (reject,) = read_rejects(tmp_path / "out" / REJECTS)
+    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("a.tar#111", "unknown-frame")
     assert reject.message.startswith("seg.png: EXIF turns it")
     assert are_aligned(tmp_path / "out") == [True] * 199

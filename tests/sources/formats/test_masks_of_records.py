@@ -20,8 +20,9 @@ from tfrecords import write_examples
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.names import CHECKSUMS, REJECTS
+from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
+from shardctl.system.locations.local import LocalFolder
 
 NUMBERS = PIXELS[:, :, 0]
 
@@ -187,7 +188,7 @@ def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path: Path) -> None:
     records["s140"]["seg.png"] = png(NUMBERS.astype(np.uint16))
     result = shardctl.convert(write_tar(tmp_path / "a.tar", records), tmp_path / "out", recipe=FLIP, workers=0)
     assert result.samples == 197
-    rejects = {reject.key: reject.message for reject in read_rejects(tmp_path / "out" / REJECTS)}
+    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
     assert rejects == {
         "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an image of mode RGB",
         "a.tar#131": "seg.png: its mask is of 8x4, and the image has 8x6",

@@ -22,6 +22,7 @@ from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.job_folder import JOB
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Lease, Waiting
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 
@@ -127,7 +128,7 @@ class FolderTarget:
         """Exchange the folders, and keep as many generations of before as the manifest says. Raises DatasetError."""
         if updates:
             verify_update(new)
-            if Manifest.load(new).keep:
+            if Manifest.load(LocalFolder(new)).keep:
                 generations.keep(self.folder)
         publish.publish(new, self.folder)
         generations.settle(self.folder)

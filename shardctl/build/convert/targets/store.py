@@ -28,7 +28,7 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REJECTS, SHARDS, STAGING, is_shard_name
+from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REJECTS, STAGING, is_shard_name
 from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
@@ -37,6 +37,7 @@ from shardctl.system.lease import store_lease
 from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
 from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Entry, Store
@@ -234,7 +235,7 @@ class StoreTarget:
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
                     old = str(json.loads((job / REPLACES).read_bytes()))
-                    self._forget_dataset(old, {base, Manifest.load(self.folder).replaced})
+                    self._forget_dataset(old, {base, Manifest.load(LocalFolder(self.folder)).replaced})
                 self._forget_job(job)
             else:
                 continue
@@ -332,7 +333,7 @@ class StoreTarget:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST})
+        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(LocalFolder(self.folder)).files} - {MANIFEST})
 
     def bring_listed_rejects(self) -> None:
         """Bring the list, which may be long: the other tables are not needed with it."""
@@ -397,10 +398,10 @@ class StoreTarget:
 
     def publish(self, new: Path, updates: bool) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
-        there = Manifest.load(self.folder) if (self.folder / MANIFEST).exists() else None
+        there = Manifest.load(LocalFolder(self.folder)) if (self.folder / MANIFEST).exists() else None
         # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
-        manifest = replace(Manifest.load(new), replaced=before)
+        manifest = replace(Manifest.load(LocalFolder(new)), replaced=before)
         data = manifest.to_json().encode()
         write_atomically(new / MANIFEST, data)
         for path in sorted(new.iterdir()):
@@ -431,11 +432,11 @@ class StoreTarget:
         self._held.check()
 
     def _base_there(self) -> str:
-        return Manifest.load(self.folder).base if (self.folder / MANIFEST).exists() else ""
+        return Manifest.load(LocalFolder(self.folder)).base if (self.folder / MANIFEST).exists() else ""
 
     def _refuse_missing_shards(self, new: Path) -> None:
         """Raise StorageError if a shard is not there as it was built; the same command builds it again."""
-        table, base = ShardTable(new / SHARDS), Manifest.load(new).base
+        table, base = ShardTable(LocalFolder(new)), Manifest.load(LocalFolder(new)).base
         sizes = {entry.name.removeprefix(base): entry.size for page in self._store.pages(base) for entry in page}
         lost = [number for number, name in enumerate(table.names) if sizes.get(name) != int(table.sizes[number])]
         if lost:

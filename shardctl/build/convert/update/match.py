@@ -16,6 +16,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.format.tables import open_table
 from shardctl.sources.label_table import hash_names
+from shardctl.system.locations.local import LocalFolder
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -63,7 +64,7 @@ class Matching:
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
     rows = rows_before(before.files, listing)
-    now = open_table(files)
+    now = open_table(LocalFolder(files.parent), files.name)
     same = rows >= 0
     known = np.flatnonzero(same)
     of = rows[known]

@@ -18,13 +18,13 @@ from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import sha256_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
 from shardctl.format.update_state import UpdateState
-from shardctl.system.files import naming_the_path
+from shardctl.system.files import naming_the_path, sha256_of
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
@@ -48,12 +48,12 @@ class PreviousDataset:
         self.root, self.manifest = root, manifest
         refuse_damaged_tables(root, manifest)
         try:
-            self.seen = UpdateState(root, manifest.update)
+            self.seen = UpdateState(LocalFolder(root), manifest.update)
         except DatasetError as problem:
             raise DatasetError(
                 f"{problem}, so that it is not known which inputs have changed; make the dataset anew with --overwrite"
             ) from problem
-        self.table = ShardTable(root / SHARDS)
+        self.table = ShardTable(LocalFolder(root))
         making = self.table.making
         try:
             self.layout = Layout.loads(making.layout)
@@ -79,12 +79,12 @@ class PreviousDataset:
     @cached_property
     def files(self) -> pa.Table:
         """Its table of files, memory-mapped."""
-        return open_checked_table(self.root / FILES)
+        return open_checked_table(LocalFolder(self.root), FILES)
 
     @cached_property
     def plan(self) -> pa.Table:
         """Its table of units, memory-mapped."""
-        return open_checked_table(self.root / PLAN)
+        return open_checked_table(LocalFolder(self.root), PLAN)
 
     def units(self, name: str) -> Numbers:
         """Return a column of its table of units, (units,) int64."""
@@ -109,7 +109,7 @@ class PreviousDataset:
     @cached_property
     def rejected_files(self) -> dict[str, Reject]:
         """The files that are one record each and were rejected before they were read, or while they were."""
-        rejects = (reject for reject in read_rejects(self.root / REJECTS) if reject.key == reject.source)
+        rejects = (reject for reject in read_rejects(LocalFolder(self.root)) if reject.key == reject.source)
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
     def stat_of(self, path: str) -> tuple[int, int] | None:
@@ -140,7 +140,7 @@ class PreviousDataset:
         shard, left = -1, 0
         offset = 0
         with open(self.root / REJECTS, "rb") as file:
-            for line, reject in zip(file, read_rejects(self.root / REJECTS), strict=True):
+            for line, reject in zip(file, read_rejects(LocalFolder(self.root)), strict=True):
                 while left <= 0:
                     shard += 1
                     if shard == len(records):
@@ -153,7 +153,7 @@ class PreviousDataset:
 
     def rejects_of_units(self) -> Iterator[tuple[int, list[Reject]]]:
         """Yield the units that have rejects, by their rows of the plan, each with these."""
-        rejects, counts = read_rejects(self.root / REJECTS), self.units("rejected")
+        rejects, counts = read_rejects(LocalFolder(self.root)), self.units("rejected")
         for unit in np.flatnonzero(counts).tolist():
             yield unit, list(taken(rejects, int(counts[unit])))
 

@@ -49,7 +49,6 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
-from shardctl.format.lazy_folder.files import copy_file
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
@@ -57,6 +56,8 @@ from shardctl.loader.order import Permutation
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
+from shardctl.system.files import copy_file
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -233,7 +234,7 @@ class _Planning:
         labelling = self._labelling(by_folder)
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
-        self._refuse_lost_labels(open_table(files))
+        self._refuse_lost_labels(open_table(LocalFolder(files.parent), files.name))
         if why := self._other_columns(labelling):
             return Anew(why)
         matching = match_files(before, listing, files)

@@ -1,4 +1,4 @@
-"""Making the folder that stands for a dataset on a store: its manifest and its own files are brought at once."""
+"""Beginning to read a dataset on a store: its manifest and its own files are brought at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, NoSuchKeyError
-from shardctl.format.lazy_folder.listing import write_listing
-from shardctl.format.lazy_folder.mirror import ENDS, mirror_at
 from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
@@ -22,43 +20,53 @@ from shardctl.format.names import (
     is_file_name,
     is_shard_name,
 )
+from shardctl.format.on_store.dataset import DatasetOnStore, Form
+from shardctl.format.on_store.listing import write_listing
 from shardctl.system.files import write_atomically
-from shardctl.system.remote_paths import AT, Mirrored
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable
-
-MOST_LETTERS = 60
-"""Letters of the name of the folder. What is longer may be too long for a file system."""
 
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
-def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, lone: str = "") -> Path:
-    """Make in `files`, an empty folder, the folder that stands for the dataset of a store, and return it.
+def begin_reading(store: Store, folder: Path, form: Form, limit: int, listed: bool) -> DatasetOnStore:
+    """Return the dataset of a store, of which this command has files in `folder`, an empty one.
 
-    Where nothing but the shard `lone` is wanted, there need not be a dataset. Raises DatasetError, StoreError.
+    `listed` asks for the list of all files. Raises DatasetError, StoreError.
     """
-    listed = listed and not lone
-    data, version = (None, "") if lone else _read_manifest(store)
+    data, version = _read_manifest(store)
     record = _record_of(data)
-    base = _base_of_lone(store, lone) if lone else _base_of(store, data, record)
-    name = store.url.rpartition("/")[2][:MOST_LETTERS]
-    root = files / AT / name
-    root.mkdir(parents=True)
     own = _own_files(record)
-    about = Mirrored(store.url, base, name, form, limit, MANIFEST, version, (*sorted(BESIDE_SHARDS), *own), listed)
-    about.write(files)
-    if data is None and not lone:
+    kept = (*sorted(BESIDE_SHARDS), *own)
+    dataset = DatasetOnStore(store.url, _base_of(store, data, record), form, str(folder), limit, version, kept, listed)
+    dataset.work.mkdir()
+    if data is None:
         _check_that_it_was_one(store)
-    if data is not None:
-        write_atomically(root / MANIFEST, data)
+    else:
+        write_atomically(dataset.work / MANIFEST, data)
     if listed:
-        write_listing(files, store, base)
-    mirror = mirror_at(files)
-    wanted = [PLAN, SHARDS, CHECKSUMS] if data is None and not lone else []
-    for each in [*wanted, *own] if form != ENDS else wanted:
-        mirror.bring(each)
-    return root
+        write_listing(folder, store, dataset.base)
+    wanted = [PLAN, SHARDS, CHECKSUMS] if data is None else []
+    for each in [*wanted, *own] if form != "ends" else wanted:
+        with contextlib.suppress(FileNotFoundError):
+            dataset.path(each)
+    return dataset
+
+
+def begin_reading_shard(store: Store, folder: Path, limit: int, name: str) -> DatasetOnStore:
+    """Return the dataset that one shard is of, as far as it is read alone. There need not be a dataset.
+
+    Raises DatasetError if there is no such shard, StoreError.
+    """
+    base = _base_of_lone(store, name)
+    dataset = DatasetOnStore(store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False)
+    dataset.work.mkdir()
+    try:
+        dataset.path(name)
+    except FileNotFoundError:
+        shown = dataset.shown(name)
+        raise DatasetError(f"{shown}: there is no such object; give the URL of a dataset, or of a shard") from None
+    return dataset
 
 
 def _read_manifest(store: Store) -> tuple[bytes | None, str]:

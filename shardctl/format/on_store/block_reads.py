@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.footer import extents_of, footer_bytes
-from shardctl.format.placed import PlacedFile
+from shardctl.system.placed_file import PlacedFile
 
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""

@@ -5,57 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shardctl.errors import ShardctlError
-from shardctl.format.lazy_folder.files import find_mirror
-from shardctl.format.lazy_folder.mirror import AHEAD, BLOCKS, HELD, WHOLE
-from shardctl.system.machine import usable_cores
-
-AHEAD_BYTES = 128 << 20
-"""Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""
-
-AT_ONCE = 64
-"""Files that are brought at the same time, at most."""
 
 LEAVE_SECONDS = 2.0
 """How long the end waits for requests that are on their way."""
 
-Note = Callable[[int], None]
-"""A callback: the file with this number has been read."""
 
-
-@contextmanager
-def bringing_ahead(root: Path, names: Sequence[str]) -> Iterator[Note]:
-    """While the block runs, bring files before they are read, if the folder `root` stands for a dataset on a store.
-
-    Each process reads some files in a row. The callback that is given says which one has been read, and those after it are
-    brought.
-    """
-    mirror = find_mirror(root)
-    if mirror is None or mirror.about.form == BLOCKS or not names:
-        yield lambda number: None
-        return
-    room = AT_ONCE
-    if mirror.about.form == WHOLE:
-        room = min(AT_ONCE, min(AHEAD_BYTES, mirror.about.limit // 4) // mirror.mean_size)
-    several = max(AHEAD, room // usable_cores())
-    at_once = min(AT_ONCE, several * usable_cores())
-    mirror.cache.hold_at_least(at_once + HELD)
-    ahead = _Ahead(mirror.bring, names, several, at_once)
-    try:
-        ahead.note(-1)
-        yield ahead.note
-    finally:
-        ahead.close()
-
-
-class _Ahead:
+class Ahead:
     """Threads that bring `several` files after each that was read. They end with the process, whatever they wait for."""
 
-    def __init__(self, bring: Callable[[str], bool], names: Sequence[str], several: int, threads: int) -> None:
+    def __init__(self, bring: Callable[[str], Path], names: Sequence[str], several: int, threads: int) -> None:
         self._bring, self._names, self._several, self._most = bring, names, several, threads
         self._asked = bytearray(len(names))
         self._queue: deque[int] = deque()

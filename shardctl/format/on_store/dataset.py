@@ -1,0 +1,326 @@
+"""A dataset on a store, as the processes see it that read it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShortAnswerError
+from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS
+from shardctl.format.on_store.ahead import Ahead
+from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, read_tail
+from shardctl.format.on_store.listing import Listing
+from shardctl.system.files import naming_the_path
+from shardctl.system.locations.folder import Note
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.machine import usable_cores
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.stores.base import Entry
+from shardctl.system.text import printable
+
+Form = Literal["whole", "ends", "blocks"]
+"""How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
+
+PIECES = 4
+"""Requests for one file that are under way at the same time: fewer than usual, as many files are brought at once."""
+
+MOST_FILES = 4096
+"""Files of shards that may be there, however small."""
+
+OPEN = 16
+"""Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where samples are small."""
+
+HELD = 2
+"""Files that each process has, however little room there is: the one that it reads, and the one that it opens next."""
+
+AHEAD = 2
+"""Files that are brought ahead for each process that reads, however large they are."""
+
+AHEAD_BYTES = 128 << 20
+"""Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""
+
+AT_ONCE = 64
+"""Files that are brought at the same time, at most."""
+
+_CACHE, _WORK = "cache", "work"
+"""Folders in the one of the handle: files that may be removed at any time, and those that stay."""
+
+_ENTIRE = frozenset((SHARDS, CHECKSUMS))
+"""What is read of the tables where only ends of shards are looked at."""
+
+
+@dataclass(frozen=True)
+class DatasetOnStore:
+    """The dataset at a URL while a command reads it, with files of it in `folder`, a scratch folder of the command.
+
+    `base` is the folder below the URL that has all files but the manifest, with a / at its end. `form` says how shards are
+    brought. Up to `limit` bytes may be on the disk, without the files that are `kept`. `version` is that of the manifest, "" if
+    there is none. `listed` says whether all files were listed. A file in `work` counts instead of the one on the store: so a
+    repair changes the dataset, before it puts the files there. Other processes that are given this find the same files.
+    """
+
+    url: str
+    base: str
+    form: Form
+    folder: str
+    limit: int
+    version: str
+    kept: tuple[str, ...]
+    listed: bool
+
+    @property
+    def text(self) -> str:
+        """The URL."""
+        return self.url
+
+    @property
+    def local(self) -> None:
+        """Nothing: its files come and go."""
+        return
+
+    @property
+    def work(self) -> Path:
+        """The folder of this machine with the files that stay: what is kept, and what a repair has made."""
+        return Path(self.folder) / _WORK
+
+    def shown(self, name: str = "") -> str:
+        """Return the URL of a file, or of the dataset, as it is printed."""
+        return printable(f"{self.url}/{self.key_of(name)}" if name else self.url)
+
+    def key_of(self, name: str) -> str:
+        """Return the key of a file of the dataset, below its URL."""
+        return name if name == MANIFEST else self.base + name
+
+    def stat(self, name: str) -> Entry | None:
+        """Return what is known of a file: by the list if there is one, else by a request."""
+        found = LocalFolder(self.work).stat(name)
+        if found is not None or name == MANIFEST:  # the manifest came at the beginning, if it was there
+            return found
+        there = _state_of(self).find(name)
+        return None if there is None else there._replace(name=name)
+
+    def names(self) -> list[str]:
+        """Return the names in the dataset's folder, those of changed files too."""
+        return sorted({*os.listdir(self.work), *_state_of(self).names()})
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+        """Return the bytes of a file, or some of them; the file is brought whole, unless blocks are read where they are."""
+        there = self._read_there(name)
+        if there is not None:
+            return _state_of(self).store.read_found(there, start, length)
+        folder, name = self._here(name)
+        return folder.read(name, start, length)
+
+    def chunks(self, name: str) -> Iterator[pa.Buffer]:
+        """Yield the bytes of a file."""
+        there = self._read_there(name)
+        if there is not None:
+            yield from _state_of(self).store.chunks_of(there)
+        else:
+            folder, name = self._here(name)
+            yield from folder.chunks(name)
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file: where blocks are read when they are needed, each is one request; else it is brought, and mapped."""
+        there = self._read_there(name)
+        if there is not None:
+            return pa.PythonFile(OpenFile(_state_of(self).opened(there)), mode="r")
+        folder, name = self._here(name)
+        return folder.open(name)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file that has been brought; of a shard, it stays until some more of them were."""
+        own = self.work / name
+        if name == MANIFEST or own.exists():
+            return own
+        path = _state_of(self).bring(name)
+        if name in self.kept:
+            with contextlib.suppress(FileExistsError):
+                own.hardlink_to(path)
+            return own
+        return path
+
+    def _here(self, name: str) -> tuple[LocalFolder, str]:
+        """Return the folder of this machine that a file has been brought to, and its name there."""
+        path = self.path(name)
+        return LocalFolder(path.parent), path.name
+
+    def rename(self, old: str, new: str) -> None:
+        """Have a file under another name in `work`. On the store, nothing changes."""
+        path, target = self.path(old), self.work / new
+        if path.parent == self.work:
+            path.replace(target)
+        else:
+            target.unlink(missing_ok=True)
+            target.hardlink_to(path)
+
+    def ahead(self, names: Sequence[str]) -> AbstractContextManager[Note]:
+        """While the block runs, bring files before they are read, for all processes that read some of them in a row."""
+        if self.form == "blocks" or not names:
+            return contextlib.nullcontext(lambda number: None)
+        return _state_of(self).ahead(names, self.path)
+
+    def check_unchanged(self) -> None:
+        """Raise DatasetError if the manifest on the store is another one by now."""
+        if self.version:
+            found = _state_of(self).store.stat(MANIFEST)
+            if found is None or found.version != self.version:
+                raise DatasetError(f"{self.shown()}: was replaced while it was read; run the same command again")
+
+    def close(self) -> None:
+        """Let go of what was brought."""
+        _state_of(self).cache.close()
+        _state_of.cache_clear()
+
+    def _read_there(self, name: str) -> Entry | None:
+        """Return what is known of a shard that is read where it is; None for a file that is brought."""
+        if self.form != "blocks" or name == MANIFEST or name in self.kept or (self.work / name).exists():
+            return None
+        found = _state_of(self).find(name)
+        if found is None:
+            raise self.gone(name)
+        return found
+
+    def gone(self, name: str) -> FileNotFoundError:
+        """Return the error for a file that is not there."""
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}")
+
+
+@lru_cache(maxsize=8)
+def _state_of(dataset: DatasetOnStore) -> _State:
+    return _State(dataset)
+
+
+os.register_at_fork(after_in_child=_state_of.cache_clear)
+
+
+class _State:
+    """What this process has of a dataset on a store. Threads share it."""
+
+    def __init__(self, dataset: DatasetOnStore) -> None:
+        self._dataset, self.store = dataset, StoreFolder(dataset.url)
+        self._listing: Listing | None = None
+        self._open: dict[str, RemoteFile] = {}
+        self._tail = TAIL
+        self._lock = threading.Lock()
+        folder = Path(dataset.folder) / _CACHE
+        folder.mkdir(exist_ok=True)
+        limits = Limits(dataset.limit, MOST_FILES, HELD, 0, HELD)
+        self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
+
+    @property
+    def listing(self) -> Listing:
+        """All that there is. Raises OSError if no list was made."""
+        with self._lock:
+            if self._listing is None:
+                self._listing = Listing(Path(self._dataset.folder))
+            return self._listing
+
+    def names(self) -> list[str]:
+        """Return the names in the folder of the dataset. Raises StoreError."""
+        if self._dataset.listed:
+            return list(self.listing)
+        base = self._dataset.base
+        folders, objects = self.store.store.children(base.rstrip("/"))
+        return [*folders, *(found.name[len(base) :] for found in objects)]
+
+    def find(self, name: str) -> Entry | None:
+        """Return what the store has under a name, None for nothing. Its name is that below the URL."""
+        key = self._dataset.base + name
+        if not self._dataset.listed:
+            return self.store.stat(key)
+        found = self.listing.find(name)
+        return None if found is None else found._replace(name=key)
+
+    def bring(self, name: str) -> Path:
+        """Return the path of a file in the cache. Of several that want it one brings it.
+
+        Raises FileNotFoundError, StoreError, StorageError.
+        """
+        with _on_disk(Path(self._dataset.folder).parents[1]):
+            if self.cache.is_held(name):
+                return Path(self.cache.folder) / name
+        found = self.find(name)
+        if found is None:
+            raise self._dataset.gone(name)
+        try:
+            with _on_disk(Path(self._dataset.folder).parents[1]):
+                return Path(self.cache.hold(name, 0, partial(self._fill, name, found)))
+        except NoSuchKeyError as error:
+            raise self._dataset.gone(name) from error
+
+    def opened(self, found: Entry) -> RemoteFile:
+        """Return a shard that is read where it is. Raises StoreError."""
+        with self._lock:
+            file = self._open.pop(found.name, None)
+        if file is None:
+            file = RemoteFile(found.size, partial(self._get, found))
+        with self._lock:
+            self._open[found.name] = file
+            while len(self._open) > OPEN:
+                self._open.pop(next(iter(self._open)))
+        return file
+
+    @contextlib.contextmanager
+    def ahead(self, names: Sequence[str], bring: Callable[[str], Path]) -> Iterator[Note]:
+        """Bring files with `bring` before they are read."""
+        room = AT_ONCE
+        if self._dataset.form == "whole":
+            mean = self.listing.mean_size if self._dataset.listed else 1 << 40
+            room = min(AT_ONCE, min(AHEAD_BYTES, self._dataset.limit // 4) // mean)
+        several = max(AHEAD, room // usable_cores())
+        at_once = min(AT_ONCE, several * usable_cores())
+        self.cache.hold_at_least(at_once + HELD)
+        ahead = Ahead(bring, names, several, at_once)
+        try:
+            ahead.note(-1)
+            yield ahead.note
+        finally:
+            ahead.close()
+
+    def _get(self, found: Entry, start: int, length: int) -> pa.Buffer:
+        """Return some bytes of a file. Raises StoreError."""
+        data = self.store.store.get(found.name, start, length, found.version)
+        if data.size != length:
+            where = self.store.shown(found.name)
+            raise ShortAnswerError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
+        return data
+
+    def _fill(self, name: str, found: Entry, new: NewFile) -> int:
+        """Write a file, or what is needed of it."""
+        if self._dataset.form != "ends" or name in _ENTIRE:
+            new.expect(found.size)
+            for piece in self.store.store.pieces(found, at_once=PIECES):
+                new.write(piece)
+            return 0
+        new.expect(self._tail)
+        tail = b""  # of a table, nothing
+        if name not in BESIDE_SHARDS and name not in self._dataset.kept:
+            tail = read_tail(found.size, partial(self._get, found), self._tail)
+            self._tail = max(self._tail, min(len(tail), 1 << 20))
+        new.skip(found.size - len(tail))
+        new.write(tail)
+        return 0
+
+
+@contextlib.contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """Raise StorageError for what the system refuses in the folder for temporary files; where it is full, say what to do."""
+    try:
+        with naming_the_path(folder):
+            yield
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{error}; shards are brought there: set TMPDIR to a folder on a larger disk, or SHARDCTL_SCRATCH_LIMIT to less"
+        ) from error

@@ -1,0 +1,16 @@
+"""Where datasets of tests are."""
+
+from pathlib import Path
+
+from shardctl.format.dataset_place import DatasetPlace
+from shardctl.system.locations.local import LocalFolder
+
+
+def place_of(path: Path) -> DatasetPlace:
+    """Return where a dataset is, or a shard."""
+    return DatasetPlace(LocalFolder(path.parent), path.name) if path.is_file() else DatasetPlace(LocalFolder(path))
+
+
+def file_at(path: Path) -> tuple[LocalFolder, str]:
+    """Return the folder of a file, and its name there."""
+    return LocalFolder(path.parent), path.name

@@ -1,0 +1,149 @@
+"""Every folder of files keeps the same promises, wherever it is: on this machine, on a store, on a store behind a cache."""
+
+import contextlib
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shardctl.errors import UsageError
+from shardctl.format.dataset_place import from_json, to_json
+from shardctl.format.on_store.dataset import DatasetOnStore, Form
+from shardctl.system.locations import here_only
+from shardctl.system.locations.folder import EditableFolder, Folder, hash_file, is_regular_file
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations.stored import StoreFolder
+from shardctl.system.stores import client_of, forget_clients
+
+LARGE = os.urandom(20 << 20)
+FILES = {"a.bin": b"0123456789", "empty": b"", "large": LARGE, "ä ö.txt": b"text", "in/b": b"below"}
+
+KINDS = ["local", "on a store", "whole", "blocks"]
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
+    """A folder with FILES, of each kind."""
+    kind = str(request.param)
+    if kind == "local":
+        for name, data in FILES.items():
+            (tmp_path / "in").mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+        yield LocalFolder(tmp_path)
+        return
+    url = f"{request.getfixturevalue('bucket')}/out"
+    for name, data in FILES.items():
+        client_of(url).put(name, data)
+    with contextlib.closing(on_store(url, tmp_path, "blocks" if kind == "blocks" else "whole")) as there:
+        yield StoreFolder(url) if kind == "on a store" else there
+    forget_clients()
+
+
+def on_store(url: str, scratch: Path, form: Form) -> DatasetOnStore:
+    """Return the files below a URL as those of a dataset, with copies in a folder."""
+    files = scratch / "scratch" / "files"
+    files.mkdir(parents=True)
+    dataset = DatasetOnStore(url, "", form, str(files), 1 << 30, "", (), listed=False)
+    dataset.work.mkdir()
+    return dataset
+
+
+def test_a_file_is_read_as_it_was_written(folder: Folder) -> None:
+    for name, data in FILES.items():
+        assert folder.read(name).to_pybytes() == data
+        assert b"".join(chunk.to_pybytes() for chunk in folder.chunks(name)) == data
+        with folder.open(name) as file:
+            assert (file.size(), file.read()) == (len(data), data)
+    assert folder.read("a.bin", 3).to_pybytes() == b"3456789"
+    assert folder.read("a.bin", 3, 4).to_pybytes() == b"3456"
+    assert folder.read("a.bin", 8, 100).to_pybytes() == b"89"
+    with folder.open("a.bin") as file:
+        file.seek(5)
+        assert (file.read(2), file.tell()) == (b"56", 7)
+
+
+def test_what_is_known_of_a_file(folder: Folder) -> None:
+    for name, data in FILES.items():
+        found = folder.stat(name)
+        assert found is not None
+        assert (found.name, found.size, found.kind) == (name, len(data), "file")
+        assert is_regular_file(folder, name)
+    assert folder.stat("none") is None
+    assert not is_regular_file(folder, "none")
+    assert {"a.bin", "empty", "large", "ä ö.txt", "in"} <= set(folder.names())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda folder: folder.read("none"),
+        lambda folder: list(folder.chunks("none")),
+        lambda folder: folder.open("none"),
+        lambda folder: hash_file(folder, "none"),
+    ],
+)
+def test_what_is_not_there(folder: Folder, use: Callable[[Folder], object]) -> None:
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none'"):
+        use(folder)
+
+
+def test_a_folder_is_a_value(folder: Folder) -> None:
+    again = pickle.loads(pickle.dumps(folder))
+    assert (again, hash(again)) == (folder, hash(folder))
+    assert again.read("a.bin").to_pybytes() == b"0123456789"
+    assert folder.shown("a.bin") == f"{folder.text}/a.bin"
+    assert folder.shown() == folder.text
+    assert (folder.local is None) == folder.text.startswith("s3://")
+
+
+def test_a_folder_that_can_be_changed(folder: Folder) -> None:
+    if isinstance(folder, StoreFolder):
+        pytest.skip("it is changed by the calls of its store")
+    changed: EditableFolder = folder  # type: ignore[assignment]  # all but the one above
+    before = changed.read("a.bin").to_pybytes()
+    changed.rename("a.bin", "c.bin")
+    assert changed.path("c.bin").read_bytes() == before
+    (changed.work / "new").write_bytes(b"new")
+    (changed.work / "new").replace(changed.work / "a.bin")
+    assert changed.read("a.bin").to_pybytes() == changed.path("a.bin").read_bytes() == b"new"
+    found = changed.stat("a.bin")
+    assert found is not None
+    assert found.size == 3
+    assert {"a.bin", "c.bin"} <= set(changed.names())
+    with changed.ahead(["empty", "large"]) as note:
+        note(0)
+        assert changed.path("large").read_bytes() == LARGE
+
+
+def test_another_process_of_the_command_is_told_the_folder(folder: Folder) -> None:
+    if isinstance(folder, LocalFolder | DatasetOnStore):
+        assert from_json(to_json(folder)) == folder
+
+
+def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    kinds = {name: found and (found.kind, found.size) for name in sorted(folder.names()) for found in [folder.stat(name)]}
+    assert kinds == {"file": ("file", 3), "folder": ("folder", 0), "link": ("link", 3), "nowhere": None, "pipe": ("other", 0)}
+    assert not is_regular_file(folder, "link")
+    for use in (folder.read, folder.open, lambda name: list(folder.chunks(name))):
+        with pytest.raises(OSError, match="not an ordinary file"):
+            use("pipe")
+
+
+def test_a_folder_with_the_work_on_a_dataset_on_a_store_has_its_url(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path, "s3://bucket/out")
+    assert (folder.shown(), folder.shown("a"), folder.text) == ("s3://bucket/out", "s3://bucket/out/a", "s3://bucket/out")
+    assert folder.path("a") == tmp_path / "a"
+
+
+def test_a_command_for_file_systems_refuses_a_url(tmp_path: Path) -> None:
+    assert here_only(str(tmp_path), "prune") == tmp_path
+    with pytest.raises(UsageError, match="s3://bucket/out: prune is not supported on a store; copy the dataset to a local"):
+        here_only("s3://bucket/out", "prune")
