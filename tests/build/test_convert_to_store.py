@@ -519,7 +519,7 @@ def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset
     photos: Path, url: str, whole: bytes, object_server: ObjectServer
 ) -> None:
     with store.on_store(url) as place:
-        (job,) = (path.parent for path in place.folder.glob(".shardctl/*/job.json"))
+        (job,) = (path.parent for path in place.folder.root.glob(".shardctl/*/job.json"))
         with nothing_can_be_deleted(object_server):
             convert(photos, url)
         place.discard(job)

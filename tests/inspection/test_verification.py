@@ -341,7 +341,8 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
     (tmp_path / "sitecustomize.py").write_text(
         "import shardctl.inspection.verify.shards as s\n"
         "real = s.is_regular_file\n"
-        f"s.is_regular_file = lambda folder, name: real(folder, name) and (name != {SHARD!r} or folder.path(name).unlink() is None)\n"
+        f"gone = lambda folder, name: name != {SHARD!r} or folder.path(name).unlink() is None\n"
+        "s.is_regular_file = lambda folder, name: real(folder, name) and gone(folder, name)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
@@ -470,7 +471,9 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
     before = (dataset / "manifest.json").read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(Path, "stat", stale)
-        patched.setattr(LocalFolder, "read", lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1])
+        patched.setattr(
+            LocalFolder, "read", lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1]
+        )
         kinds = [finding.kind for finding in shardctl.verify(dataset).findings]
         with pytest.raises(DatasetError, match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it"):
             shardctl.repair(dataset, workers=0)

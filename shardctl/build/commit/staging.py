@@ -21,7 +21,7 @@ from shardctl.format.names import REPLACED
 from shardctl.system.files import is_file, is_folder, naming_the_path
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.lease.file_lease import LEASE
-from shardctl.system.text import printable
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"
@@ -61,7 +61,7 @@ def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> Dataset
     if not JobFolder(folder).is_begun():
         return None
     try:
-        return replace(DatasetJob.load(folder, recipe), roots=roots)
+        return replace(DatasetJob.load(LocalFolder(folder), recipe), roots=roots)
     except (DatasetError, UsageError):
         return None  # of a version whose jobs are other ones: as if it were another conversion's
 
@@ -116,17 +116,17 @@ def begin(job: Job) -> None:
     job.save()
 
 
-def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str], recipe: Recipe) -> None:
+def refuse_to_lose(staging: LocalFolder, folder: Path, parts: dict[str, str], recipe: Recipe) -> None:
     """Raise DatasetError if a job that begins in `folder` would throw away finished shards of another one.
 
     The job in `folder` itself counts as another one where this version of shardctl cannot go on with it. Writes nothing.
     """
-    if not staging.exists() or unfinished(folder, (), recipe) is not None:
+    if not staging.root.exists() or unfinished(folder, (), recipe) is not None:
         return
-    with naming_the_path(staging):
-        for entry in sorted(staging.iterdir()):
-            if JobFolder(entry).is_begun():
-                refuse_to_lose_job(entry, parts)
+    with naming_the_path(staging.root):
+        for name in sorted(staging.names()):
+            if JobFolder(staging.path(name)).is_begun():
+                refuse_to_lose_job(staging.below(name), parts)
 
 
 def make_room(staging: Path, folder: Path) -> None:
@@ -145,12 +145,12 @@ def discard(folder: Path) -> None:
     JobFolder(folder).discard(folder.parent.parent, [REPLACED])
 
 
-def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
+def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:
     """Raise DatasetError if the job in a folder has finished shards, and is another one than that of a fingerprint's `parts`.
 
     Its recipe is not read: it may name anybody's function. Without `parts` it is that of a conversion, and this is none.
     """
-    job, done = JobFolder(folder), 0
+    job, done, shown = JobFolder(folder.root), 0, folder.above.above.shown()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
         done = len(job.markers())
     what, made, other = "shards", "", "of another version of shardctl"
@@ -158,7 +158,7 @@ def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
         record = job.record()
         if "written" in record and done and parts is None and record["written"] is not None:
             raise DatasetError(
-                f"{printable(str(folder.parent.parent))}: holds {done:,} of {int(record['parts']):,} parts that an earlier call"
+                f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call"
                 " of shardctl.write made with other arguments or other code; overwrite=True begins anew"
             )
         if "written" in record:
@@ -172,6 +172,6 @@ def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
             made = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
-            f"{printable(str(folder.parent.parent))}: holds an unfinished conversion {other}, of which {done}{made} {what} are"
+            f"{shown}: holds an unfinished conversion {other}, of which {done}{made} {what} are"
             " done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
         )

@@ -6,7 +6,6 @@ import contextlib
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from shardctl.build.convert.existing import ExistingDataset
 from shardctl.build.convert.listener import Listener
@@ -20,6 +19,7 @@ from shardctl.build.shards.engines.base import Engine
 from shardctl.format.names import STAGING
 from shardctl.images.codecs import backend
 from shardctl.sources.remote import remote_files
+from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 
@@ -61,14 +61,14 @@ class Conversion:
         return self.request.options
 
     @property
-    def folder(self) -> Path:
-        """The folder of the dataset, or the one that stands for it."""
+    def folder(self) -> LocalFolder:
+        """The folder of the dataset, or the one with the work on it."""
         return self.request.folder
 
     @property
-    def staging(self) -> Path:
+    def staging(self) -> LocalFolder:
         """The folder of the jobs."""
-        return self.folder / STAGING
+        return self.folder.below(STAGING)
 
     @cached_property
     def settings(self) -> PlanSettings:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
@@ -14,17 +12,17 @@ from shardctl.system.locations.local import LocalFolder
 class ExistingDataset:
     """The dataset in a folder, if there is one. Another process may replace it at any time that this one holds no lease."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: LocalFolder) -> None:
         self._folder = folder
         self._before: PreviousDataset | None = None
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
-        return Manifest.load(LocalFolder(self._folder)) if self.is_there() else None
+        return Manifest.load(self._folder) if self.is_there() else None
 
     def is_there(self) -> bool:
         """Return whether there is a dataset now."""
-        return (self._folder / MANIFEST).exists()
+        return self._folder.path(MANIFEST).exists()
 
     def digest(self) -> str:
         """Return what stands for the dataset as it is now, "" if there is none."""

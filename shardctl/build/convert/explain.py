@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,10 +60,10 @@ class Explanation:
 
 
 def explain(
-    root: Path, parts: dict[str, str], recipe: dict[str, Any], settings: dict[str, Any], listing: Listing
+    folder: LocalFolder, parts: dict[str, str], recipe: dict[str, Any], settings: dict[str, Any], listing: Listing
 ) -> Explanation:
-    """Compare a conversion with the dataset at `root`. Raises DatasetError if there is none."""
-    manifest = Manifest.load(LocalFolder(root))
+    """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
+    manifest = Manifest.load(folder)
     before = manifest.fingerprint_parts
     differ = tuple(name for name in parts if before.get(name) != parts[name])
     before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
@@ -77,7 +76,7 @@ def explain(
     if "labels" in differ:
         found.append(Difference("labels", "labels files or annotations", "other content", "this content"))
     verdict = "up-to-date" if set(differ) <= {VERSIONS} else "update" if set(differ) <= set(FOLLOWED) else "anew"
-    files = _files(root, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
+    files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
     return Explanation(verdict, differ, tuple(found), *files)
 
 
@@ -96,16 +95,14 @@ def _between(part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Dif
     return found
 
 
-def _files(root: Path, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
+def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:
     """Return the files that came, went, and changed."""
-    table = open_checked_table(LocalFolder(root), FILES)
+    table = open_checked_table(folder, FILES)
     rows = rows_before(table, listing)
     known = np.flatnonzero(rows >= 0)
     same = table["size"].to_numpy()[rows[known]] == listing.table["size"].to_numpy()[known]
     with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-        same &= (
-            UpdateState(LocalFolder(root), manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
-        )
+        same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == listing.table["mtime_ns"].to_numpy()[known]
     gone = np.ones(table.num_rows, bool)
     gone[rows[known]] = False
     of = ((listing.table, np.flatnonzero(rows < 0)), (table, np.flatnonzero(gone)), (listing.table, known[~same]))

@@ -50,7 +50,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
     existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
     bases = _bases(conversion)
     if conversion.options.append and (manifest := conversion.existing.manifest()) is not None:
-        if (written := why_written(str(conversion.folder), manifest)) is not None:
+        if (written := why_written(conversion.folder.text, manifest)) is not None:
             raise written
         before = conversion.existing.before(manifest)
         if before is None:

@@ -29,7 +29,7 @@ from shardctl.format.names import MANIFEST
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe
 
 NAMED_PARTS = 8
@@ -49,57 +49,59 @@ def merge(
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
     with open_target(dst, []) as target:
-        root = target.folder
-        if not parted_jobs(root) and not publish.is_broken_off(root):
+        folder = target.folder
+        if not parted_jobs(folder) and not publish.is_broken_off(folder.root):
             return _merged_before(target, began)
         with target.planning(wait) as held:
-            publish.recover(root)
-            jobs = parted_jobs(root)
+            publish.recover(folder.root)
+            jobs = parted_jobs(folder)
             if not jobs:
                 return _merged_before(target, began)
             return _merge(jobs[0], target, max_rejects, held, wait, began)
 
 
 def _merged_before(target: Target, began: float) -> ConvertResult:
-    root = target.folder
+    folder = target.folder
     target.bring_dataset()
-    if not (root / MANIFEST).exists():
+    if not folder.path(MANIFEST).exists():
         raise DatasetError(
-            f"{printable(str(root))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
+            f"{folder.shown()}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
         )
-    target.refuse_lost_files(Manifest.load(LocalFolder(root)))
-    return result_of(root, "up-to-date", time.monotonic() - began)
+    target.refuse_lost_files(Manifest.load(folder))
+    return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
 def _merge(
-    folder: Path, target: Target, max_rejects: str | int | None, held: WriteLease, waiting: Waiting | None, began: float
+    job_folder: LocalFolder,
+    target: Target,
+    max_rejects: str | int | None,
+    held: WriteLease,
+    waiting: Waiting | None,
+    began: float,
 ) -> ConvertResult:
     """Merge the parts of the job in a folder."""
-    root = target.folder
-    parted = Parted.load(folder)
+    folder, new = target.folder, job_folder.path(NEW_FOLDER)
+    parted = Parted.load(job_folder.root)
     if parted is None:
-        raise DatasetError(
-            f"{printable(str(folder))}: not a job of this version of shardctl; merge it with the one of the parts"
-        )
-    recipe = Recipe.without_functions(JobFolder(folder).record()["recipe"], folder / NEW_FOLDER)
-    job = DatasetJob.load(folder, recipe)
+        raise DatasetError(f"{job_folder.shown()}: not a job of this version of shardctl; merge it with the one of the parts")
+    recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
+    job = DatasetJob.load(job_folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
     target.bring_done(job, np.ones(job.shards, bool))
-    new = folder / NEW_FOLDER
     if not (new / MANIFEST).exists():  # a merge that was killed may have taken away shards without samples
         _refuse_missing(job, parted, target)
     target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
-    status = "created" if before is None and not (root / MANIFEST).exists() else "updated"
+    status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
             write_dataset(job, parted.closing, before, target)
-        refuse_many_rejects(root, Manifest.load(LocalFolder(new)), max_rejects)
+        refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
     leave_out_others(job, target)
     target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
-    result = result_of(root, status, seconds, parted.notices, parted.warnings, parted.labelled)
+    result = result_of(folder, status, seconds, parted.notices, parted.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))
 
 
@@ -121,6 +123,6 @@ def _refuse_missing(job: DatasetJob, parted: Parted, target: Target) -> None:
     first = next((part for part in parts if str(part) not in building), None)
     advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
     raise UnfinishedError(
-        f"{printable(str(target.folder))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
+        f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
         f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and merge again"
     )

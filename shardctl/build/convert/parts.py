@@ -50,7 +50,6 @@ from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LOOK_SECONDS
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.text import printable
 from shardctl.transforms.recipe import refuse_unnamed_functions, user_functions
 
 PARTED = "parted.json"
@@ -148,14 +147,14 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
     """
     digest = _digest(request)
     for folder in parted_jobs(request.folder):
-        parted = Parted.load(folder)
-        if parted is None or parted.asked != digest or publish.is_taking_its_place(folder):
+        parted = Parted.load(folder.root)
+        if parted is None or parted.asked != digest or publish.is_taking_its_place(folder.root):
             continue
-        shown = printable(str(request.folder))
+        shown = request.folder.shown()
         if parted.parts != part.parts:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
         named = user_functions({"transform": request.recipe.get("transform")})
-        refuse_unnamed_functions(JobFolder(folder).record()["recipe"], named, printable(str(request.folder)), "a part")
+        refuse_unnamed_functions(JobFolder(folder.root).record()["recipe"], named, request.folder.shown(), "a part")
         job = DatasetJob.load(folder)
         planned = job.lineage.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
@@ -168,9 +167,10 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
     return None
 
 
-def parted_jobs(root: Path) -> list[Path]:
+def parted_jobs(folder: LocalFolder) -> list[LocalFolder]:
     """Return the folders of the jobs at a destination that are built in parts: one, unless something is left over."""
-    return sorted(path.parent for path in (root / STAGING).glob(f"*/{PARTED}"))
+    staging = folder.below(STAGING)
+    return [staging.below(path.parent.name) for path in sorted(staging.root.glob(f"*/{PARTED}"))]
 
 
 def _digest(request: ConvertRequest) -> str:
@@ -299,12 +299,12 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
     if not job.lineage.updates:
         return None
-    root = target.folder
+    folder = target.folder
     target.bring_dataset()
-    manifest = Manifest.load(LocalFolder(root))
+    manifest = Manifest.load(folder)
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(
-            f"{printable(str(root))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
+            f"{folder.shown()}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
             " and run the parts again"
         )
-    return PreviousDataset(root, manifest)
+    return PreviousDataset(folder, manifest)

@@ -20,7 +20,8 @@ from shardctl.build.convert.update.update_plan import UpdatePlan, changes_anew, 
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import InputError, StorageError, TypesDifferError
-from shardctl.system.text import format_bytes, printable
+from shardctl.system.locations.local import LocalFolder
+from shardctl.system.text import format_bytes
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,18 @@ def differing_types(error: TypesDifferError) -> InputError:
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way."""
-    publish.refuse_others(conversion.folder, job)
+    publish.refuse_others(conversion.folder.root, job)
     free = conversion.target.free_bytes()
     expected = estimate(job, listing, conversion.engine.at_once(), free, changes_of(job))
     conversion.listener.announce(expected)
     return expected
 
 
-def check_space(expected: Estimate, folder: Path) -> None:
+def check_space(expected: Estimate, folder: LocalFolder) -> None:
     """Raise StorageError if the disk cannot hold the dataset in a folder."""
     need = expected.bytes * SPARE_DISK
     if expected.free_bytes is not None and need > expected.free_bytes:
         raise StorageError(
-            f"{printable(str(folder))}: the dataset needs about {format_bytes(need)} and"
+            f"{folder.shown()}: the dataset needs about {format_bytes(need)} and"
             f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
         )

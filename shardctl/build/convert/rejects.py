@@ -48,12 +48,12 @@ OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-ma
 """Errors of texts that may be in another encoding."""
 
 
-def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) -> None:
+def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int | None) -> None:
     """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of the inputs) allows."""
     if manifest.rejected > reject_limit(most, manifest.inputs):
         rejects = count_rejects(manifest.rejected, manifest.inputs)
         raise TooManyRejectsError(
-            f"{printable(str(root))}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
+            f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
             " the reasons"
         )
 
@@ -118,7 +118,7 @@ def _beginning(path: str) -> bytes:
         return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
 
 
-def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
+def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> int:
     """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how many there are.
 
     A file that is one record is copied whole; of a file of lines its rejected ones are put together in a file of the same
@@ -129,9 +129,9 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
         copies = _Copies(folder)
-        copies.claim(folder / REJECTS, sha256_of(dataset / REJECTS), dataset / REJECTS)
+        copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), dataset.path(REJECTS))
         begun: set[Path] = set()
-        rejects = _RejectedRecords(dataset / REJECTS)
+        rejects = _RejectedRecords(dataset.path(REJECTS))
         with _joining(copies) as joined:
             for row in _rejected_units(dataset):
                 source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
@@ -146,7 +146,7 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
                         _copy(source, place, copies)
                     begun.add(place)
                     copied += row["rejected"]
-        copy_file(dataset / REJECTS, folder / REJECTS)
+        copy_file(dataset.path(REJECTS), folder / REJECTS)
     return copied
 
 
@@ -235,12 +235,12 @@ class _RejectedRecords:
         return records
 
 
-def _rejected_units(dataset: Path) -> Iterator[dict[str, Any]]:
+def _rejected_units(dataset: LocalFolder) -> Iterator[dict[str, Any]]:
     """Yield the units that have rejected records, with the path and the root of their files."""
     import pyarrow.compute as pc  # 40 ms that only this needs
 
-    files = open_table(LocalFolder(dataset), FILES).select(["path", "root"])
-    for batch in open_table(LocalFolder(dataset), PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
+    files = open_table(dataset, FILES).select(["path", "root"])
+    for batch in open_table(dataset, PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
         for row in batch.filter(pc.greater(batch.column("rejected"), 0)).to_pylist():
             yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
 

@@ -24,7 +24,6 @@ from shardctl.build.convert.result import (
 from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.format.manifest import Manifest
-from shardctl.system.locations.local import LocalFolder
 
 
 def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
@@ -32,7 +31,7 @@ def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
     recipe, listing = conversion.recipe, inputs.listing
     settings = conversion.request.recorded_settings(recipe)
     found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)
-    manifest = Manifest.load(LocalFolder(conversion.folder))
+    manifest = Manifest.load(conversion.folder)
     facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected, conversion.seconds, 0.0)
     return ConvertResult("explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found)
 

@@ -15,6 +15,7 @@ from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -25,11 +26,11 @@ from shardctl.transforms.recipe_files.reading import load_recipe
 class ConvertRequest:
     """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what they hold.
 
-    `folder` is that of the dataset, or the one that stands for it where that is on an object store.
+    `folder` is that of the dataset, or the one with the work on it where that is on an object store.
     """
 
     roots: tuple[Path, ...]
-    folder: Path
+    folder: LocalFolder
     recipe: Mapping[str, Any]
     options: Options
     split: SplitRule
@@ -69,7 +70,7 @@ class ConvertRequest:
                     f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
                 )
             check_quarantine(Path(chosen.copy_rejects), target, roots)
-        return cls(tuple(roots), target, settings, chosen, split)
+        return cls(tuple(roots), LocalFolder(target), settings, chosen, split)
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -86,7 +85,7 @@ class ConvertResult:
 
 
 def result_of(
-    root: Path,
+    folder: LocalFolder,
     status: str,
     seconds: float,
     notices: tuple[str, ...] = (),
@@ -94,8 +93,8 @@ def result_of(
     labelled: bool = False,
 ) -> ConvertResult:
     """Return the result of a conversion whose dataset is in place. `labelled` says that its records have their labels."""
-    manifest = Manifest.load(LocalFolder(root))
-    reasons, examples = count_reasons(read_rejects(LocalFolder(root)))
+    manifest = Manifest.load(folder)
+    reasons, examples = count_reasons(read_rejects(folder))
     return ConvertResult(
         status=status,
         samples=manifest.samples,
@@ -116,7 +115,7 @@ def result_of(
         warnings=(
             *warnings_of(manifest, reasons, examples),
             *empty_splits(manifest),
-            *repeated_keys(root, manifest),
+            *repeated_keys(folder, manifest),
             *warnings,
         ),
         jpeg=manifest.jpeg,
@@ -158,11 +157,11 @@ def has_some_rejects(manifest: Manifest) -> bool:
     return manifest.rejected > manifest.inputs * SOME_FAILURES
 
 
-def warnings_of_rejects(root: Path, manifest: Manifest) -> tuple[str, ...]:
+def warnings_of_rejects(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """Return what `warnings_of` does for the dataset in a folder. Its rejects are read only where there are many."""
     if not has_some_rejects(manifest):
         return ()
-    return warnings_of(manifest, *count_reasons(read_rejects(LocalFolder(root))))
+    return warnings_of(manifest, *count_reasons(read_rejects(folder)))
 
 
 def warnings_of(manifest: Manifest, reasons: dict[str, int], examples: tuple[Reject, ...]) -> tuple[str, ...]:
@@ -212,14 +211,14 @@ def empty_splits(manifest: Manifest) -> tuple[str, ...]:
     return (f"no sample is in the split {some(empty)}",)
 
 
-def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
+def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory.
 
     Nothing is said of a dataset on an object store: all of it would have to be read again.
     """
     if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
-    stored = StoredDataset(LocalFolder(root))
+    stored = StoredDataset(folder)
     hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])
     ordered = np.sort(hashes)
     again = ordered[1:][ordered[1:] == ordered[:-1]]

@@ -114,8 +114,8 @@ def look(conversion: Conversion, scratch: Path) -> ConvertResult | Inputs | None
         return None
     if decision.action is Action.UP_TO_DATE and there is not None:
         return _use_existing(conversion, inputs, there)
-    if not publish.is_broken_off(conversion.folder):
-        publish.refuse_to_replace(conversion.folder, conversion.recipe.files)
+    if not publish.is_broken_off(conversion.folder.root):
+        publish.refuse_to_replace(conversion.folder.root, conversion.recipe.files)
     return _plan_only(conversion, inputs, there) if options.dry_run else inputs
 
 
@@ -141,7 +141,7 @@ def begin_job(
     the lease.
     """
     name = fingerprint(inputs.parts)
-    if publish.recover(conversion.folder) in (name, f"{name}{UPDATING}"):
+    if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0)
     there = conversion.existing.manifest()
     # Once more: another converter may have finished while this one waited.
@@ -151,7 +151,7 @@ def begin_job(
     before = _previous(conversion, there, decision)
     if decision.action is Action.UP_TO_DATE and there is not None:
         return _up_to_date(conversion, inputs, there)
-    folder = conversion.staging / decision.job
+    folder = conversion.staging.path(decision.job)
     if all_types:
         held.check()
         conversion.target.discard(folder)
@@ -169,7 +169,7 @@ def _begin(
 ) -> BegunJob:
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
     job, folder = found.job, found.job.folder
-    status = "updated" if (conversion.folder / MANIFEST).exists() else "created"
+    status = "updated" if conversion.folder.path(MANIFEST).exists() else "created"
     check_space(announce(conversion, job, inputs.listing), conversion.folder)
     held.check()  # a plan takes its time, and what is taken away now must not be the work of one that has taken over
     conversion.target.make_room(folder)
@@ -264,7 +264,7 @@ def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None, begu
     options = conversion.options
     moved = options.moved_from if there is not None else ()
     wanted = Wanted(
-        shown=str(conversion.folder),
+        shown=conversion.folder.text,
         parts=inputs.parts,
         sources=inputs.sources,
         moved=[recorded(source_path(old)) for old in moved],
@@ -283,7 +283,7 @@ def _begun(conversion: Conversion, inputs: Inputs) -> dict[str, str]:
     """Return the names of the unfinished jobs of this conversion, each with the digest of the dataset that it updates."""
     name = fingerprint(inputs.parts)
     names = (name, f"{name}{UPDATING}")
-    jobs = {name: unfinished(conversion.staging / name, inputs.bases, conversion.recipe) for name in names}
+    jobs = {name: unfinished(conversion.staging.path(name), inputs.bases, conversion.recipe) for name in names}
     return {name: job.lineage.updates for name, job in jobs.items() if job is not None}
 
 
@@ -330,17 +330,17 @@ def _complete_replacement(conversion: Conversion) -> None:
     """
     if conversion.held is None and conversion.target.is_broken_off():
         with contextlib.suppress(BusyError, StorageError), conversion.target.writing(None):
-            publish.recover(conversion.folder)
-            generations.settle(conversion.folder)
+            publish.recover(conversion.folder.root)
+            generations.settle(conversion.folder.root)
 
 
 def _with_keep(conversion: Conversion, keep: int) -> Manifest:
     """Have a dataset that is up to date keep so many generations from now on, and return its manifest."""
     with conversion.leased() as held:
-        manifest = replace(Manifest.load(LocalFolder(conversion.folder)), keep=keep)
+        manifest = replace(Manifest.load(conversion.folder), keep=keep)
         held.check()
-        write_atomically(conversion.folder / MANIFEST, manifest.to_json().encode())
-        generations.settle(conversion.folder)
+        write_atomically(conversion.folder.path(MANIFEST), manifest.to_json().encode())
+        generations.settle(conversion.folder.root)
     return manifest
 
 
@@ -350,7 +350,7 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     decision = _decide(conversion, inputs, there, _begun(conversion, inputs))
     if _lacks_previous(conversion, there, decision):
         return None
-    folder, before = conversion.staging / decision.job, _previous(conversion, there, decision)
+    folder, before = conversion.staging.path(decision.job), _previous(conversion, there, decision)
     if not conversion.options.overwrite and not decision.follows:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)

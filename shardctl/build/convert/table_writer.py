@@ -92,7 +92,7 @@ class TableWriter:
         if committed.inputs == 0:
             raise InputError("the files hold no records, only blank lines; nothing was committed")
         if committed.samples == 0:
-            raise TooManyRejectsError(_all_rejected(self._new, committed.inputs))
+            raise TooManyRejectsError(_all_rejected(self._job.working.below(NEW_FOLDER), committed.inputs))
         manifest = describe(committed)
         write_atomically(self._new / MANIFEST, manifest.to_json().encode())
         return manifest
@@ -272,9 +272,9 @@ def _counts(done: ShardMarker, classes: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _all_rejected(new: Path, inputs: int) -> str:
-    first = next(read_rejects(LocalFolder(new)))
+def _all_rejected(new: LocalFolder, inputs: int) -> str:
+    first = next(read_rejects(new))
     return (
         f"no input could be converted ({inputs:,} rejected), for instance {printable(first.source)}: {first.message};"
-        f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"
+        f" nothing was committed, {new.shown(REJECTS)} has the reasons"
     )

@@ -23,7 +23,6 @@ from shardctl.sources.remote.remote_files import is_brought
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut, place_of
 from shardctl.system.files import sha256_of
-from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 SETTLED = ("format", "image_field", "key_field", "fields")
@@ -63,8 +62,8 @@ def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
     if recipe is None:
         return False
     try:
-        seen = UpdateState(LocalFolder(request.folder), manifest.update)
-        files = open_checked_table(LocalFolder(request.folder), FILES)
+        seen = UpdateState(request.folder, manifest.update)
+        files = open_checked_table(request.folder, FILES)
         if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
             return False
         return _labels_if_same(request, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")

@@ -59,7 +59,7 @@ class SourceDataset:
 
     def __init__(self, root: Path) -> None:
         self.root, self.manifest = root, Manifest.load(LocalFolder(root))
-        refuse_damaged_tables(root, self.manifest)
+        refuse_damaged_tables(LocalFolder(root), self.manifest)
         self.stored = StoredDataset(LocalFolder(root))
         self.table = self.stored.shards
         self.layout = Layout.loads(self.table.making.layout)

@@ -26,7 +26,7 @@ from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, SHARDS, is_file_name, shard_name
+from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name, shard_name
 from shardctl.format.roles import Objects
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.format.tables import UNIT_FIELDS, open_table
@@ -235,6 +235,11 @@ class Job:
         tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
         return {**self._record(), "tables": tables, "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()}}
 
+    @property
+    def working(self) -> LocalFolder:
+        """Its folder, which has the URL that it has where the dataset is on a store."""
+        return LocalFolder(self.folder, f"{self.url}/{STAGING}/{self.folder.name}" if self.url else "")
+
     @classmethod
     def unpacked(cls: type[J], packed: dict[str, Any]) -> J:
         """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
@@ -249,15 +254,15 @@ class Job:
         return job
 
     @classmethod
-    def load(cls: type[J], folder: Path, recipe: Recipe | None = None) -> J:
+    def load(cls: type[J], folder: LocalFolder, recipe: Recipe | None = None) -> J:
         """Read job.json. A process that has the `recipe` passes it: then no function is imported because the file names it.
 
         Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
         """
         try:
-            return cls._of_record(JobFolder(folder).record(), folder, recipe)
+            return cls._of_record(JobFolder(folder.root).record(), folder.root, recipe)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
+            raise DatasetError(f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})") from error
 
     @classmethod
     def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
@@ -390,12 +395,12 @@ class Job:
     @cached_property
     def plan(self) -> pa.Table:
         """The plan, memory-mapped."""
-        return open_table(LocalFolder(self.folder), PLAN)
+        return open_table(self.working, PLAN)
 
     @cached_property
     def files(self) -> pa.Table:
         """The table of files, memory-mapped."""
-        return open_table(LocalFolder(self.folder), FILES)
+        return open_table(self.working, FILES)
 
     @cached_property
     def first_units(self) -> npt.NDArray[np.int64]:
@@ -409,7 +414,7 @@ class Job:
 
     @cached_property
     def _shards(self) -> pa.Table:
-        return open_table(LocalFolder(self.folder), SHARDS)
+        return open_table(self.working, SHARDS)
 
     def place(self, shard: int) -> ShardPlace:
         """Return where shard `shard` (counted over all splits) lies."""

@@ -27,6 +27,7 @@ from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, PIECE_BITS
@@ -229,7 +230,7 @@ class _Appended:
 
 @lru_cache(maxsize=1)
 def _job(folder: str) -> Job:
-    return Job.load(Path(folder))
+    return Job.load(LocalFolder(Path(folder)))
 
 
 def _ignore(record: int, rejection: Rejection) -> None:

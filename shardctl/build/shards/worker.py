@@ -22,6 +22,7 @@ from shardctl.build.shards.scan import PrePlanTask, ScanTask, run_task
 from shardctl.build.shards.task import WorkDone, build_shard, try_units
 from shardctl.build.shards.text_hashes import TextHashTask
 from shardctl.errors import Rejection
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Tell
 
@@ -62,4 +63,4 @@ def handle(task: dict[str, Any], tell: Tell, progress: WorkerProgress) -> Any:
 
 @lru_cache(maxsize=1)
 def _job(folder: str) -> Job:
-    return Job.load(Path(folder))
+    return Job.load(LocalFolder(Path(folder)))

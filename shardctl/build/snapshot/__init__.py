@@ -25,7 +25,6 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.system.arguments import truth
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.stores import is_url
-from shardctl.system.text import printable
 
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
@@ -107,7 +106,7 @@ def snapshot(
         raise UsageError("keep= is for datasets in folders; on a store the dataset that was replaced last stays in any case")
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    teller = Teller(str(dst if is_url(dst) else request.folder), progress and listener is None)
+    teller = Teller(str(dst) if is_url(dst) else request.folder.text, progress and listener is None)
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
 
     def made_at(place: DatasetLocation) -> _Snapshot:
@@ -115,14 +114,14 @@ def snapshot(
         return _Snapshot(there, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener(), place)
 
     if wait:
-        with place_of(dst, request.folder) as place:
+        with place_of(dst, request.folder.root) as place:
             made_at(place).settle()
-        return open_dataset(dst if is_url(dst) else request.folder, cache=cache, cache_limit=cache_limit)
-    made = made_at(AtHome(request.folder))
+        return open_dataset(dst if is_url(dst) else request.folder.root, cache=cache, cache_limit=cache_limit)
+    made = made_at(AtHome(request.folder.root))
     if not made.is_there:
-        return PartialDataset(request.folder, BuildThread(made.settle))
+        return PartialDataset(request.folder.root, BuildThread(made.settle))
     made.settle()  # one that may have to be brought up to date is not read before it is
-    return PartialDataset(request.folder, BuildThread(lambda: None))
+    return PartialDataset(request.folder.root, BuildThread(lambda: None))
 
 
 class _ReplacedError(Exception):
@@ -176,7 +175,7 @@ class _Snapshot:
             explanation = run(request, Listener(), self.place.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        shown = printable(str(self.request.folder))
+        shown = self.request.folder.shown()
         if verdict == "anew" and not self.overwrite:
             raise DatasetError(
                 f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it anew, `shardctl convert"

@@ -81,7 +81,7 @@ class AtHome:
     line_seconds = 10.0
 
     def __init__(self, target: Path) -> None:
-        self._target, self.target = target, FolderTarget(target)
+        self._target, self.target = target, FolderTarget(LocalFolder(target))
 
     def manifest(self) -> Manifest | None:
         """Read the manifest."""
@@ -133,8 +133,8 @@ class OnAStore:
         """Bring the manifest, if it is another one than before."""
         if self.target.is_replaced():
             self.target.look_at_dataset()
-        target = self.target.folder
-        return Manifest.load(LocalFolder(target)) if (target / MANIFEST).exists() else None
+        folder = self.target.folder
+        return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
 
     def bring_tables(self) -> None:
         """Bring them: 60 to 80 bytes for each input."""

@@ -38,6 +38,7 @@ from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease import file_lease
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe
@@ -270,7 +271,7 @@ def _write_parts(
     for other in jobs_in(target / STAGING):
         if other != folder:
             if not overwrite and JobFolder(other).is_begun():
-                refuse_to_lose_job(other, None)
+                refuse_to_lose_job(LocalFolder(other), None)
             discard(other)
     job_folder, new = JobFolder(folder), folder / NEW_FOLDER
     job = PartsJob(job_folder, calls.make, calls.parts, names, given, limits)

@@ -43,6 +43,15 @@ class LocalFolder:
             return printable(str(self.root / name))
         return printable(f"{self.url}/{name}" if name else self.url)
 
+    def below(self, name: str) -> LocalFolder:
+        """Return a folder in this one."""
+        return LocalFolder(self.root / name, f"{self.url}/{name}" if self.url else "")
+
+    @property
+    def above(self) -> LocalFolder:
+        """The folder that this one is in."""
+        return LocalFolder(self.root.parent, self.url.rpartition("/")[0])
+
     @property
     def work(self) -> Path:
         """The path of the folder."""

@@ -9,6 +9,7 @@ from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 
 
@@ -23,4 +24,4 @@ def open_target(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Ta
         from shardctl.build.convert.targets.store import on_store  # an extra
 
         return on_store(str(dst))
-    return nullcontext(FolderTarget(check_destination(Path(dst), roots)))
+    return nullcontext(FolderTarget(LocalFolder(check_destination(Path(dst), roots))))

@@ -12,6 +12,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
+from shardctl.system.locations.local import LocalFolder
 
 
 class WriteLease(Protocol):
@@ -26,8 +27,8 @@ class Target(Protocol):
     """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if nothing can be written."""
 
     @property
-    def folder(self) -> Path:
-        """A folder of this machine: the place itself, or what stands for it here.
+    def folder(self) -> LocalFolder:
+        """The folder of the dataset; of one on a store, a folder of this machine that has the work on it, with its URL.
 
         It has what is known of the place: the manifest of the dataset that is there, and the jobs that were begun.
         """

@@ -30,23 +30,23 @@ from shardctl.system.text import printable
 class FolderTarget:
     """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
 
-    folder: Path
+    folder: LocalFolder
 
     @property
     def _staging(self) -> Path:
-        return self.folder / STAGING
+        return self.folder.path(STAGING)
 
     def check_writable(self) -> None:
         """Raise StorageError if nothing can be written there. Writes nothing."""
-        check_writable(self.folder)
+        check_writable(self.folder.root)
 
     def is_broken_off(self) -> bool:
         """Look beside the folder, and into the staging folder."""
-        return publish.is_broken_off(self.folder) or staging.is_given_up(self._staging)
+        return publish.is_broken_off(self.folder.root) or staging.is_given_up(self._staging)
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the file system."""
-        return free_bytes(self.folder)
+        return free_bytes(self.folder.root)
 
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease, once no part is being built."""
@@ -108,7 +108,7 @@ class FolderTarget:
 
     def refuse_lost_files(self, manifest: Manifest) -> None:
         """Look at the sizes of all."""
-        missing_shards.refuse_lost_files(self.folder, manifest)
+        missing_shards.refuse_lost_files(self.folder.root, manifest)
 
     def keep(self, outcomes: Outcomes) -> None:
         """Give the shards a second name."""
@@ -129,9 +129,9 @@ class FolderTarget:
         if updates:
             verify_update(new)
             if Manifest.load(LocalFolder(new)).keep:
-                generations.keep(self.folder)
-        publish.publish(new, self.folder)
-        generations.settle(self.folder)
+                generations.keep(self.folder.root)
+        publish.publish(new, self.folder.root)
+        generations.settle(self.folder.root)
 
     def discard(self, job: Path) -> None:
         """Take away the folder of a job."""

@@ -2,7 +2,7 @@
 
 Nothing is renamed there. Shards are put into the folder of the new dataset as they are built, and the manifest last, on the
 condition that it is still the one that was there when the work began: a reader finds the old dataset or the new one. The job
-lies in `URL/.shardctl` for whoever goes on with it, and is copied into the folder that stands for the place here.
+lies in `URL/.shardctl` for whoever goes on with it, and is copied into a folder of this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
-from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
+from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, StorageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REJECTS, STAGING, is_shard_name
 from shardctl.format.stored import is_path_below
@@ -67,7 +67,7 @@ _OF_JOB = re.compile(rf"{DONE_FOLDER}/[0-9]+\.(arrow|jsonl)|{PARTS}/[^/]+\.json|
 def on_store(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL, with what is known of its dataset and its jobs.
 
-    Raises StoreError, InstallError, UsageError; messages name the URL.
+    Raises StoreError, InstallError, UsageError.
     """
     with on_store_without_jobs(url) as place:
         place.look_at_jobs()
@@ -86,19 +86,15 @@ def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
         try:
             target.mkdir()
             yield StoreTarget(url, target)
-        except ShardctlError as error:
-            if str(target) not in str(error):
-                raise
-            raise type(error)(str(error).replace(str(target), printable(url))) from error
         finally:
             forget_clients()
 
 
 class StoreTarget:
-    """The place at a URL, and the folder that stands for it."""
+    """The place at a URL, and the folder of this machine that has the work on it."""
 
     def __init__(self, url: str, target: Path) -> None:
-        self.url, self.folder = url, target
+        self.url, self.folder = url, LocalFolder(target, url)
         self._store: Store = client_of(url)
         self._version: str | None = None
         self._jobs: set[str] = set()
@@ -110,8 +106,8 @@ class StoreTarget:
 
     def look_at_dataset(self) -> None:
         """Bring the manifest that is there now, and nothing of jobs."""
-        shutil.rmtree(self.folder)
-        self.folder.mkdir()
+        shutil.rmtree(self.folder.root)
+        self.folder.root.mkdir()
         self._version = None
         self._bring_manifest()
         if self._has_tables:
@@ -152,9 +148,9 @@ class StoreTarget:
                 return False
             with contextlib.suppress(NoSuchKeyError, ObjectChangedError):
                 if version is None:
-                    (self.folder / MANIFEST).unlink()
+                    (self.folder.root / MANIFEST).unlink()
                 else:
-                    write_atomically(self.folder / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
+                    write_atomically(self.folder.root / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
                 self._version = version
                 return True
 
@@ -167,12 +163,12 @@ class StoreTarget:
         ours = staging.is_job_name(job) and _OF_JOB.fullmatch("/".join(inner)) if inner else _LOOSE.fullmatch(job)
         if not is_path_below(entry.name) or not ours:
             return
-        (self.folder / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
+        (self.folder.root / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
         (self._jobs if inner else self._loose).add(job)
         if not inner or inner[0] == PARTS:
             return
-        path = self.folder / STAGING / job / "/".join(inner)
-        JobFolder(self.folder / STAGING / job).make_folders(NEW_FOLDER)
+        path = self.folder.root / STAGING / job / "/".join(inner)
+        JobFolder(self.folder.root / STAGING / job).make_folders(NEW_FOLDER)
         if inner[0] == DONE_FOLDER:
             path.touch()
         elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job brings them
@@ -229,13 +225,13 @@ class StoreTarget:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
         self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if f"{STAGING}/{name}" != LEASE_KEY])
         base = self._base_there()
-        for job in (self.folder / STAGING / name for name in sorted(self._jobs)):
+        for job in (self.folder.root / STAGING / name for name in sorted(self._jobs)):
             if not JobFolder(job).is_begun():
                 self._delete_state(job)
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
                     old = str(json.loads((job / REPLACES).read_bytes()))
-                    self._forget_dataset(old, {base, Manifest.load(LocalFolder(self.folder)).replaced})
+                    self._forget_dataset(old, {base, Manifest.load(self.folder).replaced})
                 self._forget_job(job)
             else:
                 continue
@@ -283,7 +279,7 @@ class StoreTarget:
     def make_room(self, folder: Path) -> None:
         """Take away the jobs of before, here and there, and make the folder of a job."""
         for job in filter(staging.is_job_name, self._store.children(STAGING)[0]):
-            self.discard(self.folder / STAGING / job)
+            self.discard(self.folder.root / STAGING / job)
         folder.mkdir(parents=True)
 
     def begun(self, job: DatasetJob) -> None:
@@ -333,7 +329,7 @@ class StoreTarget:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(LocalFolder(self.folder)).files} - {MANIFEST})
+        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST})
 
     def bring_listed_rejects(self) -> None:
         """Bring the list, which may be long: the other tables are not needed with it."""
@@ -342,7 +338,7 @@ class StoreTarget:
 
     def _bring_of_dataset(self, names: Callable[[], set[str]]) -> None:
         """Bring the files of the dataset that is there that have these names."""
-        while (self.folder / MANIFEST).exists():
+        while (self.folder.root / MANIFEST).exists():
             complete = self.bring_files(sorted(names()))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
             if complete or not self._bring_manifest():
@@ -358,11 +354,11 @@ class StoreTarget:
             try:
                 found = self._store.stat(base + name)
                 if found is not None:
-                    bring_file(self._store, found, self.folder / name)
+                    bring_file(self._store, found, self.folder.root / name)
                     continue
             except (NoSuchKeyError, ObjectChangedError):
                 pass
-            (self.folder / name).unlink(missing_ok=True)
+            (self.folder.root / name).unlink(missing_ok=True)
             complete = False
         return complete
 
@@ -398,7 +394,7 @@ class StoreTarget:
 
     def publish(self, new: Path, updates: bool) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
-        there = Manifest.load(LocalFolder(self.folder)) if (self.folder / MANIFEST).exists() else None
+        there = Manifest.load(self.folder) if (self.folder.root / MANIFEST).exists() else None
         # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
         manifest = replace(Manifest.load(LocalFolder(new)), replaced=before)
@@ -424,15 +420,15 @@ class StoreTarget:
             self._forget_dataset(old, {manifest.base, before})
             self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
-            path.replace(self.folder / path.name)
-        shutil.rmtree(self.folder / STAGING)
+            path.replace(self.folder.root / path.name)
+        shutil.rmtree(self.folder.root / STAGING)
 
     def _check_lease(self) -> None:
         assert self._held is not None, "only its owner gets here"
         self._held.check()
 
     def _base_there(self) -> str:
-        return Manifest.load(LocalFolder(self.folder)).base if (self.folder / MANIFEST).exists() else ""
+        return Manifest.load(self.folder).base if (self.folder.root / MANIFEST).exists() else ""
 
     def _refuse_missing_shards(self, new: Path) -> None:
         """Raise StorageError if a shard is not there as it was built; the same command builds it again."""

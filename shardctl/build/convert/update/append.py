@@ -11,6 +11,7 @@ from shardctl.build.shards.job import Root
 from shardctl.errors import InputError
 from shardctl.sources.kinds import Form
 from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.remote_paths import path_of, source_of
 from shardctl.system.text import printable
 
@@ -85,9 +86,8 @@ class Appending:
                 yield file._replace(root=number, path=path, folder=folder)
 
 
-def refuse_anew(why: str, root: Path) -> InputError:
+def refuse_anew(why: str, folder: LocalFolder) -> InputError:
     """Return the error where an addition would change all shards."""
     return InputError(
-        f"{printable(str(root))}: --append only adds shards, and with these inputs all would be made anew, since {why}; use"
-        " --update"
+        f"{folder.shown()}: --append only adds shards, and with these inputs all would be made anew, since {why}; use --update"
     )

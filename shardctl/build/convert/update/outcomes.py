@@ -52,7 +52,7 @@ class Outcomes:
         Raises DatasetError for one that is damaged, as far as its size tells.
         """
         for shard, before, number in self.kept():
-            old, new = before.root / before.table[number].path, self.job.shard_path(shard)
+            old, new = before.folder.path(before.table[number].path), self.job.shard_path(shard)
             with naming_the_path(new):
                 new.unlink(missing_ok=True)
                 before.refuse_lost(number)

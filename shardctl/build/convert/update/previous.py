@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,53 +22,53 @@ from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLE
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject, ShardTable, open_checked_table, pruned_reject, read_rejects, taken
 from shardctl.format.update_state import UpdateState
-from shardctl.system.files import naming_the_path, sha256_of
+from shardctl.system.files import naming_the_path
+from shardctl.system.locations.folder import Folder, hash_file
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
 
 REPAIR_FIRST = "run `shardctl repair` first"
 
 
-def refuse_damaged_tables(root: Path, manifest: Manifest) -> None:
+def refuse_damaged_tables(folder: Folder, manifest: Manifest) -> None:
     """Raise DatasetError if a table of a dataset is not the one that its manifest records."""
     for name in TABLES:
         with contextlib.suppress(OSError):
-            if sha256_of(root / name) == manifest.files[name].sha256:
+            if hash_file(folder, name) == manifest.files[name].sha256:
                 continue
-        raise DatasetError(f"{printable(str(root / name))}: is damaged or missing; {REPAIR_FIRST}")
+        raise DatasetError(f"{folder.shown(name)}: is damaged or missing; {REPAIR_FIRST}")
 
 
 class PreviousDataset:
     """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that is damaged or missing."""
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self.root, self.manifest = root, manifest
-        refuse_damaged_tables(root, manifest)
+    def __init__(self, folder: LocalFolder, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        refuse_damaged_tables(folder, manifest)
         try:
-            self.seen = UpdateState(LocalFolder(root), manifest.update)
+            self.seen = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
                 f"{problem}, so that it is not known which inputs have changed; make the dataset anew with --overwrite"
             ) from problem
-        self.table = ShardTable(LocalFolder(root))
+        self.table = ShardTable(folder)
         making = self.table.making
         try:
             self.layout = Layout.loads(making.layout)
             self.reading = RecordReading.from_json(making.records)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            raise DatasetError(f"{printable(str(root))}: {SHARDS} does not say how it was made ({error!r})") from error
+            raise DatasetError(f"{folder.shown()}: {SHARDS} does not say how it was made ({error!r})") from error
 
     def refuse_lost(self, shard: int) -> None:
         """Raise DatasetError if a shard is not there, or not as large as it was."""
         entry = self.table[shard]
         try:
-            whole = (self.root / entry.path).stat().st_size == entry.bytes
+            whole = self.folder.path(entry.path).stat().st_size == entry.bytes
         except OSError:
             whole = False
         if not whole:
-            raise DatasetError(f"{printable(str(self.root / entry.path))}: is damaged or missing; {REPAIR_FIRST}")
+            raise DatasetError(f"{self.folder.shown(entry.path)}: is damaged or missing; {REPAIR_FIRST}")
 
     @property
     def digest(self) -> str:
@@ -79,12 +78,12 @@ class PreviousDataset:
     @cached_property
     def files(self) -> pa.Table:
         """Its table of files, memory-mapped."""
-        return open_checked_table(LocalFolder(self.root), FILES)
+        return open_checked_table(self.folder, FILES)
 
     @cached_property
     def plan(self) -> pa.Table:
         """Its table of units, memory-mapped."""
-        return open_checked_table(LocalFolder(self.root), PLAN)
+        return open_checked_table(self.folder, PLAN)
 
     def units(self, name: str) -> Numbers:
         """Return a column of its table of units, (units,) int64."""
@@ -109,7 +108,7 @@ class PreviousDataset:
     @cached_property
     def rejected_files(self) -> dict[str, Reject]:
         """The files that are one record each and were rejected before they were read, or while they were."""
-        rejects = (reject for reject in read_rejects(LocalFolder(self.root)) if reject.key == reject.source)
+        rejects = (reject for reject in read_rejects(self.folder) if reject.key == reject.source)
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
     def stat_of(self, path: str) -> tuple[int, int] | None:
@@ -139,12 +138,12 @@ class PreviousDataset:
         starts, lines = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
         shard, left = -1, 0
         offset = 0
-        with open(self.root / REJECTS, "rb") as file:
-            for line, reject in zip(file, read_rejects(LocalFolder(self.root)), strict=True):
+        with open(self.folder.path(REJECTS), "rb") as file:
+            for line, reject in zip(file, read_rejects(self.folder), strict=True):
                 while left <= 0:
                     shard += 1
                     if shard == len(records):
-                        raise DatasetError(f"{printable(str(self.root / REJECTS))}: has more rejects than {SHARDS} says")
+                        raise DatasetError(f"{self.folder.shown(REJECTS)}: has more rejects than {SHARDS} says")
                     left, starts[shard] = int(records[shard]), offset
                 lines[shard] += 1
                 left -= reject.records
@@ -153,7 +152,7 @@ class PreviousDataset:
 
     def rejects_of_units(self) -> Iterator[tuple[int, list[Reject]]]:
         """Yield the units that have rejects, by their rows of the plan, each with these."""
-        rejects, counts = read_rejects(LocalFolder(self.root)), self.units("rejected")
+        rejects, counts = read_rejects(self.folder), self.units("rejected")
         for unit in np.flatnonzero(counts).tolist():
             yield unit, list(taken(rejects, int(counts[unit])))
 
@@ -161,7 +160,7 @@ class PreviousDataset:
         """Yield the lines of the rejects of a shard."""
         starts, lines = self._reject_places
         if lines[shard]:
-            with naming_the_path(self.root / REJECTS), open(self.root / REJECTS, "rb") as file:
+            with naming_the_path(self.folder.path(REJECTS)), open(self.folder.path(REJECTS), "rb") as file:
                 file.seek(int(starts[shard]))
                 for _ in range(int(lines[shard])):
                     yield file.readline()

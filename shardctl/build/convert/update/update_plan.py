@@ -282,7 +282,7 @@ class _Planning:
             there = name in files.column_names and files[name].null_count < files.num_rows
             if name in self.before.files.column_names and not there:
                 raise DatasetError(
-                    f"{printable(str(self.before.root))}: its samples have {what}, and the sources have none any more; has a"
+                    f"{self.before.folder.shown()}: its samples have {what}, and the sources have none any more; has a"
                     " labels file or a folder gone away? Bring it back, or make the dataset anew with --overwrite"
                 )
 

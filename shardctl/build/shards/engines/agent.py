@@ -23,6 +23,7 @@ from shardctl.build.shards.upload import SIGN, bring_job
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.format.names import STAGING
 from shardctl.system.job_folder import JobFolder
+from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
@@ -144,7 +145,7 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
             f"{printable(str(folder.parent.parent))}: the dataset is not in this folder there; write it to a file system that"
             " all nodes see by the same path"
         )
-    job = Job.load(folder)
+    job = Job.load(LocalFolder(folder))
     versions = deciding_versions(job.recipe)
     if versions != order.versions:
         changes = version_changes(order.versions, versions)
