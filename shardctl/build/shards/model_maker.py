@@ -11,7 +11,7 @@ from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.record_maker import RecordMaker
-from shardctl.build.shards.records import origin_of
+from shardctl.build.shards.records import sample_of
 from shardctl.build.shards.reject_writer import RejectWriter
 from shardctl.build.shards.sample_writer import SampleWriter
 from shardctl.build.shards.shard_build import ShardBuild
@@ -90,7 +90,6 @@ class ModelMaker(RecordMaker):
 
     def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
-        origin = origin_of(planned, record, fields)
         if record is not None:
             slot = self._slot_of_record(planned, record)
             if slot != self._slot:
@@ -99,9 +98,9 @@ class ModelMaker(RecordMaker):
                 self._build.progress.begin(planned.number, record)
         read: list[int] = []
         if self._images is not None:
-            fields, origin = self._images.take(fields, origin, planned)
+            fields = self._images.take(fields, planned)
             read = self._images.read
-        number = self._together.add(fields, origin)
+        number = self._together.add(sample_of(self._build.job, planned, record, fields))
         self._waiting.append(_WaitingRecord(planned, outcome, record, number, read=read))
 
     def _slot_of_record(self, planned: PlannedUnit, record: int) -> int:

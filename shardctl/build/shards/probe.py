@@ -20,7 +20,7 @@ from shardctl.build.shards.first_records import inspect_first_records
 from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
 from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.records import records_of
+from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.unmoved import refuse_unmoved
@@ -182,11 +182,11 @@ def _own_samples(
     for planned in prefetched_units(job, units):
         progress.begin(planned.number)
         try:
-            for fields, origin in records_of(job, planned, progress, hints):
+            for record, fields in records_of(job, planned, progress, hints):
                 try:
                     if job.has_images:
-                        fields, origin = images.take(fields, origin, planned)
-                    made = pipeline.finish(fields, origin)
+                        fields = images.take(fields, planned)
+                    made = pipeline.finish(sample_of(job, planned, record, fields))
                 except Rejection as rejection:
                     reason = rejection
                     continue

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from shardctl.errors import InputError, Rejection
 from shardctl.format.sample import Sample
 from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.samples import Prepared, RecordContext, SamplePipeline, StepOutput
+from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline, StepOutput
 
 T = TypeVar("T")
 
@@ -36,8 +36,7 @@ class Watch(Protocol):
 class _Held:
     """A record, and its samples where they are ready."""
 
-    fields: Sample
-    origin: RecordContext
+    record: Sample
     prepared: Prepared | None
 
 
@@ -50,9 +49,9 @@ class ModelBatcher(Generic[T]):
         self._called: set[int] = set()
         self._current: int | None = None
 
-    def add(self, fields: Sample, origin: RecordContext) -> int:
+    def add(self, record: Sample) -> int:
         """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not added."""
-        self._held.append(_Held(fields, origin, self._pipeline.prepare(fields, origin)))
+        self._held.append(_Held(record, self._pipeline.prepare(record)))
         return len(self._held) - 1
 
     def finish(self, careful: bool) -> list[list[T] | Rejection]:
@@ -111,7 +110,7 @@ class ModelBatcher(Generic[T]):
                 try:
                     if prepared is None:
                         self.on(record, "decode")
-                        prepared = self._pipeline.prepare(held.fields, held.origin)
+                        prepared = self._pipeline.prepare(held.record)
                     ready[record] = prepared
                 except Rejection as rejection:
                     made[record] = rejection

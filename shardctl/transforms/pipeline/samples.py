@@ -14,7 +14,6 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import Rejection
-from shardctl.format.exact_values import python_rows
 from shardctl.format.layout import Layout
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
@@ -34,18 +33,6 @@ from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
-
-
-class RecordContext(NamedTuple):
-    """What is known of a record beside its fields: its key, and the label and the columns that its file has.
-
-    `file_name` is that of the image, where a record of a table names it.
-    """
-
-    key: str
-    label: int | None = None
-    columns: dict[str, Any] | None = None
-    file_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -152,9 +139,9 @@ class SamplePipeline:
         self._columns = layout.columns if layout else pa.schema([])
         self._label_column = layout.columns.get_field_index("label") if layout and layout.classes else -1
 
-    def make(self, fields: Sample, origin: RecordContext) -> list[EncodedRow]:
+    def make(self, record: Sample) -> list[EncodedRow]:
         """Return the samples of one record, as the values of their rows. Raises Rejection, which costs all of them."""
-        return [self.laid_out(finished) for finished in self.finish(fields, origin)]
+        return [self.laid_out(finished) for finished in self.finish(record)]
 
     def laid_out(self, finished: StepOutput) -> EncodedRow:
         """Return a sample as the values of its row. Raises Rejection."""
@@ -172,32 +159,31 @@ class SamplePipeline:
         )
         return [_settled(one, moved) if one.waits else one for one in made]
 
-    def finish(self, fields: Sample, origin: RecordContext) -> list[StepOutput]:
-        """Do all that the recipe says to one record. Raises Rejection."""
-        sample = self._begun(fields, origin)
+    def finish(self, record: Sample) -> list[StepOutput]:
+        """Do all that the recipe says to one record, which is used up. Raises Rejection."""
         facts: Iterable[PictureFacts]
         if self._store is None and not self._functions:  # there may be millions of small texts
-            return [StepOutput(each, None) for each in self._with_variants([0], [sample])[1]]
+            return [StepOutput(each, None) for each in self._with_variants([0], [record])[1]]
         if self._store is None:
-            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calls), repeat(NO_PICTURE)
+            applied, facts = self._functions.apply(*self._with_variants([0], [record]), self._calls), repeat(NO_PICTURE)
         else:
-            applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
+            applied, facts = self._images(record, self._store)
         self._functions.settle(applied)
         _raise_rejection(applied)
         made = zip(applied.samples, facts, applied.given, strict=False)
         return [StepOutput(fields, known.shape, given, known.cut_off, known.jpeg) for fields, known, given in made]
 
-    def prepare(self, fields: Sample, origin: RecordContext) -> Prepared:
+    def prepare(self, record: Sample) -> Prepared:
         """Do all to one record that the recipe says before the user's functions. Raises Rejection.
 
-        Nothing in the samples is shared with `fields`: the same record may be prepared again.
+        Nothing in the samples is shared with `record`: it may be prepared again.
         """
-        sample = self._begun(unshared(fields), origin)
+        sample = unshared(record)
         if self._store is None:
             samples = self._with_variants([0], [sample])[1]
             return Prepared(samples, [0] * len(samples))
         made = [(self._for_functions(each, picture), cut_off) for each, picture, cut_off in self._pictures(sample)]
-        return Prepared([each for each, _ in made], [cut_off for _, cut_off in made], origin.file_name or origin.key)
+        return Prepared([each for each, _ in made], [cut_off for _, cut_off in made], _image_name(record))
 
     def finish_together(self, prepared: Mapping[int, Prepared], calls: Calls) -> dict[int, list[StepOutput] | Rejection]:
         """Do the rest to the records that were prepared, by their numbers, so that models see all of them.
@@ -232,44 +218,12 @@ class SamplePipeline:
                 result[record] = rejection
         return result
 
-    def _begun(self, fields: Sample, origin: RecordContext) -> Sample:
-        """Return a record with what is known of it beside its fields."""
-        columns = origin.columns or {}
-        # Functions may change what they get; for images, each variant gets a copy of its own.
-        shared = not self._functions or self._store is not None
-        sample = {**fields, **(columns if shared else unshared(columns))}
-        if origin.label is not None:
-            sample["label"] = origin.label
-        elif self._classes is not None and sample.get("label") == "":
-            sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
-        sample["key"] = origin.key
-        return sample
+    def finish_records(self, numbers: list[int], records: list[Sample], calls: Calls) -> Applied:
+        """Do all that the recipe says to records of text or of tables, given with their numbers.
 
-    def finish_records(
-        self,
-        batch: pa.RecordBatch,
-        numbers: list[int],
-        keys: list[str],
-        label: int | None,
-        columns: dict[str, Any] | None,
-        calls: Calls,
-    ) -> Applied:
-        """Do all that the recipe says to records of text or of tables, given with their numbers and keys.
-
-        `label` and `columns` are those of their file. `calls` is told of each call of a function.
+        `calls` is told of each call of a function.
         """
-        samples = python_rows(batch)
-        if columns:
-            samples = [sample | unshared(columns) for sample in samples]
-        if label is not None:
-            samples = [{**sample, "label": label} for sample in samples]
-        elif self._classes is not None:
-            for sample in samples:
-                if sample.get("label") == "":
-                    sample["label"] = None  # as in `finish`
-        for sample, key in zip(samples, keys, strict=True):
-            sample["key"] = key
-        applied = self._functions.apply(*self._with_variants(numbers, samples), calls)
+        applied = self._functions.apply(*self._with_variants(numbers, records), calls)
         self._functions.settle(applied)
         applied.drop_rejected()
         return applied
@@ -302,12 +256,11 @@ class SamplePipeline:
                 sample["variant"] = 0
         return records, samples
 
-    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[PictureFacts]]:
-        """Decode the image once, and return the samples of all of its variants, with what is known of their images. `name` is
-        that of its file.
-        """
+    def _images(self, sample: Sample, store: Store) -> tuple[Applied, list[PictureFacts]]:
+        """Decode the image once, and return the samples of all of its variants, with what is known of their images."""
+        name = _image_name(sample)
         if store.name == "source":
-            data = sample["image"]
+            data = sample["image"]["bytes"]
             opened, dropped = self._opened(sample)
             known = PictureFacts(_check_source(opened), dropped, jpeg_facts(data))
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [known]
@@ -332,7 +285,7 @@ class SamplePipeline:
     def _opened(self, sample: Sample) -> tuple[Opened, int]:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
         self._enter("decode")
-        opened = image.open_image(sample["image"], self._recipe.max_pixels, self._recipe.keep_truncated)
+        opened = image.open_image(sample["image"]["bytes"], self._recipe.max_pixels, self._recipe.keep_truncated)
         dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)
@@ -466,6 +419,11 @@ def _column(type_: pa.DataType, fill: Callable[[StepOutput], Any], applied: Appl
 def _raise_rejection(applied: Applied) -> None:
     for rejection in applied.rejects.values():
         raise rejection
+
+
+def _image_name(record: Sample) -> str:
+    """Return the path of the image of a record; its key where it has none."""
+    return str(record["image"]["path"] or record["key"])
 
 
 def _encoded(pixels: Pixels | Image.Image, name: str, store: Store) -> tuple[bytes, str]:
