@@ -185,7 +185,7 @@ class _Inputs:
                         made += record
                         continue
                     try:
-                        finished = pipeline.finish(record)
+                        finished = pipeline.make(record)
                     except Rejection:
                         refused += 1
                         continue

@@ -19,8 +19,9 @@ from shardctl.build.shards.shard_totals import UnitOutcome
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE
+from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
-from shardctl.transforms.pipeline.samples import EncodedRow, SamplePipeline
+from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 @dataclass
@@ -57,7 +58,7 @@ class ModelMaker(RecordMaker):
         super().__init__(build, pipeline, images, writer)
         self._rejects, self._choice = rejects, choice
         self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher[EncodedRow](pipeline, pipeline.laid_out, self)
+        self._together = ModelBatcher(pipeline, self)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -117,7 +118,7 @@ class ModelMaker(RecordMaker):
         result = self._together.finish(waiting[0].planned.number in self._build.hints.careful)
         self._waiting, self._by_number = [], {}
         for each in waiting:
-            found: list[EncodedRow] | Rejection = each.rejection or result[each.number]
+            found: list[MadeSample] | Rejection = each.rejection or result[each.number]
             if each.record is None:
                 each.outcome.first_row = self._writer.rows.first_row
             if isinstance(found, Rejection):

@@ -19,7 +19,8 @@ from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.sources.formats import Parsed
-from shardctl.transforms.pipeline.samples import EncodedRow, SamplePipeline
+from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 class RecordMaker(Maker):
@@ -64,7 +65,7 @@ class RecordMaker(Maker):
             read = self._images.read
         self._write(self._pipeline.make(sample_of(self._build.job, planned, record, fields)), outcome, read)
 
-    def _write(self, made: list[EncodedRow], outcome: UnitOutcome, read: list[int]) -> None:
+    def _write(self, made: list[MadeSample], outcome: UnitOutcome, read: list[int]) -> None:
         """Write the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
             self._images.became_samples(read)

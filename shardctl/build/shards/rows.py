@@ -13,7 +13,7 @@ from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.samples import EncodedRow
+from shardctl.transforms.pipeline.made_sample import MadeSample
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
@@ -24,14 +24,14 @@ SETTLED_ROWS = 64
 SETTLED_BYTES = 4 << 20
 """Their bytes."""
 
-Settle = Callable[[Sequence[EncodedRow]], list[EncodedRow]]
+Settle = Callable[[Sequence[MadeSample]], list[MadeSample]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
 class WaitingSample(NamedTuple):
     """A sample on its way into the shard, with the place and the record that the progress slot has for it."""
 
-    made: EncodedRow
+    made: MadeSample
     place: int
     record: int
 
@@ -52,7 +52,7 @@ class Rows:
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: EncodedRow) -> None:
+    def add(self, made: MadeSample) -> None:
         """Append a sample of the record that the progress slot names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
@@ -103,7 +103,7 @@ class Rows:
         fills_a_block = self._writer.fills_a_block(made.size)
         if fills_a_block:
             self._progress.begin(held.place, held.record, "write")
-        self._writer.add(made.values, made.size)
+        self._writer.add(tuple(made.fields.values()), made.size)
         if fills_a_block:
             self._progress.leave()
         self.objects += made.objects
@@ -153,7 +153,7 @@ class ShuffledRows(Rows):
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: EncodedRow) -> None:
+    def add(self, made: MadeSample) -> None:
         """Hold a sample."""
         self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
         self._progress.leave()
