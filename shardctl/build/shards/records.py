@@ -78,7 +78,7 @@ def sample_of(job: Job, planned: PlannedUnit, record: int | None, fields: Sample
 def samples_of(job: Job, file: File, records: Iterable[Sample], keys: Iterable[str]) -> list[Sample]:
     """Return records of a file as samples: with the label and the columns of the file, and with their keys.
 
-    The records are used up. Of the columns each has a copy, where a user's functions may change what they get.
+    The records are used up. Where the recipe has functions, each sample gets a copy of the columns: functions may change it.
     """
     known = {**(file.columns or {}), **({} if file.label is None else {"label": file.label})}
     copied = bool(job.recipe.sample_transforms)
@@ -96,7 +96,7 @@ def samples_of(job: Job, file: File, records: Iterable[Sample], keys: Iterable[s
 
 
 def key_of(planned: PlannedUnit, record: int | None, fields: Sample) -> str:
-    """Return the key of a record: its own, or that of the plan."""
+    """Return the key of a record: the one in its fields, or the one that the plan gives it."""
     key: str | None = fields.get(KEY)
     return planned.key(record) if key is None else key
 

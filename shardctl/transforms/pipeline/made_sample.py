@@ -1,4 +1,4 @@
-"""A sample as it goes into a block of a shard, and what is counted of it."""
+"""A finished sample: the values of its row in a shard, and what is counted of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MadeSample:
-    """A sample to which all is done that the recipe says.
+    """A sample after all steps of the recipe.
 
     `fields` are the values of the columns, in the layout's order. An image is pixels for `raw`, otherwise its bytes and path.
     `size` is about their bytes. `label` is the class, None if it has none or the dataset has no classes. `shape` is that of the
@@ -23,8 +23,8 @@ class MadeSample:
     says that values are DeferredObjects, which `SamplePipeline.settle` replaces: until then these are in `size` as they are
     before they are moved, and not among the numbers of objects.
 
-    Where there is no layout yet, `fields` are all of the sample, and `given` is what each of the user's functions was given.
-    Nothing is counted of it then.
+    Where there is no layout yet, `fields` has all fields of the sample, `given` has what each of the user's functions was
+    given, and nothing is counted.
     """
 
     fields: Sample

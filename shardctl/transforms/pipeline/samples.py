@@ -155,9 +155,9 @@ class SamplePipeline:
         return made
 
     def finish_records(self, numbers: list[int], records: list[Sample], calls: Calls) -> Applied:
-        """Do all that the recipe says to records of text or of tables, given with their numbers.
+        """Call the functions on records of text or of tables, given with their numbers, and return what they made.
 
-        `calls` is told of each call of a function.
+        `calls` is told of each call.
         """
         applied = self._functions.apply(*self._with_variants(numbers, records), calls)
         self._functions.settle(applied)
@@ -204,7 +204,10 @@ class SamplePipeline:
             yield {**record, **moved, "variant": variant}, picture, cut_off + dropped
 
     def _kept(self, record: Sample) -> MadeSample:
-        """Return the sample whose image stays the bytes that it is, having made sure that they decode. Raises Rejection."""
+        """Return the sample with the bytes of its image as they came. They are decoded once, to see that they can be.
+
+        Raises Rejection.
+        """
         name, data = _image_name(record), record["image"]["bytes"]
         opened, dropped = self._opened(record)
         image.check(opened)
@@ -232,8 +235,9 @@ class SamplePipeline:
         return [self._made(fields, given, shape, cut_off) for fields, given, (shape, cut_off) in made]
 
     def _images_by_functions(self, record: Sample, name: str) -> tuple[Applied, list[tuple[Shape | None, int]]]:
-        """Return what functions make of each variant of an image, stored, with the shape of each image and how many objects in
-        it are no longer marked. Raises Rejection.
+        """Call the functions on each variant of an image, and store the images that they return.
+
+        Returns too the shape of each image, and how many objects in it are no longer marked. Raises Rejection.
         """
         applied, images = Applied(), list[tuple[Shape | None, int]]()
         for fields, picture, cut_off in self._pictures(record):
@@ -253,9 +257,9 @@ class SamplePipeline:
         return {**unshared(fields), "image": np.array(picture.pixels)}
 
     def _store_image(self, applied: Applied, place: int, name: str) -> Shape | None:
-        """Make the image of a sample of functions what is stored of it, and return the shape that it had, None if none is.
+        """Put what is stored of an image in place of the pixels that functions returned.
 
-        Raises Rejection.
+        Returns the shape of the image, None where none is stored. Raises Rejection.
         """
         sample, given, store = applied.samples[place], applied.given[place], self._store
         assert store is not None, "there are images"
