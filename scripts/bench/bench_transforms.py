@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
-    from shardctl.images.codecs.image import Decoded
     from shardctl.system.startup import reuse_memory
     from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
     from shardctl.transforms.table import parse_step
@@ -123,7 +122,7 @@ def in_order(given: list[Any], rng: np.random.Generator, by: Resampler) -> Call:
 
     def call(image: Any) -> Any:
         picture = Picture(image.size, 0, by)
-        picture.begin(Decoded(image, image.size))
+        picture.begin(image)
         for step in steps:
             step.apply(picture, rng)
         return picture.raster

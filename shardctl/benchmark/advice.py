@@ -97,8 +97,8 @@ class Choice:
         """The rate of the first epoch, in samples/s."""
         return self.samples_per_s if self.network is None else self.network.first.samples_per_s
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of a recipe for this choice."""
+    def recipe_keys(self) -> dict[str, Any]:
+        """Return the keys of a recipe for this choice, with their values."""
         return {**({"store": self.store} if self.store else {}), "compression": self.compression}
 
 
@@ -171,20 +171,20 @@ def advise(
     """
     chosen = AdviceOptions(**options)
     chosen.check()
-    settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+    given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
     for decided in ("store", "compression"):
-        if settings.get(decided):
+        if given.get(decided):
             raise UsageError(f"advise itself decides {decided}; leave it out of the recipe")
     roots = check_sources([src] if isinstance(src, str | Path) else src)
-    settings = settled(settings, roots, chosen.workers)
+    given = settled(given, roots, chosen.workers)
     with scratch_folder() as scratch:
         doing("listing")
-        inputs = take_inputs(roots, settings, chosen.inputs, chosen.workers, scratch)
+        inputs = take_inputs(roots, given, chosen.inputs, chosen.workers, scratch)
         try:
-            advice = _Trial(scratch, inputs.settings, chosen, doing).run(inputs.count)
+            advice = _Trial(scratch, inputs.recipe, chosen, doing).run(inputs.count)
             today = _today(roots, chosen, advice.rate, doing)
             faults = (*inputs.faults, *advice.faults)
-            return replace(advice, recipe={**settings, **advice.best.settings()}, today=today, faults=faults)
+            return replace(advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults)
         except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
             raise Interrupted("interrupted; nothing was written") from stop
 
@@ -205,15 +205,15 @@ def _today(roots: list[Path], options: AdviceOptions, rate: float, doing: Callab
 class _Trial:
     """The choices, converted and read in a scratch folder."""
 
-    def __init__(self, scratch: Path, settings: dict[str, Any], options: AdviceOptions, doing: Callable[[str], None]) -> None:
-        self._scratch, self._settings, self._options, self._doing = scratch, settings, options, doing
+    def __init__(self, scratch: Path, recipe: dict[str, Any], options: AdviceOptions, doing: Callable[[str], None]) -> None:
+        self._scratch, self._recipe, self._options, self._doing = scratch, recipe, options, doing
         self._reading = BenchOptions(batch_size=options.batch_size, threads=options.threads, shuffle=True)
 
     def run(self, inputs: int) -> Advice:
         """Try everything."""
         made: dict[Choice, ConvertResult] = {}
         tried: list[Choice] = []
-        for choice in _choices(self._settings, self._options.lossless):
+        for choice in _choices(self._recipe, self._options.lossless):
             self._doing(f"converting {choice.name}")
             try:
                 made[choice] = self._convert(choice)
@@ -245,7 +245,7 @@ class _Trial:
             total_bytes=total,
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
             fits_in_memory=total < memory_bytes() / 2,
-            recipe={**self._settings, **best.settings()},
+            recipe={**self._recipe, **best.recipe_keys()},
             jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
             blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
             faults=tuple(f"{reject.key}: {reject.message}" for reject in any_made.examples),
@@ -270,7 +270,7 @@ class _Trial:
     def _samples_per_input(self, choice: Choice, result: ConvertResult) -> float:
         """Return how many samples an input gives: of text those of the inputs that were tried, as blocks are of several."""
         if choice.store is not None:
-            return samples_per_record(self._settings)
+            return samples_per_record(self._recipe)
         return result.samples / max(1, Manifest.load(LocalFolder(self._folder(choice))).inputs)
 
     def _folder(self, choice: Choice) -> Path:
@@ -278,7 +278,7 @@ class _Trial:
 
     def _convert(self, choice: Choice) -> ConvertResult:
         try:
-            inputs, recipe = self._scratch / "inputs", {**self._settings, **choice.settings()}
+            inputs, recipe = self._scratch / "inputs", {**self._recipe, **choice.recipe_keys()}
             return convert(
                 inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers, max_rejects="100%"
             )
@@ -344,9 +344,9 @@ def _far(choice: Choice, tried: Sequence[Choice], network: Network, samples: flo
     return replace(choice, network=over_network(network, amount, choice.samples_per_s, rate))
 
 
-def _choices(settings: dict[str, Any], lossless: bool) -> Iterator[Choice]:
+def _choices(recipe: dict[str, Any], lossless: bool) -> Iterator[Choice]:
     """Yield the ways to store a kind of input."""
-    if settings["kind"] != "image":
+    if recipe["kind"] != "image":
         yield from (Choice(None, compression, lossless=True) for compression in TEXT_COMPRESSIONS)
         return
     for store in IMAGE_STORES:

@@ -37,40 +37,40 @@ UNITS = 16
 """The largest number of units that records are taken from, where those have enough."""
 
 OF_TEXT = ("record", "encoding", "columns", "schema")
-"""Settings of a recipe that say how text is read, which an Arrow file does not need."""
+"""Keys of a recipe that say how text is read, which an Arrow file does not need."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
 
-    `settings` are those of the recipe that converts the folder: `kind` may be another one than that of the sources. `faults`
+    `recipe` is the one that converts the folder: `kind` may be another one than that of the sources. `faults`
     are sentences, the first of what cannot be read.
     """
 
     count: int
-    settings: dict[str, Any]
+    recipe: dict[str, Any]
     faults: tuple[str, ...] = ()
 
 
-def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
+def take_inputs(roots: list[Path], recipe: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
     Files that are one record are linked, or copied from a store. Records of files that have many become one Arrow file. Raises
     InputError.
     """
-    reading = Recipe.reading_of(settings)
-    in_tables = settings["kind"] == "image" and settings.get("image_field") is not None
-    kind = KINDS["table" if in_tables else settings["kind"]]
+    reading = Recipe.reading_of(recipe)
+    in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
+    kind = KINDS["table" if in_tables else recipe["kind"]]
     listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
     folder = scratch / "inputs"
     folder.mkdir()
     if not listing.whole:
-        placed = not settings.get("fields") and not settings.get("key_field")
-        count, faults = _take_records(listing, Recipe.from_json(settings), most, workers, folder / "records.arrow", placed)
-        kept = {name: settings[name] for name in settings if name not in OF_TEXT}
+        placed = not recipe.get("fields") and not recipe.get("key_field")
+        count, faults = _take_records(listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed)
+        kept = {name: recipe[name] for name in recipe if name not in OF_TEXT}
         by_place = {"key_field": PLACE} if placed else {}
-        return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
+        return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_tables else "table"}, faults)
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
     remote_files.bring_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
@@ -82,7 +82,7 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
                 copy_file(remote_files.local_path(path), place)  # what was brought is not there for long
             else:
                 place.symlink_to(path)
-    return Inputs(len(listing), settings)
+    return Inputs(len(listing), recipe)
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,17 @@ class Tried:
     bytes: int
 
 
-def settled(settings: dict[str, Any], roots: list[Path], workers: int | str) -> dict[str, Any]:
-    """Return the settings of a recipe with the kind that convert would find, and for images in tables their field.
+def settled(recipe: dict[str, Any], roots: list[Path], workers: int | str) -> dict[str, Any]:
+    """Return a recipe with the kind that convert would find, and for images in tables their field.
 
     Raises InputError, UsageError.
     """
-    found, engine = dict(settings), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
+    found, engine = dict(recipe), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
         settle_kind(found, roots, engine)
     finally:
         engine.close()
-    return {**settings, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}
+    return {**recipe, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}
 
 
 def convert_some(path: Path, most: int, scratch: Path) -> Tried:
@@ -113,7 +113,7 @@ def convert_some(path: Path, most: int, scratch: Path) -> Tried:
     inputs = take_inputs([path], settled({}, [path], "auto"), most, "auto", scratch)
     root = scratch / "dataset"
     try:
-        made = convert(scratch / "inputs", root, recipe=inputs.settings, labels="none")
+        made = convert(scratch / "inputs", root, recipe=inputs.recipe, labels="none")
     except TooManyRejectsError as error:
         why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
         raise InputError(f"none of the records that were tried can be converted: {why}") from error

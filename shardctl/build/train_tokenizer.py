@@ -131,13 +131,13 @@ def _datasets(
     datasets = [open_dataset(place) for place in found]
     rejected = 0
     if others or not places:
-        settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
-        steps = settings.get("transform")
+        given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        steps = given.get("transform")
         if isinstance(steps, list):
-            settings["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
-        settings["compression"] = "lz4"
+            given["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
+        given["compression"] = "lz4"
         try:
-            made = convert(others, scratch / "texts", settings, listener, labels="none", split="none", workers=workers)
+            made = convert(others, scratch / "texts", given, listener, labels="none", split="none", workers=workers)
         except TooManyRejectsError as error:
             raise InputError(f"there is no text to train on: {str(error).partition('; nothing was committed')[0]}") from error
         rejected = made.rejected

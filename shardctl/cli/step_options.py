@@ -197,11 +197,11 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     from shardctl.transforms.recipe_files.overriding import StepOption, parse_step_option, with_steps
     from shardctl.transforms.recipe_files.reading import load_recipe
 
-    settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
-    if settings.get("kind") in FORMAT_NAMES:
-        settings |= {"kind": "auto", "format": settings["kind"]}
-    chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
+    recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
+    recipe |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    if recipe.get("kind") in FORMAT_NAMES:
+        recipe |= {"kind": "auto", "format": recipe["kind"]}
+    chats = given["chat_template"] is not None or _has_step(recipe, "tokenize_chat")
     steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
     wanted = [name for word in given["quality"] for name in _QUALITY[word]]
     named = [
@@ -209,15 +209,15 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
         for option, name, setting in _STEPS
         if given[option] not in (None, False) and (option != "quality" or name in wanted)
     ]
-    if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):
+    if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(recipe, "tokenize_chat"):
         raise UsageError("--chat-template needs a tokeniser; give --tokenizer too")
-    if not settings.get("transform") and given["crop"] and given["random_crop"]:
+    if not recipe.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given["steps"]]
-    steps = with_steps(settings.get("transform"), named, more, given["transforms"], printable(str(given["recipe"])))
-    return {**settings, "transform": steps} if steps else settings
+    steps = with_steps(recipe.get("transform"), named, more, given["transforms"], printable(str(given["recipe"])))
+    return {**recipe, "transform": steps} if steps else recipe
 
 
-def _has_step(settings: dict[str, Any], name: str) -> bool:
-    steps = settings.get("transform")
+def _has_step(recipe: dict[str, Any], name: str) -> bool:
+    steps = recipe.get("transform")
     return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Settings that keep numpy's linear algebra, and an unused allocator of Arrow, from starting threads at import."""
+"""Variables that keep numpy's linear algebra, and an unused allocator of Arrow, from starting threads at import."""
 
 
 def import_without_threads() -> None:
@@ -45,7 +45,7 @@ def keep_pandas_out_of_arrow() -> None:
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Settings by which torch, OpenCV and other libraries that a person's code imports compute in one thread."""
+"""Variables by which torch, OpenCV and other libraries that a person's code imports compute in one thread."""
 
 
 def one_thread_each() -> None:

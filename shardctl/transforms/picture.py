@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from shardctl.images.codecs import resampling
-from shardctl.images.codecs.image import Decoded, Pixels
+from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.resampling import Field, Raster, image_of, size_of
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 
@@ -72,9 +72,9 @@ class Picture:
         picture._settle(raster)
         return picture
 
-    def begin(self, decoded: Decoded) -> None:
-        """Give the picture what its pixels are taken from."""
-        self._base, self._base_size = decoded.image, decoded.size
+    def begin(self, image: Image.Image) -> None:
+        """Give the picture what its pixels are taken from: the decoded image, which may be smaller than its size."""
+        self._base = image
 
     @property
     def size(self) -> Size:

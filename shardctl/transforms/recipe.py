@@ -154,7 +154,7 @@ _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """A checked recipe: its fields are the keys of a recipe file. `from_settings` makes one, and decides what is left open.
+    """A checked recipe: its fields are the keys of a recipe file. `from_json` makes one, and decides what is left open.
 
     Then `store` is None for text and tables only. `variants` samples are made of every record.
 
@@ -280,7 +280,7 @@ class Recipe(Settings):
     def chosen_fields(self) -> dict[str, str]:
         """The fields of records that are kept, and the names that they get; empty if all are kept.
 
-        Fields that other settings name are kept with them.
+        Fields that other keys name are kept with them.
         """
         if not self.fields:
             return {}
@@ -320,14 +320,14 @@ class Recipe(Settings):
         )
 
     @classmethod
-    def reading_of(cls, settings: dict[str, Any]) -> Reading:
-        """Return how records are read by settings whose kind need not be decided yet. Raises SettingError."""
-        return cls(**cls.values(settings, raise_it)).reading
+    def reading_of(cls, given: dict[str, Any]) -> Reading:
+        """Return how records are read by a recipe whose kind need not be decided yet. Raises SettingError."""
+        return cls(**cls.values(given, raise_it)).reading
 
     @classmethod
-    def image_source(cls, settings: dict[str, Any]) -> str | None:
-        """Return the field that settings choose as the image, None if they choose none. Raises SettingError."""
-        chosen = cls(**cls.values(settings, raise_it)).chosen_fields
+    def image_source(cls, given: dict[str, Any]) -> str | None:
+        """Return the field that a recipe chooses as the image, None if it chooses none. Raises SettingError."""
+        chosen = cls(**cls.values(given, raise_it)).chosen_fields
         return next((old for old, new in chosen.items() if new == "image"), None)
 
     @property
@@ -414,7 +414,7 @@ class Recipe(Settings):
         return np.random.Generator(np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
+        """Return the recipe as plain data: what the manifest records and `from_json` reads."""
         return {
             key: field.metadata["kind"].write(getattr(self, key))
             for key, field in settings_in(Recipe).items()
@@ -422,7 +422,7 @@ class Recipe(Settings):
         }
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that differ from their defaults, as plain data."""
+        """Return the keys whose values differ from their defaults, as plain data."""
         fields = settings_in(Recipe)
         return {key: value for key, value in self.to_json().items() if getattr(self, key) != fields[key].default}
 
@@ -437,22 +437,22 @@ class Recipe(Settings):
         return [step.table for step in self.transforms if step.table]
 
     @classmethod
-    def from_json(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
+    def from_json(cls, record: dict[str, Any], folder: Path | None = None) -> Recipe:
         """Build and check a recipe, and import its functions; what is left out takes its default.
 
         `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,
         InputError.
         """
-        return cls._loaded(settings, folder, lambda step: True)
+        return cls._loaded(record, folder, lambda step: True)
 
     @classmethod
-    def without_functions(cls, settings: dict[str, Any], folder: Path) -> Recipe:
+    def without_functions(cls, record: dict[str, Any], folder: Path) -> Recipe:
         """Build a recipe that makes no sample: what a person's functions are called is known, and none is imported."""
-        return cls._loaded(settings, folder, lambda step: step.name not in _OWN)
+        return cls._loaded(record, folder, lambda step: step.name not in _OWN)
 
     @classmethod
-    def _loaded(cls, settings: dict[str, Any], folder: Path | None, loads: Callable[[Transform], bool]) -> Recipe:
-        decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
+    def _loaded(cls, record: dict[str, Any], folder: Path | None, loads: Callable[[Transform], bool]) -> Recipe:
+        decided = {**record, "kind": "image"} if record.get("kind") in (None, UNDECIDED) else record
         recipe = cls.parse(**decided)
         steps = []
         for place, step in enumerate(recipe.transforms):
@@ -487,7 +487,7 @@ class Recipe(Settings):
 
     @classmethod
     def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Return those of the given settings that are right, after telling `report` of the others. None says nothing."""
+        """Return those of the given values that are right, after telling `report` of the others. None says nothing."""
         said = {key: value for key, value in given.items() if value is not None}  # a manifest has None for what is left out
         if _is_deep(said.get("transform")):
             del said["transform"]
@@ -656,9 +656,9 @@ _OWN = ("custom", "model")
 """The names of the steps that call a person's code."""
 
 
-def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], shown: str, who: str) -> None:
+def refuse_unnamed_functions(recipe: dict[str, Any], named: Iterable[str], shown: str, who: str) -> None:
     """Raise UsageError if the recipe of a dataset has user functions that the caller did not name. `shown` is where it is."""
-    unnamed = [target for target in user_functions(settings) if target not in named]
+    unnamed = [target for target in user_functions(recipe) if target not in named]
     if unnamed:
         options = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
@@ -667,8 +667,8 @@ def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], sho
         )
 
 
-def user_functions(settings: dict[str, Any]) -> list[str]:
+def user_functions(recipe: dict[str, Any]) -> list[str]:
     """Return the names of the user functions in the recipe of a dataset, which is not trusted. None is imported."""
-    steps = settings.get("transform")
+    steps = recipe.get("transform")
     steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return [str(step.get("target")) for step in steps if str(step.get("name")) in _OWN]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from shardctl.images.codecs.image import Decoded
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.picture import PILLOW, Picture, resampling_by
 from shardctl.transforms.table import parse_step
@@ -16,7 +15,7 @@ from shardctl.transforms.table import parse_step
 def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resampling: str = PILLOW) -> Picture:
     """Do the steps of a recipe to an image."""
     picture = Picture(image.size, 0, resampling_by(resampling))
-    picture.begin(Decoded(image, image.size))
+    picture.begin(image)
     rng = np.random.default_rng(seed)
     for given_step in steps:
         step = parse_step(given_step)

@@ -16,7 +16,7 @@ from PIL import Image
 from stepped_pictures import TURNING, done, picture_of
 
 from shardctl.format.roles import Objects
-from shardctl.images.codecs.image import Decoded, decoded, open_image
+from shardctl.images.codecs.image import decoded, open_image
 from shardctl.images.codecs.object_masks import inside
 from shardctl.images.codecs.resampling import resampled, resampled_mask
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
@@ -246,8 +246,8 @@ def test_a_scaled_jpeg_gives_the_same_warp(orientation: int) -> None:
     inverse, size = rotation((100, 75), 30, False)
     warp = Warp.of(View.whole((800, 600)).scaled((100, 75)), inverse, size)
     taken = decoded(opened, [warp])
-    assert taken.image.size[0] < 800, "decoded at a smaller scale"
-    difference = np.asarray(taken.taken(warp)).astype(int) - np.asarray(resampled(upright, warp))
+    assert taken.size[0] < 800, "decoded at a smaller scale"
+    difference = np.asarray(resampled(taken, warp, (800, 600))).astype(int) - np.asarray(resampled(upright, warp))
     assert np.abs(difference).mean() < 3
 
 
@@ -292,7 +292,7 @@ def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
     five = [pixels[:20, :30], pixels[:20, 20:], pixels[20:, :30], pixels[20:, 20:], pixels[10:30, 10:40]]
     for part in range(10):
         picture = Picture(image.size, part)
-        picture.begin(Decoded(image, image.size))
+        picture.begin(image)
         step = parse_step({"name": "ten_crop", "size": "30x20"})
         assert isinstance(step, ImageTransform)
         step.apply(picture, None)

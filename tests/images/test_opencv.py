@@ -15,7 +15,6 @@ from pictures import scene
 from PIL import Image
 
 import shardctl
-from shardctl.images.codecs.image import Decoded
 from shardctl.images.codecs.resampling import resampled
 from shardctl.images.geometry import Displacement, Pad, Stage, View, Warp
 from shardctl.transforms.image.warp import affine, perspective, rotation
@@ -158,7 +157,7 @@ def test_the_pixels_of_an_image_are_copied_right_and_are_its_own(size: tuple[int
 def test_a_picture_goes_between_both_forms_and_keeps_its_pixels() -> None:
     image = noise()
     picture = Picture(SIZE, 0, resampling_by(OPENCV))
-    picture.begin(Decoded(image, SIZE))
+    picture.begin(image)
     picture.look = picture.look.cropped(10, 5, 60, 40).mirrored()
     pixels = np.asarray(image)[5:45, 10:70][:, ::-1]
     assert np.array_equal(picture.pixels, pixels)

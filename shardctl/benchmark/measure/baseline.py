@@ -24,7 +24,7 @@ from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.build.shards.job import Job, PlannedUnit, Root
 from shardctl.build.shards.record_choice import choice_of
 from shardctl.build.shards.record_reading import RecordReading
-from shardctl.build.shards.records import origin_of, read_unit
+from shardctl.build.shards.records import read_unit, sample_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.exact_values import python_rows
@@ -42,7 +42,7 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.samples import RecordContext, SamplePipeline
+from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe, refuse_unnamed_functions
 
 INPUTS = 2048
@@ -185,7 +185,7 @@ class _Inputs:
                         made += record
                         continue
                     try:
-                        finished = pipeline.finish(*record)
+                        finished = pipeline.make(record)
                     except Rejection:
                         refused += 1
                         continue
@@ -201,7 +201,7 @@ class _Inputs:
             _stack(values)
         return _Batch(samples, rejected)
 
-    def _records(self, planned: PlannedUnit, split: str) -> Iterator[tuple[Sample, RecordContext] | int]:
+    def _records(self, planned: PlannedUnit, split: str) -> Iterator[Sample | int]:
         """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
 
         Raises Rejection for a unit that is not what the dataset was made from.
@@ -210,10 +210,7 @@ class _Inputs:
         if job.fields is None:
             data = read_whole(job, planned)
             check_digest(job, planned, digest_of(data))
-            yield (
-                KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
-                RecordContext(planned.key(), file.label, file.columns),
-            )
+            yield sample_of(job, planned, None, KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading))
             return
         digest = xxhash.xxh3_64()
         choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
@@ -222,7 +219,7 @@ class _Inputs:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue
             for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
-                yield fields, origin_of(planned, record, fields)
+                yield sample_of(job, planned, record, fields)
         check_digest(job, planned, digest.intdigest())
 
 

@@ -62,7 +62,7 @@ class PeerShards:
         self._times += 1
         scratch = self.scratch / f"reader-{self._times}"
         scratch.mkdir()
-        settings = {
+        options = {
             "files": self.files,
             "shuffle": bool(self.options.shuffle),
             "decode": self.options.decode,
@@ -70,7 +70,7 @@ class PeerShards:
             "processes": self.options.processes or usable_cores(),
             "scratch": str(scratch),
         }
-        remote = Remote(self.reader, self.python, settings, epochs)
+        remote = Remote(self.reader, self.python, options, epochs)
         began = time.perf_counter()
         try:
             remote.open()

@@ -55,7 +55,7 @@ class Remote:
     Raises InstallError where the packages are not installed there, InputError where the reader cannot read the shards.
     """
 
-    def __init__(self, reader: PeerReader, python: str, settings: dict[str, Any], epochs: int | None) -> None:
+    def __init__(self, reader: PeerReader, python: str, options: dict[str, Any], epochs: int | None) -> None:
         self._reader, self._python, self._epochs = reader, python, epochs
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
@@ -65,7 +65,7 @@ class Remote:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 start_new_session=True,  # Ctrl-C is for this process, which ends the other
-                env={**os.environ, "TMPDIR": settings["scratch"]},  # TensorFlow and others leave files there
+                env={**os.environ, "TMPDIR": options["scratch"]},  # TensorFlow and others leave files there
             )
         except OSError as error:
             self._said.close()
@@ -76,7 +76,7 @@ class Remote:
         self.library, self.how, self.threads, self.reads_ahead = "", "", 0, True
         self._read: int | None = None  # samples of the epoch that was begun
         try:
-            self._send(json.dumps({**settings, "program": reader.program, "endless": epochs is None}))
+            self._send(json.dumps({**options, "program": reader.program, "endless": epochs is None}))
             try:
                 self._answer()
             except InputError as error:  # it has not looked at the shards yet

@@ -27,7 +27,7 @@ def convert(
 ) -> ConvertResult:
     """Convert the inputs under `src` into a dataset at `dst`.
 
-    `recipe` is the path of a TOML file or the same settings as a dict (docs/recipes.md); `options` are those of Options.
+    `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md); `options` are those of Options.
     Raises errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
     TooManyRejectsError. With `part="I/N"` it builds a part of the shards, and `merge` makes them the dataset (docs/cluster.md).
     """

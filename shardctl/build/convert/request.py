@@ -57,7 +57,7 @@ class ConvertRequest:
         chosen = Options(**options)
         chosen.check()
         split = SplitRule.parse(chosen.split)
-        settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
         roots = [source_path(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
@@ -70,7 +70,7 @@ class ConvertRequest:
                     f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
                 )
             check_quarantine(Path(chosen.copy_rejects), target, roots)
-        return cls(tuple(roots), LocalFolder(target), settings, chosen, split)
+        return cls(tuple(roots), LocalFolder(target), given, chosen, split)
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""

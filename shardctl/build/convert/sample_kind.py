@@ -24,51 +24,51 @@ LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
 
 
-def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
-    """Write into the settings of a recipe what the sources decide, and return notices. Raises InputError, UsageError.
+def settle_kind(recipe: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
+    """Write into a recipe what the sources decide, and return notices. Raises InputError, UsageError.
 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
     where no file is an image, or where a field of them is named. Options that only tables have choose tables.
     """
-    if settings.get("kind") in FORMAT_NAMES:
-        settings |= {"kind": "auto", "format": settings["kind"]}
-    notices = _settle_export(settings, roots)
-    reading = Recipe.reading_of(settings)
-    field = settings.get("image_field")
-    if settings.get("kind") in (None, "auto"):
-        settings["kind"] = _kind_of(roots, reading, field)
-        chosen = Recipe.image_source(settings)
-        wants_table = settings["kind"] == "table" and field is None
+    if recipe.get("kind") in FORMAT_NAMES:
+        recipe |= {"kind": "auto", "format": recipe["kind"]}
+    notices = _settle_export(recipe, roots)
+    reading = Recipe.reading_of(recipe)
+    field = recipe.get("image_field")
+    if recipe.get("kind") in (None, "auto"):
+        recipe["kind"] = _kind_of(roots, reading, field)
+        chosen = Recipe.image_source(recipe)
+        wants_table = recipe["kind"] == "table" and field is None
         column = chosen or _image_column(roots, reading, engine) if wants_table else None
         if column is not None:
-            settings |= {"kind": "image", "image_field": column}
+            recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
             notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
-    elif settings["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
-        settings["image_field"] = Recipe.image_source(settings) or AUTO
+    elif recipe["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+        recipe["image_field"] = Recipe.image_source(recipe) or AUTO
     return notices
 
 
-def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
+def _settle_export(recipe: dict[str, Any], roots: list[Path]) -> list[str]:
     """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
     if not any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in roots):
         return []  # to look for a table may take as long as all files
-    file = first_file(roots, KINDS["table"], Recipe.reading_of(settings), (Form.MANY,))
+    file = first_file(roots, KINDS["table"], Recipe.reading_of(recipe), (Form.MANY,))
     export = None if file is None else described(file.opened)
-    if export is None or export.to not in (*RESTORED, "parquet") or settings.get("key_field") or settings.get("fields"):
+    if export is None or export.to not in (*RESTORED, "parquet") or recipe.get("key_field") or recipe.get("fields"):
         return []
     if export.to in RESTORED:
-        settings["key_field"] = "key"
+        recipe["key_field"] = "key"
     elif any(field.written != field.name for field in export.fields):
-        settings["fields"] = ",".join(f"{field.name}={field.written}" for field in export.fields)
+        recipe["fields"] = ",".join(f"{field.name}={field.written}" for field in export.fields)
     else:
-        settings["key_field"] = export.key
-    if settings.get("kind") in (None, "auto"):
+        recipe["key_field"] = export.key
+    if recipe.get("kind") in (None, "auto"):
         roles = export.layout.roles
         main = None if isinstance(roles.get(roles.main_image or ""), Mask) else roles.main_image  # a mask without its image
-        settings["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
-        if settings["kind"] == "image" and settings.get("image_field") is None:
-            settings["image_field"] = next(name_in_records(f, export) for f in export.fields if f.name == main)
+        recipe["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
+        if recipe["kind"] == "image" and recipe.get("image_field") is None:
+            recipe["image_field"] = next(name_in_records(f, export) for f in export.fields if f.name == main)
     return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 

@@ -26,7 +26,7 @@ from shardctl.system.files import sha256_of
 from shardctl.transforms.recipe import Recipe
 
 SETTLED = ("format", "image_field", "key_field", "fields")
-"""Settings beside the kind that a conversion may take from its sources."""
+"""Keys of a recipe beside the kind that a conversion may take from its sources."""
 
 
 def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None:
@@ -71,9 +71,9 @@ def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
         return False
 
 
-def _takes_more_from_sources(settings: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
     """Return whether the sources have decided, or may decide, more than the kind of the samples."""
-    return any(settings.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
+    return any(recipe.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
 
 
 def _labels_if_same(request: ConvertRequest, recipe: Recipe, listed: Listed) -> str:

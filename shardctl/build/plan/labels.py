@@ -31,8 +31,9 @@ ANNOTATED_ROWS = 8192
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order.
+    """How inputs are labelled and divided: what a manifest has as `settings`, but for the sizes of shards.
 
+    `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
     `by_key` says that records have keys of their own, which decide the splits that are drawn.
     """
 
@@ -43,7 +44,7 @@ class PlanSettings:
     by_key: bool = False
 
     def record(self) -> dict[str, Any]:
-        """Return the settings as plain data."""
+        """Return the settings as a manifest has them."""
         record = {
             "split": str(self.split),
             "labels": self.labels.record(),

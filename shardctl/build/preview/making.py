@@ -113,7 +113,7 @@ def make_preview(
 ) -> Preview:
     """Convert a few inputs for a look at them, and write nothing but files for scratch.
 
-    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` has the settings of a recipe; of a random
+    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` is plain data; of a random
     one that says no number, VARIANTS are made of each input, the first of which is the sample that a conversion stores.
     `options` are those of conversion.options.Options. `on_line` gets the lines that workers print.
 
@@ -121,32 +121,32 @@ def make_preview(
     """
     chosen = Options(**options)
     chosen.check()
-    roots, settings = check_sources(src), dict(recipe)
+    roots, given = check_sources(src), dict(recipe)
     split = SplitRule.parse(chosen.split)
     engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
-        notices = settle_kind(settings, roots, engine)
-        checked = _checked_recipe(settings)
+        notices = settle_kind(given, roots, engine)
+        checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
             checked = replace(checked, store=Store.parse("png"), transform=steps)
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
-        variants = VARIANTS if settings.get("variants") is None and checked.random else checked.variants
+        variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
         rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        plan_settings = PlanSettings(split, labels, None, checked.seed, checked.key_source is not None)
+        settings = PlanSettings(split, labels, None, checked.seed, checked.key_source is not None)
         with scratch_folder() as scratch:
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
             listing.notices[:0] = notices
-            return _Trial(listing, checked, variants, plan_settings, chosen, engine, scratch).run(inputs, keys)
+            return _Trial(listing, checked, variants, settings, chosen, engine, scratch).run(inputs, keys)
     finally:
         engine.close()
 
 
-def _checked_recipe(settings: dict[str, Any]) -> Recipe:
+def _checked_recipe(given: dict[str, Any]) -> Recipe:
     """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them. Raises UsageError."""
-    recipe = replace(Recipe.from_json(settings), duplicates=KEEP_ALL)
+    recipe = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
     if recipe.kind != "image":
         raise UsageError(
             f"a preview is for images, and the kind of these inputs is {recipe.kind}; `shardctl convert SRC DST` and"

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.build.shards.record_images import TableImages, is_nothing
-from shardctl.build.shards.records import records_of
+from shardctl.build.shards.records import key_of, records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
@@ -25,7 +25,6 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said, witho
 from shardctl.sources.label_table import some
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.samples import RecordContext
 
 
 @dataclass
@@ -76,10 +75,10 @@ def inspect_first_records(job: Job, units: list[PlannedUnit], progress: WorkerPr
     if job.recipe.store is None or not wanted:
         return FirstRecords(job)
     look = _Look(job, masks, progress)
-    for fields, origin, planned in _records(job, wanted, progress, hints):
+    for planned, key, fields in _records(job, wanted, progress, hints):
         progress.enter("decode")
         with suppress(Rejection):  # the record is a reject, whatever its masks are
-            look.add(fields, origin, planned)
+            look.add(planned, key, fields)
     progress.leave()
     job = _with_masks(job, masks)
     are_masks = [name for name in masks if isinstance(job.layout.roles.get(name), Mask)]
@@ -107,7 +106,7 @@ class _Look:
         self.boxes = _Boxes()
         self.count = self.turned = 0
 
-    def add(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> None:
+    def add(self, planned: PlannedUnit, key: str, fields: Sample) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe = self._job.recipe
         data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
@@ -116,14 +115,14 @@ class _Look:
         self.turned += opened.orientation != 1
         for name, found in self._masks.items():
             if not is_nothing(value := fields.get(name)):
-                self._add_mask(value, name, found, planned, opened, origin.key)
+                self._add_mask(value, name, found, planned, opened, key)
         objects = fields.get(OBJECTS) if OBJECTS in self._rules else None
         if isinstance(objects, dict) and objects.get("bbox"):
             if opened.orientation != 1 and OBJECTS in self.evidence:
                 stored, upright = _frames_of(opened)
-                self.evidence[OBJECTS].add(origin.key, stored, upright, _size_of_runs(objects))
+                self.evidence[OBJECTS].add(key, stored, upright, _size_of_runs(objects))
             self._add_boxes(objects["bbox"], opened, self._rules[OBJECTS])
-        if (given := _unsized(origin.columns)) is not None:
+        if (given := _unsized(planned.file.columns)) is not None:
             self._add_boxes(given[OBJECTS]["bbox"], opened, AnnotationRule(given[ANNOTATED]["boxes"]))
 
     def _add_mask(self, value: object, name: str, found: _Masks, planned: PlannedUnit, opened: Opened, key: str) -> None:
@@ -163,12 +162,12 @@ class _Look:
 
 def _records(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[Sample, RecordContext, PlannedUnit]]:
+) -> Iterator[tuple[PlannedUnit, str, Sample]]:
     for planned in units:
         progress.begin(planned.number)
         with suppress(Rejection, MemoryError):
-            for fields, origin in records_of(job, planned, progress, hints):
-                yield fields, origin, planned
+            for record, fields in records_of(job, planned, progress, hints):
+                yield planned, key_of(planned, record, fields), fields
 
 
 def _frames_of(opened: Opened) -> tuple[tuple[int, int], tuple[int, int]]:

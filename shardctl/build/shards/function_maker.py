@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.record_maker import RecordMaker
+from shardctl.build.shards.records import samples_of
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.shard_totals import UnitOutcome
+from shardctl.format.exact_values import python_rows
 from shardctl.sources.formats import Parsed
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE, WorkerProgress
 from shardctl.transforms.pipeline.batches import keyed
@@ -20,8 +22,8 @@ class FunctionMaker(RecordMaker):
         file, numbers, progress = planned.file, parsed.numbers, self._build.progress
         records = keyed(parsed.batch, file.path, numbers)
         keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
-        calls = _NotedCalls(progress)
-        applied = self._pipeline.finish_records(batch, numbers.tolist(), keys, file.label, file.columns, calls)
+        samples = samples_of(self._build.job, file, python_rows(batch), keys)
+        applied = self._pipeline.finish_records(numbers.tolist(), samples, _NotedCalls(progress))
         progress.begin(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         self._writer.totals.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too

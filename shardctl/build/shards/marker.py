@@ -13,7 +13,7 @@ from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts
 from shardctl.system.files import replacing
-from shardctl.transforms.pipeline.samples import Shape
+from shardctl.transforms.pipeline.made_sample import Shape
 
 MARKER_SCHEMA = pa.schema(
     [("first_row", pa.int64()), ("samples", pa.int64()), ("rejected", pa.int64()), ("digest", pa.uint64())]

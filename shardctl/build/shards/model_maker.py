@@ -11,7 +11,7 @@ from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.record_maker import RecordMaker
-from shardctl.build.shards.records import origin_of
+from shardctl.build.shards.records import sample_of
 from shardctl.build.shards.reject_writer import RejectWriter
 from shardctl.build.shards.sample_writer import SampleWriter
 from shardctl.build.shards.shard_build import ShardBuild
@@ -19,8 +19,9 @@ from shardctl.build.shards.shard_totals import UnitOutcome
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE
+from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher
-from shardctl.transforms.pipeline.samples import EncodedRow, SamplePipeline
+from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 @dataclass
@@ -57,7 +58,7 @@ class ModelMaker(RecordMaker):
         super().__init__(build, pipeline, images, writer)
         self._rejects, self._choice = rejects, choice
         self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher[EncodedRow](pipeline, pipeline.laid_out, self)
+        self._together = ModelBatcher(pipeline, self)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -90,7 +91,6 @@ class ModelMaker(RecordMaker):
 
     def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
-        origin = origin_of(planned, record, fields)
         if record is not None:
             slot = self._slot_of_record(planned, record)
             if slot != self._slot:
@@ -99,9 +99,9 @@ class ModelMaker(RecordMaker):
                 self._build.progress.begin(planned.number, record)
         read: list[int] = []
         if self._images is not None:
-            fields, origin = self._images.take(fields, origin, planned)
+            fields = self._images.take(fields, planned)
             read = self._images.read
-        number = self._together.add(fields, origin)
+        number = self._together.add(sample_of(self._build.job, planned, record, fields))
         self._waiting.append(_WaitingRecord(planned, outcome, record, number, read=read))
 
     def _slot_of_record(self, planned: PlannedUnit, record: int) -> int:
@@ -118,7 +118,7 @@ class ModelMaker(RecordMaker):
         result = self._together.finish(waiting[0].planned.number in self._build.hints.careful)
         self._waiting, self._by_number = [], {}
         for each in waiting:
-            found: list[EncodedRow] | Rejection = each.rejection or result[each.number]
+            found: list[MadeSample] | Rejection = each.rejection or result[each.number]
             if each.record is None:
                 each.outcome.first_row = self._writer.rows.first_row
             if isinstance(found, Rejection):

@@ -20,7 +20,7 @@ from shardctl.build.shards.first_records import inspect_first_records
 from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
 from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.records import records_of
+from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.unmoved import refuse_unmoved
@@ -32,7 +32,8 @@ from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
-from shardctl.transforms.pipeline.samples import SamplePipeline, StepOutput
+from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.values import (
     UnfitValue,
     array_type,
@@ -173,20 +174,20 @@ def _empty_shard_bytes(layout: Layout) -> int:
 
 def _own_samples(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> tuple[list[StepOutput], dict[str, str]]:
+) -> tuple[list[MadeSample], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
-    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[StepOutput]()
+    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[MadeSample]()
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
     reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
     for planned in prefetched_units(job, units):
         progress.begin(planned.number)
         try:
-            for fields, origin in records_of(job, planned, progress, hints):
+            for record, fields in records_of(job, planned, progress, hints):
                 try:
                     if job.has_images:
-                        fields, origin = images.take(fields, origin, planned)
-                    made = pipeline.finish(fields, origin)
+                        fields = images.take(fields, planned)
+                    made = pipeline.make(sample_of(job, planned, record, fields))
                 except Rejection as rejection:
                     reason = rejection
                     continue
@@ -203,7 +204,7 @@ def _own_samples(
     return samples, setters
 
 
-def _with_own_fields(job: Job, samples: list[StepOutput], setters: dict[str, str]) -> Layout:
+def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
     fields, image = list(job.layout.columns), job.layout.image
     models = {step.settings()["target"] for step in job.recipe.models}
@@ -259,7 +260,7 @@ def _changed(before: pa.DataType, after: pa.DataType) -> str:
     return f"made its {other} {now[other]} instead of {was[other]}"
 
 
-def _own_type(name: str, samples: list[StepOutput], who: str, known: pa.DataType | None) -> pa.DataType:
+def _own_type(name: str, samples: list[MadeSample], who: str, known: pa.DataType | None) -> pa.DataType:
     """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
 
     A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
@@ -293,7 +294,7 @@ def _own_type(name: str, samples: list[StepOutput], who: str, known: pa.DataType
     return type_
 
 
-def _array_type(name: str, samples: list[StepOutput]) -> pa.DataType | None:
+def _array_type(name: str, samples: list[MadeSample]) -> pa.DataType | None:
     """Return the type of a field of a model if all of its values are arrays of one shape, None if not."""
     return array_type([sample.fields.get(name) for sample in samples])
 

@@ -22,7 +22,6 @@ from shardctl.images.codecs import image
 from shardctl.sources.remote.remote_files import is_brought
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.samples import RecordContext
 
 
 class TableImages:
@@ -43,11 +42,10 @@ class TableImages:
         """Begin with a unit."""
         self._digest, self.missing = None, None
 
-    def take(self, fields: Sample, origin: RecordContext, planned: PlannedUnit) -> tuple[Sample, RecordContext]:
-        """Return the fields of a record with the bytes of its images, and where they come from. Raises Rejection.
+    def take(self, fields: Sample, planned: PlannedUnit) -> Sample:
+        """Return the fields of a record with its images, each as its bytes and its path. Raises Rejection.
 
-        The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were
-        decoded once to see that they can be.
+        Those that are kept, and not what the recipe works on, were decoded once to see that they can be.
         """
         self.read = []
         self._progress.enter("read")
@@ -71,8 +69,7 @@ class TableImages:
             filled[name] = {"bytes": data, "path": path}
         if self._job.main_image is not None:
             data, path = self.find(fields.get("image"), self._job.main_image, planned)
-            filled["image"] = data
-            origin = origin._replace(file_name=path)
+            filled["image"] = {"bytes": data, "path": path}
         for name in self._unmoved:
             if holds_image(fields.get(name)):
                 message = (
@@ -80,7 +77,7 @@ class TableImages:
                     f" first records have none there; keep it as it is with --unmoved {printable(name)}"
                 )
                 raise Rejection("decode", "unmoved-image", message)
-        return filled, origin
+        return filled
 
     def prefetched(self, records: Iterable[tuple[int, Sample]], planned: PlannedUnit) -> Iterable[tuple[int, Sample]]:
         """Return the same records of a unit; files on a store that the following ones name are fetched meanwhile."""

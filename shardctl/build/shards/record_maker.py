@@ -9,7 +9,7 @@ import pyarrow as pa
 from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.record_images import TableImages
-from shardctl.build.shards.records import origin_of
+from shardctl.build.shards.records import sample_of
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.sample_writer import SampleWriter
@@ -19,7 +19,8 @@ from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.sources.formats import Parsed
-from shardctl.transforms.pipeline.samples import EncodedRow, SamplePipeline
+from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 class RecordMaker(Maker):
@@ -58,15 +59,13 @@ class RecordMaker(Maker):
 
     def _add(self, fields: Sample, planned: PlannedUnit, outcome: UnitOutcome, record: int | None) -> None:
         """Add the samples of one record, None: of the file that is one. Raises Rejection."""
-        origin = origin_of(planned, record, fields)
-        if self._images is None:
-            self._write(self._pipeline.make(fields, origin), outcome, [])
-            return
-        fields, origin = self._images.take(fields, origin, planned)
-        read = self._images.read
-        self._write(self._pipeline.make(fields, origin), outcome, read)
+        read: list[int] = []
+        if self._images is not None:
+            fields = self._images.take(fields, planned)
+            read = self._images.read
+        self._write(self._pipeline.make(sample_of(self._build.job, planned, record, fields)), outcome, read)
 
-    def _write(self, made: list[EncodedRow], outcome: UnitOutcome, read: list[int]) -> None:
+    def _write(self, made: list[MadeSample], outcome: UnitOutcome, read: list[int]) -> None:
         """Write the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
             self._images.became_samples(read)

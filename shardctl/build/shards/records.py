@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_whole, reading, state_of
-from shardctl.build.shards.job import KEY, Job, PlannedUnit
+from shardctl.build.shards.job import KEY, File, Job, PlannedUnit
 from shardctl.build.shards.mask_files import read_mask
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection
@@ -23,7 +23,7 @@ from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
-from shardctl.transforms.pipeline.samples import RecordContext
+from shardctl.transforms.pipeline.functions import unshared
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
@@ -66,10 +66,39 @@ def read_fields(
         yield parsed
 
 
-def origin_of(planned: PlannedUnit, record: int | None, fields: Sample) -> RecordContext:
-    """Return where a record comes from, and its key: its own, which is taken out of its fields, or that of the plan."""
-    key = fields.pop(KEY, None)
-    return RecordContext(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
+def sample_of(job: Job, planned: PlannedUnit, record: int | None, fields: Sample) -> Sample:
+    """Return a record of a unit (None: the file that is one) as the sample that the recipe begins with.
+
+    `fields` are used up.
+    """
+    (sample,) = samples_of(job, planned.file, [fields], [key_of(planned, record, fields)])
+    return sample
+
+
+def samples_of(job: Job, file: File, records: Iterable[Sample], keys: Iterable[str]) -> list[Sample]:
+    """Return records of a file as samples: with the label and the columns of the file, and with their keys.
+
+    The records are used up. Where the recipe has functions, each sample gets a copy of the columns: functions may change it.
+    """
+    known = {**(file.columns or {}), **({} if file.label is None else {"label": file.label})}
+    copied = bool(job.recipe.sample_transforms)
+    # Where labels name classes, an empty one of a record is a missing one.
+    may_be_empty = file.label is None and job.layout.classes is not None
+    samples = []
+    for sample, key in zip(records, keys, strict=True):
+        if known:
+            sample = sample | (unshared(known) if copied else known)
+        if may_be_empty and sample.get("label") == "":
+            sample["label"] = None
+        sample[KEY] = key
+        samples.append(sample)
+    return samples
+
+
+def key_of(planned: PlannedUnit, record: int | None, fields: Sample) -> str:
+    """Return the key of a record: the one in its fields, or the one that the plan gives it."""
+    key: str | None = fields.get(KEY)
+    return planned.key(record) if key is None else key
 
 
 def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejection]) -> Parsed:
@@ -89,17 +118,20 @@ def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
 
 def records_of(
     job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[Sample, RecordContext]]:
-    """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
+) -> Iterator[tuple[int | None, Sample]]:
+    """Yield the fields of the records of a unit, one by one, each with its number in its file, None: the file is one record.
+
+    Raises Rejection.
+    """
     file = planned.file
     if (planned.number, None) in hints.lost:
         raise hints.lost[planned.number, None]
     if job.fields is None:
         fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
         mask = read_mask(job, planned)
-        yield fields if mask is None else {**fields, MASK: mask}, RecordContext(planned.key(), file.label, file.columns)
+        yield None, fields if mask is None else {**fields, MASK: mask}
         return
     for parsed in read_unit(job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
             progress.begin(planned.number, record)
-            yield fields, origin_of(planned, record, fields)
+            yield record, fields

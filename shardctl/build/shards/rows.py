@@ -13,7 +13,7 @@ from shardctl.format.shard import ShardWriter
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.loader.order import Permutation
 from shardctl.system.processes.progress_slot import WorkerProgress
-from shardctl.transforms.pipeline.samples import EncodedRow
+from shardctl.transforms.pipeline.made_sample import MadeSample
 
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
@@ -24,14 +24,14 @@ SETTLED_ROWS = 64
 SETTLED_BYTES = 4 << 20
 """Their bytes."""
 
-Settle = Callable[[Sequence[EncodedRow]], list[EncodedRow]]
+Settle = Callable[[Sequence[MadeSample]], list[MadeSample]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
 class WaitingSample(NamedTuple):
-    """A sample on its way into the shard, with the place and the record that the progress slot has for it."""
+    """A sample that waits for others, with the place and the record that the progress slot had for it."""
 
-    made: EncodedRow
+    made: MadeSample
     place: int
     record: int
 
@@ -52,24 +52,23 @@ class Rows:
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: EncodedRow) -> None:
+    def add(self, made: MadeSample) -> None:
         """Append a sample of the record that the progress slot names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
         that one sample fills is that sample's, and the memory for moving the objects of one alone.
         """
         self.first_row += 1
-        held = WaitingSample(made, self._progress.place, self._progress.record)
+        place, record = self._progress.place, self._progress.record
         self._progress.leave()
-        self._take(held)
+        self._take(made, place, record)
 
-    def _take(self, held: WaitingSample) -> None:
-        made = held.made
+    def _take(self, made: MadeSample, place: int, record: int) -> None:
         if not made.waits and (not self._waiting or self._writer.fills_a_block(made.size)):
             self._write_waiting()
-            self._write(held)
+            self._write(made, place, record)
             return
-        self._waiting.append(held)
+        self._waiting.append(WaitingSample(made, place, record))
         self._waiting_bytes += made.size
         if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
             self._write_waiting()
@@ -79,7 +78,7 @@ class Rows:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for held in self._settled(waiting):
-            self._write(held)
+            self._write(*held)
 
     def _settled(self, waiting: list[WaitingSample]) -> list[WaitingSample]:
         try:
@@ -98,12 +97,11 @@ class Rows:
         settled = self._settle([held.made for held in waiting])
         return [held._replace(made=made) for held, made in zip(waiting, settled, strict=True)]
 
-    def _write(self, held: WaitingSample) -> None:
-        made = held.made
+    def _write(self, made: MadeSample, place: int, record: int) -> None:
         fills_a_block = self._writer.fills_a_block(made.size)
         if fills_a_block:
-            self._progress.begin(held.place, held.record, "write")
-        self._writer.add(made.values, made.size)
+            self._progress.begin(place, record, "write")
+        self._writer.add(tuple(made.fields.values()), made.size)
         if fills_a_block:
             self._progress.leave()
         self.objects += made.objects
@@ -153,7 +151,7 @@ class ShuffledRows(Rows):
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: EncodedRow) -> None:
+    def add(self, made: MadeSample) -> None:
         """Hold a sample."""
         self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
         self._progress.leave()
@@ -178,7 +176,7 @@ class ShuffledRows(Rows):
         stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
         for place in order.tolist() if made else ():
-            self._take(made[place])
+            self._take(*made[place])
         self._write_waiting()
         if batches:
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))

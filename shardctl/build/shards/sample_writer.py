@@ -14,7 +14,7 @@ from shardctl.build.shards.shard_totals import MOST_SHAPES, ShardTotals, UnitOut
 from shardctl.errors import DatasetError
 from shardctl.format.shard_copy import objects_of
 from shardctl.system.processes.progress_slot import NOWHERE
-from shardctl.transforms.pipeline.samples import EncodedRow
+from shardctl.transforms.pipeline.made_sample import MadeSample
 
 
 class SampleWriter:
@@ -24,7 +24,7 @@ class SampleWriter:
         self._build, self._job, self._progress = build, build.job, build.progress
         self.rows, self.totals = rows, totals
 
-    def add_record(self, made: list[EncodedRow], outcome: UnitOutcome) -> None:
+    def add_record(self, made: list[MadeSample], outcome: UnitOutcome) -> None:
         """Add the samples of one record, which the progress slot names."""
         totals, progress = self.totals, self._progress
         totals.inputs += 1

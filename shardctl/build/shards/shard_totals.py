@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.layout import Layout
-from shardctl.transforms.pipeline.samples import EncodedRow, Shape
+from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
 
 MOST_SHAPES = 2
 """Different shapes of images that are kept of a shard: two show that they differ."""
@@ -40,7 +40,7 @@ class ShardTotals:
     labels: Counter[int] = field(default_factory=Counter)
     shapes: set[Shape] = field(default_factory=set)
 
-    def count_sample(self, sample: EncodedRow) -> None:
+    def count_sample(self, sample: MadeSample) -> None:
         """Count the class and the shape of a sample."""
         if sample.label is not None:
             self.labels[sample.label] += 1

@@ -58,7 +58,7 @@ def refuse_unmoved(job: Job, units: Sequence[PlannedUnit], progress: WorkerProgr
             break
         progress.begin(planned.number)
         with suppress(Rejection, MemoryError):
-            for fields, _ in islice(records_of(job, planned, progress, hints), LOOKED_AT):
+            for _, fields in islice(records_of(job, planned, progress, hints), LOOKED_AT):
                 looked = True
                 progress.enter("decode")
                 size = _size(fields, job, images, planned) if needs_sizes else None

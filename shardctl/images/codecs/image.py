@@ -231,21 +231,12 @@ _OLD_BITMAP = b"\x0c\0\0\0"
 """The length of the header of bitmaps of OS/2, which have sizes of 16 bits."""
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """The upright RGB pixels of an image of `size`. `image` may be smaller: a JPEG is decoded no larger than it is needed."""
+def decoded(opened: Opened, looks: Sequence[Look]) -> Image.Image:
+    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection (stage `decode`).
 
-    image: Image.Image
-    size: Size
-
-    def taken(self, look: Look) -> Image.Image:
-        """Return what is seen of it."""
-        return resampled(self.image, look, self.size)
-
-
-def decoded(opened: Opened, looks: Sequence[Look]) -> Decoded:
-    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection (stage `decode`)."""
-    return Decoded(upright(opened, _least(opened, looks)), opened.size)
+    The image may be smaller than `opened.size`: a JPEG is decoded no larger than it is needed.
+    """
+    return upright(opened, _least(opened, looks))
 
 
 def upright(opened: Opened, least: Size | None) -> Image.Image:
@@ -263,7 +254,7 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
 
 def render(opened: Opened, look: Look) -> Pixels:
     """Decode, turn upright, make RGB and resample. Raises Rejection (stage `decode`)."""
-    pixels: Pixels = np.asarray(decoded(opened, [look]).taken(look))
+    pixels: Pixels = np.asarray(resampled(decoded(opened, [look]), look, opened.size))
     return pixels
 
 

@@ -35,7 +35,7 @@ NAMES = ("classes.txt", "obj.names")
 
 SPLITS = ("train", "val", "test", "minival")
 
-SETTINGS = ("path", "names", "nc", "task", "download")
+KEYS = ("path", "names", "nc", "task", "download")
 """What a data.yaml has beside the folders of its splits."""
 
 YAML = (".yaml", ".yml")
@@ -362,7 +362,7 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path
         base = next((place for place in (base / said["path"], Path(said["path"])) if holds(place)), base)
     folders: list[Path] = []
     tried: list[str] = []
-    others = [name for name, value in said.items() if name not in (*SPLITS, *SETTINGS) and _is_folder(base, path.parent, value)]
+    others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, path.parent, value)]
     for split in (*SPLITS, *others):
         given = said.get(split)
         for place in given if isinstance(given, list) else [given] if given else []:

@@ -58,5 +58,5 @@ class ImageKind:
             return Form.UNKNOWN
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
-        """Keep the bytes: the recipe says what becomes of them."""
-        return {"image": data}
+        """Keep the bytes, with the path: the recipe says what becomes of them."""
+        return {"image": {"bytes": data, "path": path}}

@@ -9,7 +9,7 @@ from obstore.store import AzureStore
 
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.client import client_options, package, switched_on
 from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
@@ -58,7 +58,7 @@ def connect(bucket: str, prefix: str) -> Store:
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         raise StoreError(f"{url}: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
-    quick, patient, retries = settings(emulated or switched_on("AZURE_ALLOW_HTTP"))
+    quick, patient, retries = client_options(emulated or switched_on("AZURE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **({} if emulated else _credentials(url))}
     clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (quick, patient)))
     return AzureObjects(url, clients, AZURE, prefix)

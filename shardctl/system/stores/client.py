@@ -36,7 +36,7 @@ ANSWER_SECONDS = 3600.0
 MOST_RETRIES = 20
 
 
-class Settings(NamedTuple):
+class ClientOptions(NamedTuple):
     """How long to wait: the client of most requests, that of what takes a store longer (uploads, listings, copies), and what
     both do about a failure."""
 
@@ -45,12 +45,12 @@ class Settings(NamedTuple):
     retries: RetryConfig
 
 
-def settings(allow_http: bool) -> Settings:
-    """Return the settings of the clients, from the environment. Raises UsageError for a value that is no number of seconds."""
+def client_options(allow_http: bool) -> ClientOptions:
+    """Return the options of the clients, from the environment. Raises UsageError for a value that is no number of seconds."""
     timeout, retry = _seconds(TIMEOUT, TIMEOUT_SECONDS, least=0.1), _seconds(RETRY, RETRY_SECONDS, least=0.0)
     connect = timedelta(seconds=min(timeout, 5.0))
     shared: ClientConfig = {"allow_http": allow_http, "connect_timeout": connect, "user_agent": "shardctl"}
-    return Settings(
+    return ClientOptions(
         {**shared, "read_timeout": timedelta(seconds=timeout), "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS))},
         {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)},
         {

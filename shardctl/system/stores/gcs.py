@@ -11,7 +11,7 @@ from obstore.store import GCSStore
 
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.client import client_options, package, switched_on
 from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
@@ -55,7 +55,7 @@ class GoogleObjects(Objects):
 def connect(bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of gcloud."""
     url = "/".join(filter(None, (f"gs://{bucket}", prefix)))
-    quick, patient, retries = settings(switched_on("GOOGLE_ALLOW_HTTP"))
+    quick, patient, retries = client_options(switched_on("GOOGLE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
     clients = Clients(*(GCSStore(bucket, client_options=it, **known) for it in (quick, patient)))
     return GoogleObjects(url, clients, GOOGLE, prefix)

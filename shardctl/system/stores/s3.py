@@ -10,7 +10,7 @@ from obstore.store import S3Store
 
 from shardctl.errors import StoreError
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import package, settings, switched_on
+from shardctl.system.stores.client import client_options, package, switched_on
 from shardctl.system.stores.cloud import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
@@ -44,7 +44,7 @@ _OWN = (
 def connect(bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of a profile."""
     url = "/".join(filter(None, (f"s3://{bucket}", prefix)))
-    quick, patient, retries = settings(switched_on("AWS_ALLOW_HTTP"))
+    quick, patient, retries = client_options(switched_on("AWS_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
     return Objects(url, Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))), S3, prefix)
 

@@ -122,8 +122,8 @@ class Annotated:
         """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
 
         Masks stay the bytes that they are if nothing moves them. Objects that came with a record (`of_table`) are checked
-        first; those of annotations were. With `later` objects may be Waiting, none of which fell away so far; `settled` has
-        them. Raises Rejection.
+        first; those of annotations were. With `later` they may be DeferredObjects, none of which fell away so far: `settled`
+        moves these. Raises Rejection.
         """
         changed: Sample = {}
         lost = 0

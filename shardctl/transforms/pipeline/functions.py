@@ -109,6 +109,10 @@ class Functions:
         """The name of the last function."""
         return self._steps[-1].who
 
+    def setter(self, name: str, given: Given, final: Sample) -> str:
+        """Return the function that set a field last; the last of all where it changed the value in place."""
+        return self.setters(given, final).get(name) or self.last
+
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
         """Return the function that set a field last, for each field of a sample that one of them set."""
         if not given:

@@ -6,16 +6,15 @@ record that is rejected, at whatever point: whoever makes the shard again, knowi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.sample import Sample
 from shardctl.transforms.pipeline.functions import FailedCallError
-from shardctl.transforms.pipeline.samples import Prepared, RecordContext, SamplePipeline, StepOutput
-
-T = TypeVar("T")
+from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
 
 OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
 
@@ -36,26 +35,25 @@ class Watch(Protocol):
 class _Held:
     """A record, and its samples where they are ready."""
 
-    fields: Sample
-    origin: RecordContext
+    record: Sample
     prepared: Prepared | None
 
 
-class ModelBatcher(Generic[T]):
-    """Records whose samples models are called with together. `laid_out` makes of a finished sample what is wanted of it."""
+class ModelBatcher:
+    """Records whose samples models are called with together."""
 
-    def __init__(self, pipeline: SamplePipeline, laid_out: Callable[[StepOutput], T], watch: Watch) -> None:
-        self._pipeline, self._laid_out, self._watch = pipeline, laid_out, watch
+    def __init__(self, pipeline: SamplePipeline, watch: Watch) -> None:
+        self._pipeline, self._watch = pipeline, watch
         self._held: list[_Held] = []
         self._called: set[int] = set()
         self._current: int | None = None
 
-    def add(self, fields: Sample, origin: RecordContext) -> int:
+    def add(self, record: Sample) -> int:
         """Prepare a record, and return its number, counted from 0. Raises Rejection: then it is not added."""
-        self._held.append(_Held(fields, origin, self._pipeline.prepare(fields, origin)))
+        self._held.append(_Held(record, self._pipeline.prepare(record)))
         return len(self._held) - 1
 
-    def finish(self, careful: bool) -> list[list[T] | Rejection]:
+    def finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
         """Return the samples of each record that was added, or why it is rejected, and forget them.
 
         With `careful` each goes through the models alone first, so that one which ends the process does so there. Raises
@@ -66,8 +64,8 @@ class ModelBatcher(Generic[T]):
         finally:
             self._held = []
 
-    def _finish(self, careful: bool) -> list[list[T] | Rejection]:
-        found: dict[int, list[T] | Rejection] = {}
+    def _finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
+        found: dict[int, list[MadeSample] | Rejection] = {}
         left = list(range(len(self._held)))
         if careful:
             for held in self._held:
@@ -87,7 +85,7 @@ class ModelBatcher(Generic[T]):
             left = [record for record in left if record not in rejected]
         return [each for _, each in sorted(found.items())]
 
-    def _culprits(self, failed: FailedCallError) -> dict[int, list[T] | Rejection]:
+    def _culprits(self, failed: FailedCallError) -> dict[int, list[MadeSample] | Rejection]:
         """Return those of the records of a call that failed which fail alone too. Raises InputError if there are none."""
         alone = {record: self._attempt([record])[record] for record in failed.records}
         rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
@@ -100,9 +98,9 @@ class ModelBatcher(Generic[T]):
         self._called.update(rejected)
         return dict(rejected)
 
-    def _attempt(self, records: Iterable[int]) -> dict[int, list[T] | Rejection]:
+    def _attempt(self, records: Iterable[int]) -> dict[int, list[MadeSample] | Rejection]:
         """Do all to some records. Raises FailedCallError."""
-        made: dict[int, list[T] | Rejection] = {}
+        made: dict[int, list[MadeSample] | Rejection] = {}
         ready: dict[int, Prepared] = {}
         try:
             for record in records:
@@ -111,13 +109,11 @@ class ModelBatcher(Generic[T]):
                 try:
                     if prepared is None:
                         self.on(record, "decode")
-                        prepared = self._pipeline.prepare(held.fields, held.origin)
+                        prepared = self._pipeline.prepare(held.record)
                     ready[record] = prepared
                 except Rejection as rejection:
                     made[record] = rejection
-            finished = self._pipeline.finish_together(ready, self)
-            for record, each in finished.items():
-                made[record] = each if isinstance(each, Rejection) else self._rows(record, each)
+            made.update(self._pipeline.finish_together(ready, self, lambda record: self.on(record, "encode")))
         except MemoryError as error:
             no_memory = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             if self._current is None:
@@ -125,13 +121,6 @@ class ModelBatcher(Generic[T]):
             self._called.add(self._current)  # whatever it was in: the others are done again without it
             return {self._current: no_memory}
         return made
-
-    def _rows(self, record: int, finished: list[StepOutput]) -> list[T] | Rejection:
-        self.on(record, "encode")
-        try:
-            return [self._laid_out(each) for each in finished]
-        except Rejection as rejection:
-            return rejection
 
     def on(self, record: int, stage: str) -> None:
         """Work on one record begins, or reaches a stage."""

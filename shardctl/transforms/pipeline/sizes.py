@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ ROW_OVERHEAD = 32
 """Bytes that a row costs beside its values: offsets, validity."""
 
 
-def row_size(values: tuple[Any, ...]) -> int:
+def row_size(values: Iterable[Any]) -> int:
     """Return about how many bytes a row takes in a block."""
     return ROW_OVERHEAD + sum(map(value_size, values))
 

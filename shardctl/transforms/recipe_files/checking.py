@@ -75,9 +75,9 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     told: list[SettingError] = []
     try:
-        recipe = Recipe.checked(file.settings, told.append)
+        recipe = Recipe.checked(file.recipe, told.append)
     except InstallError:
-        recipe, told = None, _without_packages(file.settings)
+        recipe, told = None, _without_packages(file.recipe)
     if recipe is not None:
         try:
             resampling_by(recipe.resampling)
@@ -93,14 +93,14 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     return Check(shown, tuple(problems), recipe if not problems else None)
 
 
-def _without_packages(settings: dict[str, Any]) -> list[SettingError]:
+def _without_packages(given: dict[str, Any]) -> list[SettingError]:
     """Return what is wrong with a recipe of which a step needs a package that is not there, each step by itself."""
     told: list[SettingError] = []
-    Recipe.values({key: value for key, value in settings.items() if key != "transform"}, told.append)
-    for place, given in enumerate(settings["transform"]):
+    Recipe.values({key: value for key, value in given.items() if key != "transform"}, told.append)
+    for place, step in enumerate(given["transform"]):
         of_step: list[SettingError] = []
         try:
-            checked_step(given, of_step.append)
+            checked_step(step, of_step.append)
         except InstallError as error:
             of_step.append(SettingError(str(error)))
         told += [error.within("transform", place) for error in of_step]

@@ -1,4 +1,4 @@
-"""A recipe file: its settings, and what is wrong with it, each with its place."""
+"""A recipe file: what it says, and what is wrong with it, each with its place."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class TomlError(UsageError):
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A recipe file that was read: its settings are plain data, not yet checked."""
+    """A recipe file that was read. `recipe` is plain data, not yet checked."""
 
     shown: str
     text: str
-    settings: dict[str, Any]
+    recipe: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> RecipeFile:
@@ -79,7 +79,7 @@ class RecipeFile:
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
         place = nearest_place(self._places, error.key)
-        step = ", ".join(steps_to(self.settings, error.key))
+        step = ", ".join(steps_to(self.recipe, error.key))
         message = f"{step}: {error.problem}" if step else error.problem
         line, column = (place.line, place.column) if place else (None, None)
         return Problem(self.shown, line, column, shown_key(error.key), printable(message))
@@ -93,9 +93,9 @@ class RecipeFile:
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
-    """Read a recipe file: its settings as plain data. Raises UsageError, naming the line, if one of them is wrong.
+    """Read a recipe file: the recipe as plain data. Raises UsageError, naming the line, if a value is wrong.
 
-    Whether they fit each other is not looked at: options may still change some.
+    Whether the values fit each other is not looked at: options may still change some.
     """
     shown = printable(str(path))
     try:
@@ -105,16 +105,16 @@ def load_recipe(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
     told: list[SettingError] = []
-    Recipe.values(file.settings, told.append)
+    Recipe.values(file.recipe, told.append)
     if told:
         more = f" (and {len(told) - 1} more: shardctl recipe check {shown})" if len(told) > 1 else ""
         raise UsageError(f"{file.problem(told[0])}{more}")
-    return file.settings
+    return file.recipe
 
 
-def steps_to(settings: Any, key: Key) -> Iterator[str]:
+def steps_to(recipe: Any, key: Key) -> Iterator[str]:
     """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1 (hflip)"."""
-    at = settings
+    at = recipe
     for part in key if key[:1] == ("transform",) else ():
         try:
             at = at[part]

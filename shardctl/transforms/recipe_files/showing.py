@@ -18,7 +18,7 @@ from shardctl.transforms.settings import SettingError
 
 @dataclass(frozen=True)
 class ShownRecipe:
-    """What made a dataset. `recipe` has the settings that are given, `toml` is a recipe file with them.
+    """What made a dataset. `recipe` has the keys that are given, `toml` is a recipe file with them.
 
     `options` are those of `convert` that are no part of a recipe. `misfits` says what this version of shardctl would refuse.
     """

@@ -12,13 +12,13 @@ from shardctl.transforms.recipe import KEYS
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def recipe_toml(settings: dict[str, Any]) -> str:
-    """Return the settings in the format of a recipe file; those that are None or an empty list are left out."""
-    names = [*(key for key in KEYS if key in settings), *(key for key in settings if key not in KEYS)]
+def recipe_toml(recipe: dict[str, Any]) -> str:
+    """Return a recipe in the format of a recipe file; keys whose value is None or an empty list are left out."""
+    names = [*(key for key in KEYS if key in recipe), *(key for key in recipe if key not in KEYS)]
     lines = [
-        f"{_key(name)} = {_toml(settings[name])}" for name in names if name != "transform" and settings[name] not in (None, [])
+        f"{_key(name)} = {_toml(recipe[name])}" for name in names if name != "transform" and recipe[name] not in (None, [])
     ]
-    for step in settings.get("transform") or []:
+    for step in recipe.get("transform") or []:
         lines += ["", "[[transform]]", *_pairs(step)]
     return "\n".join(lines) + "\n"
 

@@ -9,27 +9,27 @@ import datasets
 from .batches import Collate, Reading, data_loader, has_torch, reading_of
 
 
-def open_reading(settings: dict[str, Any]) -> Reading:
+def open_reading(options: dict[str, Any]) -> Reading:
     """Open the files: Arrow files are mapped, and Parquet files are copied to Arrow in the scratch folder, as users do."""
     datasets.disable_progress_bars()
-    files, decode = settings["files"], settings["decode"]
+    files, decode = options["files"], options["decode"]
     if files[0].endswith(".parquet"):
-        dataset = datasets.Dataset.from_parquet(files, cache_dir=settings["scratch"])
+        dataset = datasets.Dataset.from_parquet(files, cache_dir=options["scratch"])
     else:
         dataset = datasets.concatenate_datasets([datasets.Dataset.from_file(file) for file in files])
     if not decode:
         for name, feature in dataset.features.items():
             if isinstance(feature, datasets.Image):
                 dataset = dataset.cast_column(name, datasets.Image(decode=False))
-    processes = settings["processes"] if has_torch() else 0
+    processes = options["processes"] if has_torch() else 0
     collate = Collate(decode, processes)
-    size, library = settings["batch_size"], f"datasets {datasets.__version__}"
+    size, library = options["batch_size"], f"datasets {datasets.__version__}"
     if processes:
-        loader = data_loader(dataset, processes, batch_size=size, shuffle=settings["shuffle"], collate_fn=collate)
+        loader = data_loader(dataset, processes, batch_size=size, shuffle=options["shuffle"], collate_fn=collate)
         return reading_of(library, processes, lambda: loader)
 
     def epoch() -> Any:
-        order = dataset.shuffle() if settings["shuffle"] else dataset
+        order = dataset.shuffle() if options["shuffle"] else dataset
         for start in range(0, len(order), size):
             yield collate([order[place] for place in range(start, min(start + size, len(order)))])
 

@@ -10,17 +10,17 @@ import streaming
 from .batches import Collate, Reading, data_loader, reading_of
 
 
-def open_reading(settings: dict[str, Any]) -> Reading:
+def open_reading(options: dict[str, Any]) -> Reading:
     """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is not to be changed."""
-    processes = settings["processes"]
-    folders = sorted({str(Path(file).parent) for file in settings["files"]})
+    processes = options["processes"]
+    folders = sorted({str(Path(file).parent) for file in options["files"]})
     dataset = streaming.StreamingDataset(
-        streams=[_stream(folder, Path(settings["scratch"]) / str(number)) for number, folder in enumerate(folders)],
-        shuffle=settings["shuffle"],
-        batch_size=settings["batch_size"],
+        streams=[_stream(folder, Path(options["scratch"]) / str(number)) for number, folder in enumerate(folders)],
+        shuffle=options["shuffle"],
+        batch_size=options["batch_size"],
     )
-    collate = Collate(settings["decode"], processes)
-    loader = data_loader(dataset, processes, batch_size=settings["batch_size"], collate_fn=collate)
+    collate = Collate(options["decode"], processes)
+    loader = data_loader(dataset, processes, batch_size=options["batch_size"], collate_fn=collate)
     return reading_of(f"mosaicml-streaming {streaming.__version__}", processes, lambda: loader)
 
 

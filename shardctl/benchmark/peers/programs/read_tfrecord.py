@@ -17,9 +17,9 @@ _EMPTY = {"bytes_list": "", "int64_list": 0, "float_list": 0.0}
 _TYPES = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def open_reading(settings: dict[str, Any]) -> Reading:
+def open_reading(options: dict[str, Any]) -> Reading:
     """Open the files: several at once, each record parsed as an Example and its images decoded in parallel."""
-    files, shuffle = settings["files"], settings["shuffle"]
+    files, shuffle = options["files"], options["shuffle"]
     compression = _compression(files[0])
     features, images = _features(files[0], compression)
     paths = tf.data.Dataset.from_tensor_slices(files)
@@ -33,13 +33,13 @@ def open_reading(settings: dict[str, Any]) -> Reading:
 
     def example(record: Any) -> dict[str, Any]:
         values: dict[str, Any] = tf.io.parse_single_example(record, features)
-        if settings["decode"]:
+        if options["decode"]:
             values |= {name: _pixels(values[name]) for name in images}
         return values
 
     # Encoded samples are shuffled, as they are smaller than pixels.
-    samples = in_order(records, settings).map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle)
-    return Reading(f"tensorflow {tf.__version__}", "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, settings))
+    samples = in_order(records, options).map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle)
+    return Reading(f"tensorflow {tf.__version__}", "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, options))
 
 
 def _compression(file: str) -> str:

@@ -12,21 +12,21 @@ SHUFFLED = 1000
 """Samples that the shuffle buffer has, as in the examples of webdataset."""
 
 
-def open_reading(settings: dict[str, Any]) -> Reading:
+def open_reading(options: dict[str, Any]) -> Reading:
     """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make the batches.
 
     A worker has tars of its own, so that there are not more workers than tars. Images are decoded by Pillow, as by
     decode("rgb8"), which would also unpickle what is a pickle.
     """
-    files, shuffle = settings["files"], settings["shuffle"]
-    processes = min(settings["processes"], len(files)) if has_torch() else 0
+    files, shuffle = options["files"], options["shuffle"]
+    processes = min(options["processes"], len(files)) if has_torch() else 0
     pipeline = webdataset.WebDataset(files, shardshuffle=len(files) if shuffle else False, empty_check=False)
     if shuffle:
         pipeline = pipeline.shuffle(SHUFFLED)
-    if settings["endless"]:
+    if options["endless"]:
         pipeline = pipeline.repeat()
-    collate = Collate(settings["decode"], processes)
-    pipeline = pipeline.batched(settings["batch_size"], collation_fn=collate, partial=True)
+    collate = Collate(options["decode"], processes)
+    pipeline = pipeline.batched(options["batch_size"], collation_fn=collate, partial=True)
     library = f"webdataset {webdataset.__version__}"
     if not processes:
         return reading_of(library, processes, lambda: pipeline)

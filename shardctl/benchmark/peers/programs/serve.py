@@ -1,6 +1,6 @@
 """Reads shards with the reader of another tool, batch by batch, as it is asked to: run as a program.
 
-The first line of standard input has the settings as JSON; it is answered when the reader's packages are imported. Each later
+The first line of standard input has the options as JSON; it is answered when the reader's packages are imported. Each later
 line is a command: `open` opens the shards, `begin` starts an epoch, and `next` takes a batch. Each line has one answer, a line
 of JSON; the batches themselves stay here.
 """
@@ -37,16 +37,16 @@ def main() -> None:
 
 
 def _answers() -> Iterator[dict[str, Any]]:
-    settings = json.loads(sys.stdin.readline())
+    options = json.loads(sys.stdin.readline())
     try:
         try:
-            program = importlib.import_module(f"{PACKAGE}.{settings['program']}")
+            program = importlib.import_module(f"{PACKAGE}.{options['program']}")
         except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything when they are imported
             yield {"missing": f"{type(error).__name__}: {error}"}
             return
         yield {}
         sys.stdin.readline()
-        reading = program.open_reading(settings)
+        reading = program.open_reading(options)
         yield {"library": reading.library, "how": reading.how, "parallel": reading.parallel, "ahead": reading.ahead}
         batches: Iterator[Any] = iter(())
         for line in sys.stdin:

@@ -13,15 +13,15 @@ SHUFFLED = 1000
 """Samples that the shuffle buffer has."""
 
 
-def in_order(samples: Any, settings: dict[str, Any]) -> Any:
+def in_order(samples: Any, options: dict[str, Any]) -> Any:
     """Return a tf.data.Dataset in the order that was asked for, without an end where that was asked for."""
-    shuffled = samples.shuffle(SHUFFLED) if settings["shuffle"] else samples
-    return shuffled.repeat() if settings["endless"] else shuffled
+    shuffled = samples.shuffle(SHUFFLED) if options["shuffle"] else samples
+    return shuffled.repeat() if options["endless"] else shuffled
 
 
-def batches_of(samples: Any, settings: dict[str, Any]) -> Callable[[], Iterator[Batch]]:
+def batches_of(samples: Any, options: dict[str, Any]) -> Callable[[], Iterator[Batch]]:
     """Return what makes the batches of an epoch: values of several shapes become ragged tensors."""
-    batched = samples.ragged_batch(settings["batch_size"]).prefetch(tf.data.AUTOTUNE)
+    batched = samples.ragged_batch(options["batch_size"]).prefetch(tf.data.AUTOTUNE)
 
     def epoch() -> Iterator[Batch]:
         for example in batched:
