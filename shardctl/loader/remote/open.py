@@ -16,11 +16,11 @@ from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
-from shardctl.system import stores
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores.base import Entry, Store
+from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
@@ -61,11 +61,10 @@ class DatasetPlace:
 
 def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError, InstallError, UsageError."""
-    url = url.rstrip("/")
-    store = stores.open_store(url)
+    folder = StoreFolder(url.rstrip("/"))
     for left in reversed(range(_TRIES)):
         try:
-            return _opened(store, url, cache)
+            return _opened(folder, cache)
         except ObjectChangedError:
             if not left:
                 raise
@@ -98,48 +97,48 @@ def place_of(dataset: RemoteDataset) -> DatasetPlace:
 def bring_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
     """Bring another file of the dataset to its tables, unless it is there. Raises DatasetError, StoreError."""
     if not (dataset.tables / name).exists():
-        _bring(dataset.store(), dataset.url, dataset.base, dataset.tables, name, facts)
+        _bring(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
 
 
-def _opened(store: Store, url: str, cache: Cache | None) -> RemoteDataset:
+def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
     if cache is None:
-        return _in_scratch(store, _about(store, url), None)
-    with cache.looking_up(url) as mine:
-        found = store.stat(MANIFEST)
+        return _in_scratch(folder, _about(folder), None)
+    with cache.looking_up(folder.url) as mine:
+        found = folder.stat(MANIFEST)
         if found is None:
-            raise _missing(url)
-        kept = cache.find(url, found.version)
+            raise _missing(folder)
+        kept = cache.find(folder.url, found.version)
         if kept is not None:
-            return _from_cache(About(url, found.version, ""), kept)
-        about, data = _about(store, url)
+            return _from_cache(About(folder.url, found.version, ""), kept)
+        about, data = _about(folder)
         if not mine:
-            return _in_scratch(store, (about, data), None)
-        manifest = _manifest(url, data)
+            return _in_scratch(folder, (about, data), None)
+        manifest = _manifest(folder, data)
         facts = manifest.files[SHARDS]
 
-        def bring(folder: Path) -> tuple[int, int]:
-            return _bring_tables(store, url, manifest, data, folder)
+        def bring(tables: Path) -> tuple[int, int]:
+            return _bring_tables(folder, manifest, data, tables)
 
         kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), bring)
         if kept is not None:
             return _from_cache(about, kept)
-    return _in_scratch(store, (about, data), None)
+    return _in_scratch(folder, (about, data), None)
 
 
 def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset:
     data = read_bytes(kept.tables / MANIFEST)
-    base = _manifest(about.url, data).base
+    base = _manifest(StoreFolder(about.url), data).base
     return RemoteDataset(About(about.url, about.version, _digest(data)), base, kept.tables, kept)
 
 
-def _in_scratch(store: Store, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:
+def _in_scratch(folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:
     """Bring the tables to a folder that is removed when the dataset is no longer used."""
     about, data = found
-    manifest = _manifest(about.url, data)
+    manifest = _manifest(folder, data)
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder())
-        _bring_tables(store, about.url, manifest, data, folder)
-        opened = RemoteDataset(about, manifest.base, folder, kept)
+        tables = stack.enter_context(scratch_folder())
+        _bring_tables(folder, manifest, data, tables)
+        opened = RemoteDataset(about, manifest.base, tables, kept)
         weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
     return opened
 
@@ -150,28 +149,28 @@ def _leave(process: int, stack: ExitStack) -> None:
         stack.close()
 
 
-def _about(store: Store, url: str) -> tuple[About, bytes]:
+def _about(folder: StoreFolder) -> tuple[About, bytes]:
     """Return which dataset is there, and its manifest."""
-    found = store.stat(MANIFEST)
+    found = folder.stat(MANIFEST)
     if found is None:
-        raise _missing(url)
+        raise _missing(folder)
     if found.size > MANIFEST_LIMIT:
-        raise DatasetError(f"{printable(url)}/{MANIFEST}: too large to be a manifest")
+        raise DatasetError(f"{folder.shown(MANIFEST)}: too large to be a manifest")
     try:
-        data = store.get(MANIFEST, version=found.version).to_pybytes()
-    except NoSuchKeyError:
-        raise _missing(url) from None
-    return About(url, found.version, _digest(data)), data
+        data = folder.read_found(found).to_pybytes()
+    except FileNotFoundError:
+        raise _missing(folder) from None
+    return About(folder.url, found.version, _digest(data)), data
 
 
-def _missing(url: str) -> DatasetError:
+def _missing(folder: StoreFolder) -> DatasetError:
     return DatasetError(
-        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
+        f"{folder.shown()}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
     )
 
 
-def _manifest(url: str, data: bytes) -> Manifest:
-    shown = printable(f"{url}/{MANIFEST}")
+def _manifest(folder: StoreFolder, data: bytes) -> Manifest:
+    shown = folder.shown(MANIFEST)
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -179,21 +178,21 @@ def _manifest(url: str, data: bytes) -> Manifest:
     return Manifest.from_record(record, shown)
 
 
-def _bring_tables(store: Store, url: str, manifest: Manifest, data: bytes, folder: Path) -> tuple[int, int]:
-    """Bring what a reader needs to a folder, and return how many shards and blocks there are."""
-    _bring(store, url, manifest.base, folder, SHARDS, manifest.files[SHARDS])
-    table = ShardTable(LocalFolder(folder))
-    write_atomically(folder / MANIFEST, data)
+def _bring_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path) -> tuple[int, int]:
+    """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there are."""
+    _bring(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
+    table = ShardTable(LocalFolder(tables))
+    write_atomically(tables / MANIFEST, data)
     return len(table), len(table.block_rows)
 
 
-def _bring(store: Store, url: str, base: str, folder: Path, name: str, facts: FileFacts) -> None:
+def _bring(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
     """Bring a file of the dataset: the one that the manifest says, by its digest. Raises DatasetError if it is another one."""
-    shown = printable(f"{url}/{base}{name}")
+    shown = folder.shown(base + name)
     another = DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
     try:
-        with replacing(folder / name) as sink:
-            for piece in store.pieces(Entry(base + name, facts.bytes, "")):
+        with replacing(tables / name) as sink:
+            for piece in folder.store.pieces(Entry(base + name, facts.bytes)):
                 sink.write(piece)
             if sink.facts != facts:
                 raise another

@@ -23,9 +23,8 @@ from shardctl.format.virtual import HeldFile
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.loader.remote.counts import Counts
 from shardctl.loader.remote.request_threads import Ahead, Fetcher
-from shardctl.system import stores
 from shardctl.system.files import ordinary
-from shardctl.system.stores.base import Store
+from shardctl.system.stores import client_of
 from shardctl.system.text import printable
 
 Fields = tuple[int, ...] | None
@@ -89,10 +88,9 @@ class RemoteDataset:
         _ALIVE.add(self)
 
     def _renew(self) -> None:
-        """Take fresh locks and a fresh client: in a forked child the old ones may be held by a thread that is not there."""
+        """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
         self._lock = threading.Lock()
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
-        self._store: Store | None = None
 
     @property
     def table(self) -> ShardTable:
@@ -270,7 +268,7 @@ class RemoteDataset:
         name, shown = self._key_of(shard), printable(self.name_of(shard))
         version = self._versions.get(shard) or self._look(shard)
         try:
-            data = self.store().get(name, start, length, version)
+            data = client_of(self.url).get(name, start, length, version)
         except NoSuchKeyError:
             raise DatasetError(f"{shown}: no such shard") from None
         except ObjectChangedError:
@@ -285,7 +283,7 @@ class RemoteDataset:
     def _look(self, shard: int) -> str:
         """Note which version of a shard's object is read from now on."""
         shown, size = printable(self.name_of(shard)), int(self.table.sizes[shard])
-        found = self.store().stat(self._key_of(shard))
+        found = client_of(self.url).stat(self._key_of(shard))
         with self._lock:
             self.counts.requests += 1
         if found is None:
@@ -297,12 +295,6 @@ class RemoteDataset:
 
     def _key_of(self, shard: int) -> str:
         return self.base + self.table.names[shard]
-
-    def store(self) -> Store:
-        """Return the client of this process. Raises StoreError, InstallError."""
-        if self._store is None:
-            self._store = stores.open_store(self.url)
-        return self._store
 
     def _shard(self, shard: int) -> _OpenShard:
         """Return where a shard's blocks lie: from its footer, which is brought once."""
