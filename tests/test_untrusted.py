@@ -65,7 +65,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "files.arrow": read_files,
     "plan.arrow": read_units,
     "rejects.jsonl": lambda path: list(read_rejects(*file_at(path))),
-    "SHA256SUMS": read_checksums,
+    "SHA256SUMS": lambda path: read_checksums(LocalFolder(path.parent)),
     SHARD: read_shard,
 }
 

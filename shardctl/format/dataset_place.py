@@ -54,14 +54,14 @@ class DatasetPlace(NamedTuple):
 def open_place(place: str | Path, form: Form = "whole", listed: bool = False) -> Iterator[DatasetPlace]:
     """Yield where a dataset is, or a shard. What is on a store can be read while the block runs.
 
-    `form` says how shards of a store are brought (DatasetOnStore). `listed` asks for the list of all files, as checks need it.
+    `form` says how shards of a store are fetched (DatasetOnStore). `listed` asks for the list of all files, as checks need it.
     Raises DatasetError if there is no dataset, StoreError, InstallError, UsageError.
     """
     if not is_url(place):
         path = Path(place)
         yield DatasetPlace(LocalFolder(path.parent), path.name) if is_file(path) else DatasetPlace(LocalFolder(path))
         return
-    from shardctl.format.on_store.making import begin_reading, begin_reading_shard  # local datasets need not wait for it
+    from shardctl.format.on_store.opening import open_on_store, open_shard_on_store  # local datasets need not wait for it
 
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
@@ -71,9 +71,9 @@ def open_place(place: str | Path, form: Form = "whole", listed: bool = False) ->
         lone = name.endswith(".arrow") or name in BESIDE_SHARDS
         with naming_the_path(scratch.parents[1]):
             if lone:
-                dataset = begin_reading_shard(client_of(above), scratch, limit, name)
+                dataset = open_shard_on_store(client_of(above), scratch, limit, name)
             else:
-                dataset = begin_reading(client_of(url), scratch, form, limit, listed)
+                dataset = open_on_store(client_of(url), scratch, form, limit, listed)
         stack.callback(dataset.close)
         yield DatasetPlace(dataset, name if lone else "")
 

@@ -112,7 +112,7 @@ def test_a_folder_that_can_be_changed(folder: Folder) -> None:
     assert found is not None
     assert found.size == 3
     assert {"a.bin", "c.bin"} <= set(changed.names())
-    with changed.ahead(["empty", "large"]) as note:
+    with changed.prefetch(["empty", "large"]) as note:
         note(0)
         assert changed.path("large").read_bytes() == LARGE
 

@@ -36,7 +36,7 @@ def hash_files(folder: FolderHere, progress: Callable[[int, int], None]) -> tupl
     names = [name for name in list_names(folder) if name != STAGING]
     hashes: dict[str, str] = {}
     unreadable: dict[str, OSError] = {}
-    with folder.ahead(names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
+    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
         for done, (name, found) in enumerate(zip(names, pool.map(partial(_hash, folder), names), strict=True), 1):
             if isinstance(found, str):
                 hashes[name] = found

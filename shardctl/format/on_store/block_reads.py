@@ -16,7 +16,7 @@ TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""
 
 MOST_FOOTER = 64 << 20
-"""Bytes of the longest footer that is brought: 24 for each block, and the schema. A damaged one may claim much more."""
+"""Bytes of the longest footer that is fetched: 24 for each block, and the schema. A damaged one may claim much more."""
 
 KEPT = 2
 """Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the next one comes."""

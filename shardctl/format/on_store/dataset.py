@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShortAnswerError
 from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS
-from shardctl.format.on_store.ahead import Ahead
 from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.format.on_store.listing import Listing
+from shardctl.format.on_store.prefetch import FilePrefetcher
 from shardctl.system.files import naming_the_path
 from shardctl.system.locations.folder import Note
 from shardctl.system.locations.local import LocalFolder
@@ -30,10 +30,10 @@ from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable
 
 Form = Literal["whole", "ends", "blocks"]
-"""How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
+"""How shards are fetched: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
 
 PIECES = 4
-"""Requests for one file that are under way at the same time: fewer than usual, as many files are brought at once."""
+"""Requests for one file that are under way at the same time: fewer than usual, as many files are fetched at once."""
 
 MOST_FILES = 4096
 """Files of shards that may be there, however small."""
@@ -44,14 +44,14 @@ OPEN = 16
 HELD = 2
 """Files that each process has, however little room there is: the one that it reads, and the one that it opens next."""
 
-AHEAD = 2
-"""Files that are brought ahead for each process that reads, however large they are."""
+PREFETCH = 2
+"""Files that are fetched ahead for each process that reads, however large they are."""
 
-AHEAD_BYTES = 128 << 20
-"""Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""
+PREFETCH_BYTES = 128 << 20
+"""Bytes of files that are fetched ahead for all of them: of small ones many, since each takes as long as an answer."""
 
 AT_ONCE = 64
-"""Files that are brought at the same time, at most."""
+"""Files that are fetched at the same time, at most."""
 
 _CACHE, _WORK = "cache", "work"
 """Folders in the one of the handle: files that may be removed at any time, and those that stay."""
@@ -65,7 +65,7 @@ class DatasetOnStore:
     """The dataset at a URL while a command reads it, with files of it in `folder`, a scratch folder of the command.
 
     `base` is the folder below the URL that has all files but the manifest, with a / at its end. `form` says how shards are
-    brought. Up to `limit` bytes may be on the disk, without the files that are `kept`. `version` is that of the manifest, "" if
+    fetched. Up to `limit` bytes may be on the disk, without the files that are `kept`. `version` is that of the manifest, "" if
     there is none. `listed` says whether all files were listed. A file in `work` counts instead of the one on the store: so a
     repair changes the dataset, before it puts the files there. Other processes that are given this find the same files.
     """
@@ -115,7 +115,7 @@ class DatasetOnStore:
         return sorted({*os.listdir(self.work), *_state_of(self).names()})
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the bytes of a file, or some of them; the file is brought whole, unless blocks are read where they are."""
+        """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are read where they are."""
         there = self._read_there(name)
         if there is not None:
             return _state_of(self).store.read_found(there, start, length)
@@ -132,7 +132,7 @@ class DatasetOnStore:
             yield from folder.chunks(name)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file: where blocks are read when they are needed, each is one request; else it is brought, and mapped."""
+        """Open a file: where blocks are read when they are needed, each is one request; else it is fetched, and mapped."""
         there = self._read_there(name)
         if there is not None:
             return pa.PythonFile(OpenFile(_state_of(self).opened(there)), mode="r")
@@ -140,11 +140,11 @@ class DatasetOnStore:
         return folder.open(name)
 
     def path(self, name: str) -> Path:
-        """Return the path of a file that has been brought; of a shard, it stays until some more of them were."""
+        """Return the path of a file that has been fetched; of a shard, it stays until some more of them were."""
         own = self.work / name
         if name == MANIFEST or own.exists():
             return own
-        path = _state_of(self).bring(name)
+        path = _state_of(self).fetch(name)
         if name in self.kept:
             with contextlib.suppress(FileExistsError):
                 own.hardlink_to(path)
@@ -152,7 +152,7 @@ class DatasetOnStore:
         return path
 
     def _here(self, name: str) -> tuple[LocalFolder, str]:
-        """Return the folder of this machine that a file has been brought to, and its name there."""
+        """Return the folder of this machine that a file has been fetched to, and its name there."""
         path = self.path(name)
         return LocalFolder(path.parent), path.name
 
@@ -165,11 +165,11 @@ class DatasetOnStore:
             target.unlink(missing_ok=True)
             target.hardlink_to(path)
 
-    def ahead(self, names: Sequence[str]) -> AbstractContextManager[Note]:
-        """While the block runs, bring files before they are read, for all processes that read some of them in a row."""
+    def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
+        """While the block runs, fetch files before they are read, for all processes that read some of them in a row."""
         if self.form == "blocks" or not names:
             return contextlib.nullcontext(lambda number: None)
-        return _state_of(self).ahead(names, self.path)
+        return _state_of(self).prefetch(names, self.path)
 
     def check_unchanged(self) -> None:
         """Raise DatasetError if the manifest on the store is another one by now."""
@@ -179,12 +179,12 @@ class DatasetOnStore:
                 raise DatasetError(f"{self.shown()}: was replaced while it was read; run the same command again")
 
     def close(self) -> None:
-        """Let go of what was brought."""
+        """Let go of what was fetched."""
         _state_of(self).cache.close()
         _state_of.cache_clear()
 
     def _read_there(self, name: str) -> Entry | None:
-        """Return what is known of a shard that is read where it is; None for a file that is brought."""
+        """Return what is known of a shard that is read where it is; None for a file that is fetched."""
         if self.form != "blocks" or name == MANIFEST or name in self.kept or (self.work / name).exists():
             return None
         found = _state_of(self).find(name)
@@ -243,8 +243,8 @@ class _State:
         found = self.listing.find(name)
         return None if found is None else found._replace(name=key)
 
-    def bring(self, name: str) -> Path:
-        """Return the path of a file in the cache. Of several that want it one brings it.
+    def fetch(self, name: str) -> Path:
+        """Return the path of a file in the cache. Of several that want it one fetches it.
 
         Raises FileNotFoundError, StoreError, StorageError.
         """
@@ -273,21 +273,21 @@ class _State:
         return file
 
     @contextlib.contextmanager
-    def ahead(self, names: Sequence[str], bring: Callable[[str], Path]) -> Iterator[Note]:
-        """Bring files with `bring` before they are read."""
+    def prefetch(self, names: Sequence[str], fetch: Callable[[str], Path]) -> Iterator[Note]:
+        """Fetch files with `fetch` before they are read."""
         room = AT_ONCE
         if self._dataset.form == "whole":
             mean = self.listing.mean_size if self._dataset.listed else 1 << 40
-            room = min(AT_ONCE, min(AHEAD_BYTES, self._dataset.limit // 4) // mean)
-        several = max(AHEAD, room // usable_cores())
+            room = min(AT_ONCE, min(PREFETCH_BYTES, self._dataset.limit // 4) // mean)
+        several = max(PREFETCH, room // usable_cores())
         at_once = min(AT_ONCE, several * usable_cores())
         self.cache.hold_at_least(at_once + HELD)
-        ahead = Ahead(bring, names, several, at_once)
+        prefetcher = FilePrefetcher(fetch, names, several, at_once)
         try:
-            ahead.note(-1)
-            yield ahead.note
+            prefetcher.note(-1)
+            yield prefetcher.note
         finally:
-            ahead.close()
+            prefetcher.close()
 
     def _get(self, found: Entry, start: int, length: int) -> pa.Buffer:
         """Return some bytes of a file. Raises StoreError."""

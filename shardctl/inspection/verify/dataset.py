@@ -69,7 +69,7 @@ class DatasetCheck:
         self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        with self.folder.ahead(table.names) as note:
+        with self.folder.prefetch(table.names) as note:
             self._check_all(LazySequence(len(table), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
@@ -124,7 +124,7 @@ class DatasetCheck:
             self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
             sums = {}
         names = [name for name in sums if is_file_name(name)]
-        with self.folder.ahead(names) as note:
+        with self.folder.prefetch(names) as note:
             for place, name in enumerate(names):
                 if name not in checked:
                     self.findings += self._by_checksum(name, sums[name])

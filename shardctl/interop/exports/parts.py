@@ -45,7 +45,7 @@ class Parts:
         missing = [number for number in range(len(parts)) if number not in self._found]
         source, ends = self._job.source, list(accumulate(len(parts[number].shards) for number in missing))
         names = [source.name_of(shard) for number in missing for shard in parts[number].shards]
-        with source.folder.ahead(names) as note:
+        with source.folder.prefetch(names) as note:
             self._write_all(missing, lambda place: note(ends[place] - 1))
         return [(part, self._found[number]) for number, part in enumerate(parts)]
 

@@ -69,10 +69,10 @@ class FolderHere(Folder, Protocol):
         ...
 
     def path(self, name: str) -> Path:
-        """Return the path at which a file can be opened now. It is brought first where it must be."""
+        """Return the path at which a file can be opened now. It is fetched first where it must be."""
         ...
 
-    def ahead(self, names: Sequence[str]) -> AbstractContextManager[Note]:
+    def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """While the block runs, have files here before they are read. The callback says the number of a name that has been."""
         ...
 

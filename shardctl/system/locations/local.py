@@ -107,6 +107,6 @@ class LocalFolder:
 
         return pa.BufferReader(map_whole(self.root / name, large_pages=False))
 
-    def ahead(self, names: Sequence[str]) -> AbstractContextManager[Note]:
+    def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """Do nothing: the files are here."""
         return contextlib.nullcontext(lambda number: None)

@@ -1,4 +1,4 @@
-"""Bringing the files that come next while the ones before them are read."""
+"""Fetching the files that come next while the ones before them are read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LEAVE_SECONDS = 2.0
 """How long the end waits for requests that are on their way."""
 
 
-class Ahead:
-    """Threads that bring `several` files after each that was read. They end with the process, whatever they wait for."""
+class FilePrefetcher:
+    """Threads that fetch `several` files after each that was read. They end with the process, whatever they wait for."""
 
-    def __init__(self, bring: Callable[[str], Path], names: Sequence[str], several: int, threads: int) -> None:
-        self._bring, self._names, self._several, self._most = bring, names, several, threads
-        self._asked = bytearray(len(names))
+    def __init__(self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int) -> None:
+        self._fetch, self._names, self._several, self._most = fetch, names, several, threads
+        self._requested = bytearray(len(names))
         self._queue: deque[int] = deque()
         self._ended = False
         self._changed = threading.Condition()
@@ -28,13 +28,13 @@ class Ahead:
     def note(self, number: int) -> None:
         """Ask for the files after this one."""
         with self._changed:
-            self._asked[max(0, number)] = True
+            self._requested[max(0, number)] = True
             for following in range(number + 1, min(number + 1 + self._several, len(self._names))):
-                if not self._asked[following]:
-                    self._asked[following] = True
+                if not self._requested[following]:
+                    self._requested[following] = True
                     self._queue.append(following)
             for _ in range(min(len(self._queue), self._most) - len(self._threads)):
-                self._threads.append(threading.Thread(target=self._work, daemon=True, name="shardctl-ahead"))
+                self._threads.append(threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch"))
                 self._threads[-1].start()
             self._changed.notify(len(self._queue))
 
@@ -46,12 +46,12 @@ class Ahead:
                     return
                 name = self._names[self._queue.popleft()]
             try:
-                self._bring(name)
+                self._fetch(name)
             except (ShardctlError, OSError):
                 return  # whoever reads the file meets the same, and tells it
 
     def close(self) -> None:
-        """Bring no more. What is on its way is waited for, but not for long: after Ctrl-C it may be on its way for a minute."""
+        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be on its way for a minute."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Beginning to read a dataset on a store: its manifest and its own files are brought at once."""
+"""Opening a dataset on a store: its manifest and its own files are fetched at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from shardctl.system.text import printable
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
-def begin_reading(store: Store, folder: Path, form: Form, limit: int, listed: bool) -> DatasetOnStore:
+def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bool) -> DatasetOnStore:
     """Return the dataset of a store, of which this command has files in `folder`, an empty one.
 
     `listed` asks for the list of all files. Raises DatasetError, StoreError.
@@ -53,7 +53,7 @@ def begin_reading(store: Store, folder: Path, form: Form, limit: int, listed: bo
     return dataset
 
 
-def begin_reading_shard(store: Store, folder: Path, limit: int, name: str) -> DatasetOnStore:
+def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> DatasetOnStore:
     """Return the dataset that one shard is of, as far as it is read alone. There need not be a dataset.
 
     Raises DatasetError if there is no such shard, StoreError.
