@@ -1,0 +1,1 @@
+"""Locations: folders and files, of this machine or on an object store."""
