@@ -145,6 +145,7 @@ def unused(files: int, folders: int, runs: int) -> None:
     from shardctl.sources.annotations.listed import Images
     from shardctl.sources.annotations.unused import Unused, warnings_of_unused
     from shardctl.sources.label_table import hash_names
+    from shardctl.sources.roots import SourceRoot
     from shardctl.sources.walk import walk
 
     names = [f"class_{number:05d}" for number in range(folders)]
@@ -161,9 +162,9 @@ def unused(files: int, folders: int, runs: int) -> None:
 
         def look() -> None:
             kept = Unused()
-            for file in walk([Path(scratch)], print):
+            for file in walk([SourceRoot(scratch)], print):
                 kept.add(file)
-            warnings_of_unused(kept, Images([Path(scratch)], names, table, hashes))
+            warnings_of_unused(kept, Images([SourceRoot(scratch)], names, table, hashes))
 
         wall, processor = (statistics.median(column) for column in zip(*(timed(look) for _ in range(runs)), strict=True))
     print(f"{'what nothing uses':20} {wall:.2f} s ({processor:.2f} s), {len(paths):,} images")
@@ -186,12 +187,14 @@ def listed(root: Path) -> int:
     from shardctl.build.plan.listing import LabelRule, detect_kind, list_files
     from shardctl.sources.formats import Reading
     from shardctl.sources.kinds import KINDS
+    from shardctl.sources.roots import SourceRoot
     from shardctl.transforms.recipe import Recipe
 
     with tempfile.TemporaryDirectory() as scratch:
-        kind = detect_kind([root], KINDS.values(), Reading())
+        source = SourceRoot(str(root))
+        kind = detect_kind([source], KINDS.values(), Reading())
         rule, table = LabelRule.parse("auto"), Path(scratch) / "listing"
-        listing = list_files([root], KINDS[kind], Reading(), rule, table, lambda count: None)
+        listing = list_files([source], KINDS[kind], Reading(), rule, table, lambda count: None)
         fingerprint_parts(listing, Recipe.from_json({"kind": kind}), {})
         return len(listing)
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.plan.listing import LabelRule, list_files
+from shardctl.sources.files import in_use, keys_of
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.remote import remote_files
+from shardctl.sources.roots import SourceRoot
 from shardctl.system import stores
-from shardctl.system.remote_paths import path_of
 from shardctl.system.stores import open_store
 from shardctl.system.stores.base import Entry
 from shardctl.transforms.recipe import Recipe
@@ -45,6 +45,7 @@ class Generated:
     """A store of keys that are made when they are asked for, and that takes its time for each page."""
 
     url = "s3://generated"
+    seeks = True
 
     def __init__(self, names: Callable[[int], str], count: int, latency: float) -> None:
         self._names, self._count, self._latency = names, count, latency
@@ -86,10 +87,9 @@ def measure(store: Any, url: str) -> None:
 
     began = time.perf_counter()
     report("a bare listing", sum(len(page) for page in store.pages("in/")), began)
-    with remote_files.in_use(), tempfile.TemporaryDirectory() as scratch:
-        began, roots = time.perf_counter(), [path_of(url)]
-        remote_files.holds(roots[0])
-        report("listed in parallel, kept", len(remote_files.keys_of(roots[0])), began)
+    with in_use(), tempfile.TemporaryDirectory() as scratch:
+        began, roots = time.perf_counter(), [SourceRoot(url)]
+        report("listed in parallel, kept", len(keys_of(url)), began)
         reading = Recipe.reading_of({"kind": "image"})
         table = Path(scratch, "listing.arrow")
         listing = list_files(roots, KINDS["image"], reading, LabelRule.parse("folder"), table, lambda _: None)

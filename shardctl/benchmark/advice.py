@@ -28,7 +28,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
 from shardctl.loader.dataset import open_dataset
-from shardctl.sources.remote.remote_files import is_brought
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.scratch import scratch_folder
@@ -189,14 +189,14 @@ def advise(
             raise Interrupted("interrupted; nothing was written") from stop
 
 
-def _today(roots: list[Path], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:
+def _today(roots: Sequence[SourceRoot], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:
     """Return how fast the inputs are read by the reader of another tool, if they are shards of one."""
-    if len(roots) != 1 or is_brought(roots[0]) or not is_foreign(roots[0]):
+    if len(roots) != 1 or roots[0].is_stored or not is_foreign(Path(roots[0].text)):
         return None
     doing("reading with their own reader")
     try:
         reading = BenchOptions(batch_size=options.batch_size, runs=ROUNDS, seconds=ROUND_SECONDS)
-        facts, found = rate_today(roots[0], options.python or sys.executable, reading)
+        facts, found = rate_today(Path(roots[0].text), options.python or sys.executable, reading)
     except (InstallError, InputError, UsageError) as error:  # the advice holds without it
         return Today(why_not=str(error))
     return Today(facts.library, facts.how, round(found, 1), min(1.0, found / rate))

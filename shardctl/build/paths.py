@@ -4,69 +4,50 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.build.options import Options
-from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
+from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
-from shardctl.sources.remote import remote_files
-from shardctl.sources.walk import recorded
+from shardctl.sources.files import forget_lists, is_on_store
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.files import naming_the_path, refuse_links
-from shardctl.system.remote_paths import path_of
+from shardctl.system.locations.text import normal, path_below
 from shardctl.system.schemes import SCHEMES
-from shardctl.system.stores import is_url, parts_of
 from shardctl.system.text import printable
 
 
-def source_path(source: str | Path) -> Path:
-    """Return the path of a source, or what stands for one on a store. Raises UsageError for what is no URL of a store."""
-    if is_url(source):
-        parts_of(str(source))
-    return path_of(source)
-
-
-def check_sources(src: Iterable[str | Path]) -> list[Path]:
-    """Return the sources as paths; those on stores will be listed anew. Raises InputError for one that does not exist."""
-    remote_files.forget_lists()
-    roots = [source_path(source) for source in src]
+def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
+    """Return the sources; those on stores will be listed anew. Raises InputError for one that does not exist."""
+    forget_lists()
+    roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
     for root in roots:
-        shown = printable(str(root))
+        shown = printable(root.text)
         try:
-            if remote_files.is_brought(root):
-                _check_on_store(root)
+            if root.is_stored:
+                if not is_on_store(root.text):
+                    raise InputError(f"{shown}: there is no such object, and none whose key begins so")
                 continue
-            if not root.exists():
+            path = Path(root.text)
+            if not path.exists():
                 raise InputError(f"{shown}: no such file or folder")
-            if not root.is_dir() and not root.is_file():
+            if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
 
 
-def _check_on_store(root: Path) -> None:
-    """Raise InputError if there is nothing at a path that stands for an object, or for a folder of them."""
-    try:
-        if remote_files.is_folder(root):
-            return
-    except NotPermittedError:  # one object can be read without the permission to list the others
-        if remote_files.is_one_object(root):
-            return
-        raise
-    if not remote_files.is_one_object(root):
-        raise InputError(f"{printable(str(root))}: there is no such object, and none whose key begins so")
-
-
-def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
+def check_quarantine(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
     """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
 
     A source that is a file has its folder as its base: a copy there would replace the file itself.
     """
     resolved, shown = folder.resolve(), printable(str(folder))
-    local = [root.resolve() for root in roots if not remote_files.is_brought(root)]
+    local = [Path(root.text).resolve() for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
     inside = next((other for other in (target, *local) if resolved.is_relative_to(other)), None)
     around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
@@ -92,7 +73,7 @@ def refuse_generation(target: Path) -> None:
         )
 
 
-def check_destination(target: Path, roots: list[Path]) -> Path:
+def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
     scheme, colon, rest = str(target).partition(":")
@@ -103,11 +84,13 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
         raise StorageError(f"{shown}: cannot be a destination ({error})") from error
     for root in roots:
-        source = root.resolve()
+        if root.is_stored:
+            continue
+        source = Path(root.text).resolve()
         if resolved == source or resolved.is_relative_to(source):
-            raise UsageError(f"{shown}: is inside the source {printable(str(root))}, and would become its own input")
+            raise UsageError(f"{shown}: is inside the source {printable(root.text)}, and would become its own input")
         if source.is_relative_to(resolved):
-            raise UsageError(f"{printable(str(root))}: is inside the destination {shown}; keep them apart")
+            raise UsageError(f"{printable(root.text)}: is inside the destination {shown}; keep them apart")
     with naming_the_path(target):
         if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
@@ -116,17 +99,17 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
     return resolved
 
 
-def check_place_on_store(url: str, roots: list[Path], options: Options) -> None:
+def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
     """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
     shown = printable(url)
     if options.keep:
         raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep")
-    place = f"{url.rstrip('/')}/"
-    for source in (f"{recorded(root)}/" for root in roots):
-        if place.startswith(source):
-            raise UsageError(f"{shown}: is inside the source {printable(source[:-1])}, and would become its own input")
-        if source.startswith(place):
-            raise UsageError(f"{printable(source[:-1])}: is inside the destination {shown}; keep them apart")
+    place = normal(url)
+    for source in (root.text for root in roots if root.is_stored):
+        if path_below(place, source) is not None:
+            raise UsageError(f"{shown}: is inside the source {printable(source)}, and would become its own input")
+        if path_below(source, place) is not None:
+            raise UsageError(f"{printable(source)}: is inside the destination {shown}; keep them apart")
 
 
 def _refuse_what_is_there(target: Path, shown: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,11 +21,13 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.record_sampling import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.sources.files import bring_all, local_copy
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.remote import remote_files
+from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.types import without_nulls
 from shardctl.system.files import copy_file, naming_the_path
+from shardctl.system.locations.text import is_stored, name_of
 from shardctl.system.processes.pool import Limits
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
@@ -53,7 +56,7 @@ class Inputs:
     faults: tuple[str, ...] = ()
 
 
-def take_inputs(roots: list[Path], recipe: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
+def take_inputs(roots: Sequence[SourceRoot], recipe: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
     Files that are one record are linked, or copied from a store. Records of files that have many become one Arrow file. Raises
@@ -72,16 +75,16 @@ def take_inputs(roots: list[Path], recipe: dict[str, Any], most: int, workers: i
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_tables else "table"}, faults)
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
-    remote_files.bring_all(listing.opened(row) for row in rows)
+    bring_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
         if not row["error"]:
-            path = Path(listing.opened(row)).resolve()
+            file = resolved(listing.opened(row))
             # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
-            place = folder / f"{number:06d}-{path.name[-60:]}"
-            if remote_files.is_brought(path):
-                copy_file(remote_files.local_path(path), place)  # what was brought is not there for long
+            place = folder / f"{number:06d}-{name_of(file)[-60:]}"
+            if is_stored(file):
+                copy_file(Path(local_copy(file)), place)  # what was brought is not there for long
             else:
-                place.symlink_to(path)
+                place.symlink_to(file)
     return Inputs(len(listing), recipe)
 
 
@@ -95,7 +98,7 @@ class Tried:
     bytes: int
 
 
-def settled(recipe: dict[str, Any], roots: list[Path], workers: int | str) -> dict[str, Any]:
+def settled(recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | str) -> dict[str, Any]:
     """Return a recipe with the kind that convert would find, and for images in tables their field.
 
     Raises InputError, UsageError.
@@ -110,14 +113,15 @@ def settled(recipe: dict[str, Any], roots: list[Path], workers: int | str) -> di
 
 def convert_some(path: Path, most: int, scratch: Path) -> Tried:
     """Convert about `most` records from all over the shards at a path, as convert does by itself. Raises InputError."""
-    inputs = take_inputs([path], settled({}, [path], "auto"), most, "auto", scratch)
-    root = scratch / "dataset"
+    root = SourceRoot(str(path))
+    inputs = take_inputs([root], settled({}, [root], "auto"), most, "auto", scratch)
+    out = scratch / "dataset"
     try:
-        made = convert(scratch / "inputs", root, recipe=inputs.recipe, labels="none")
+        made = convert(scratch / "inputs", out, recipe=inputs.recipe, labels="none")
     except TooManyRejectsError as error:
         why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
         raise InputError(f"none of the records that were tried can be converted: {why}") from error
-    return Tried(root, made.samples, inputs.count, made.bytes)
+    return Tried(out, made.samples, inputs.count, made.bytes)
 
 
 def _take_records(

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
-from shardctl.build.paths import source_path
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
@@ -123,14 +123,14 @@ def _datasets(
     listener: Listener | None,
 ) -> tuple[list[Dataset], int]:
     """Return the datasets with the texts, and the number of records that were rejected. Sources become one in `scratch`."""
-    places = [source_path(each) for each in ([src] if isinstance(src, str | Path) else src)]
-    found = [place for place in places if (place / MANIFEST).exists()]
-    others = [place for place in places if place not in found]
+    roots = [SourceRoot.of(each) for each in ([src] if isinstance(src, str | Path) else src)]
+    found = [root.text for root in roots if not root.is_stored and Path(root.text, MANIFEST).exists()]
+    others = [root.text for root in roots if root.text not in found]
     if found and recipe:
-        raise UsageError(f"{printable(str(found[0]))} is a dataset, which is taken as it is: a recipe is for sources")
+        raise UsageError(f"{printable(found[0])} is a dataset, which is taken as it is: a recipe is for sources")
     datasets = [open_dataset(place) for place in found]
     rejected = 0
-    if others or not places:
+    if others or not roots:
         given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
         steps = given.get("transform")
         if isinstance(steps, list):

@@ -5,37 +5,38 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.csv_numbers import CellStats, filled
+from shardctl.sources.files import local_copy
 from shardctl.sources.jsonl import null_notice
-from shardctl.sources.remote.remote_files import local_path
 from shardctl.sources.types import UNNAMED
+from shardctl.sources.walk import suffix_of
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary
+from shardctl.system.locations.text import name_of
 from shardctl.system.text import printable
 
 
-def read_delimited(path: Path, nulls: Sequence[str] = ()) -> tuple[pa.Table, str]:
-    """Return the table of a CSV file (a TSV file by its suffix), every cell as it is written, and the file's SHA-256 in hex.
+def read_delimited(file: str, nulls: Sequence[str] = ()) -> tuple[pa.Table, str]:
+    """Return the table of a CSV file (a TSV file by its ending), every cell as it is written, and the file's SHA-256 in hex.
 
     Cells that are one of `nulls` are null. Raises InputError.
     """
-    shown = printable(str(path))
+    shown = printable(file)
     from pyarrow import csv as arrow_csv  # 20 ms to import, and most conversions have no CSV
 
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = "\t" if suffix_of(name_of(file)) == ".tsv" else ","
     try:
-        path = local_path(path)
+        path = local_copy(file)
         with open(path, encoding="utf-8-sig", newline="", opener=ordinary) as text:
             names = next(csv.reader(text, delimiter=delimiter), [])
         if not names:
             raise InputError(f"{shown}: the labels file is empty")
         if len(set(names)) < len(names):
             raise InputError(f"{shown}: two columns have the same name ({', '.join(map(printable, names))})")
-        with open(path, "rb", buffering=0, opener=ordinary) as file, HashingReader(file) as raw:
+        with open(path, "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
             table = arrow_csv.read_csv(
                 io.BufferedReader(raw, READ_CHUNK),
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),

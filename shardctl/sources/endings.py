@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from shardctl.errors import Rejection
+from shardctl.sources.files import copy_of_begin, present_copy
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
     INPUT_FORMATS,
@@ -17,8 +18,8 @@ from shardctl.sources.format_table import (
     InputFormat,
 )
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.remote import remote_files
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.locations.text import is_stored
 
 _SPELLINGS = tuple((re.compile(pattern), ending) for row in INPUT_FORMATS for pattern, ending in row.spellings)
 """Other ways to spell an ending: numbered files, and short forms. How such a file is compressed, its content says."""
@@ -64,8 +65,10 @@ def ending_of(path: str, opened: str) -> str:
 
 def _ending_by_content(opened: str) -> str:
     try:
-        if remote_files.is_brought(opened) and not os.path.exists(opened):  # noqa: PTH110 - see below
-            with remote_files.copy_of_begin(opened) as begin:
+        if is_stored(opened):
+            if (copy := present_copy(opened)) is not None:
+                return _ending_by_content(copy)
+            with copy_of_begin(opened) as begin:
                 return _ending_by_content(begin)
         status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     except OSError:

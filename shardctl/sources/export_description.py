@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from shardctl.format.layout import Layout
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.remote.remote_files import exists, local_path
+from shardctl.sources.files import exists, local_copy
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
+from shardctl.system.locations.text import folders_above, is_stored, join, path_below
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"
@@ -134,9 +135,9 @@ class Description:
         return (json.dumps(self.to_json(), indent=1) + "\n").encode()
 
     @classmethod
-    def load(cls, folder: Path) -> Description:
+    def load(cls, folder: str | Path) -> Description:
         """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is none, and OSError."""
-        data = read_small(folder / DESCRIPTION, LIMIT)
+        data = read_small(join(str(folder), DESCRIPTION), LIMIT)
         try:
             return cls.from_json(json.loads(data))
         except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
@@ -205,16 +206,16 @@ def _loose(record: Any) -> LooseFacts:
     return LooseFacts(record["files"], facts.bytes, folders, facts.sha256)
 
 
-def loose_names(folder: Path, export: Description) -> Iterator[str]:
+def loose_names(folder: str | Path, export: Description) -> Iterator[str]:
     """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
     return (name for name, _ in loose_sums(folder, export))
 
 
-def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
+def loose_sums(folder: str | Path, export: Description) -> Iterator[tuple[str, str]]:
     """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for another SHA256SUMS."""
     if export.loose is None:
         return
-    path = local_path(folder / CHECKSUMS)
+    path = Path(local_copy(join(str(folder), CHECKSUMS)))
     if not is_file(path) or sha256_of(path) != export.loose.sums:
         raise ValueError(f"{CHECKSUMS} is not the one of the export")
     with open(path, "rb", opener=ordinary) as lines:
@@ -228,34 +229,39 @@ def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
 
 def may_be_of_export(folder: str) -> bool:
     """Return whether files of a folder may be of an export: there is a shardctl.json in it, or above it."""
-    absolute = Path(folder).absolute()
-    return any(exists(above / DESCRIPTION) for above in (absolute, *absolute.parents[:DEEPEST]))
+    absolute = from_root(folder)
+    return any(exists(join(above, DESCRIPTION)) for above in (absolute, *folders_above(absolute)[:DEEPEST]))
 
 
-def described(path: str) -> Description | None:
+def described(file: str) -> Description | None:
     """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
-    found = located(path)
+    found = located(file)
     return None if found is None else found[0]
 
 
-def located(path: str) -> tuple[Description, str] | None:
+def located(file: str) -> tuple[Description, str] | None:
     """Return the description of the export that a file is of, and the path of the file below it; None as above."""
-    folder = Path(path).absolute().parent
-    for above in (folder, *folder.parents[:DEEPEST]):
+    absolute = from_root(file)
+    for above in folders_above(absolute)[: DEEPEST + 1]:
         try:
-            if not exists(above / DESCRIPTION):
+            if not exists(join(above, DESCRIPTION)):
                 continue
-            status = local_path(above / DESCRIPTION).stat()
+            status = Path(local_copy(join(above, DESCRIPTION))).stat()
         except OSError:
             continue
         found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
-        name = Path(path).absolute().relative_to(above).as_posix()
-        return (found, name) if found is not None and found.has(name) else None
+        name = path_below(absolute, above)
+        return (found, name) if found is not None and name is not None and found.has(name) else None
     return None
 
 
+def from_root(text: str) -> str:
+    """Return a location by its whole path, or as it is if it is on a store."""
+    return text if is_stored(text) else str(Path(text).absolute())
+
+
 @lru_cache(8)
-def _loaded(folder: Path, *_version: int) -> Description | None:
+def _loaded(folder: str, *_version: int) -> Description | None:
     try:
         return Description.load(folder)
     except (OSError, ValueError):

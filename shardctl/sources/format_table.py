@@ -152,6 +152,10 @@ class InputFormat:
     check: str = ""
     """A function of a path that compares a file with hashes in other files. It raises Rejection."""
 
+    companions: str = ""
+    """A function of the path of a file. It yields what the format may read beside it, as paths from its folder on. Of a copy
+    of an object, each of these is copied before the function goes on, if there is such an object."""
+
     note: str = ""
     """A function of a path that returns a warning about a file, as `formats.note_on` does, or None."""
 
@@ -172,6 +176,9 @@ _TEXTS = (".txt", ".text", ".md")
 TFRECORD_NEEDS = Needs("TFRecord", "google-crc32c and protobuf", "tfrecord")
 """What it takes to read TFRecord files, and their records in other files."""
 
+OF_EXPORT = "beside:of_export"
+"""What says more of a file that an export may have."""
+
 INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile", option=False),
     InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False),
@@ -186,6 +193,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.CONTAINER,
         spellings=((r"\.(tgz|tar\.gz)$", ".tar.gz"), (r"\.(tzst|tar\.zstd)$", ".tar.zst")),
         magic=((257, b"ustar"),),
+        companions=OF_EXPORT,
         note="webdataset:note_on_end",
         # Of img2dataset.
         sidecars=(Sidecar((".json",), r"(\d+)_stats\.json", beside=(r"\1.tar", r"\1.parquet")),),
@@ -197,6 +205,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         Family.CONTAINER,
         spellings=((r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$", ".tfrecord"),),
         begins="tfrecord:begins",
+        companions="tfds:companions",
         numbered=True,
         needs=TFRECORD_NEEDS,
         # Of TFDS; dataset_info.json also of Hugging Face.
@@ -220,6 +229,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "mds:Mds",
         Family.CONTAINER,
         spellings=((r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$", ".mds"),),
+        companions="mds_index:companions",
         check="mds_index:check_hashes",
         # Of MosaicML Streaming, or of LitData.
         sidecars=(
@@ -232,7 +242,14 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         ),
         excluded=Exclusion((".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"), "mds_index:Unlisted"),
     ),
-    InputFormat("recordio", (".rec",), "recordio:RecordIO", Family.CONTAINER, magic=((0, b"\x0a\x23\xd7\xce"),)),
+    InputFormat(
+        "recordio",
+        (".rec",),
+        "recordio:RecordIO",
+        Family.CONTAINER,
+        magic=((0, b"\x0a\x23\xd7\xce"),),
+        companions=OF_EXPORT,
+    ),
     InputFormat("parquet", (".parquet",), "parquet:ParquetFile", Family.OWN, magic=((0, b"PAR1"),)),
     InputFormat(
         "arrow",
@@ -254,6 +271,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "megatron:Megatron",
         Family.ROWS,
         magic=((0, b"MMIDIDX\0\0"),),
+        companions="megatron:companions",
         sidecars=(Sidecar((".bin",), r"(.*)\.(?i:bin)", Use.PART, beside=(r"\1.idx",)),),
     ),
     InputFormat(
@@ -264,6 +282,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
         numbered=True,
+        companions="tfds:companions",
         needs=Needs("ArrayRecord", "the package array_record", "array-record"),
     ),
     InputFormat(

@@ -19,10 +19,12 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
+from shardctl.sources.files import local_copy
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
-from shardctl.sources.remote.remote_files import local, local_path
 from shardctl.sources.types import UNNAMED, Types
+from shardctl.sources.walk import suffix_of
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
+from shardctl.system.locations.text import name_of
 from shardctl.system.text import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
@@ -59,7 +61,7 @@ class LabelTable:
     each is. `digests` are the SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
     """
 
-    paths: tuple[Path, ...]
+    files: tuple[str, ...]
     columns: pa.Table
     classes: tuple[str, ...] | None
     names: pa.Array
@@ -80,7 +82,7 @@ class LabelTable:
     @property
     def shown(self) -> str:
         """The labels files for a message."""
-        return some([str(path) for path in self.paths])
+        return some(self.files)
 
     def rows_of(self, wanted: pa.Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the row of each input, given by its path and the hash of it; -1 for those that no row names. (n,) int64."""
@@ -136,17 +138,17 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     return count, few
 
 
-def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> LabelTable:
+def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> LabelTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
     `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
     UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column to drop.
     """
-    paths = [path for path, _ in found]
-    shown = some([str(path) for path in paths])
-    csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
-    json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
-    exports = [described(str(path)) for path in paths]
+    files = [file for file, _ in found]
+    shown = some(files)
+    csv = [(file, folder) for file, folder in found if suffix_of(name_of(file)) in DELIMITED_SUFFIXES]
+    json = [(file, folder) for file, folder in found if suffix_of(name_of(file)) not in DELIMITED_SUFFIXES]
+    exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     left_out = {*drop, *own}
     parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
@@ -173,7 +175,7 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = (), nulls: S
     order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return LabelTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
+    return LabelTable(tuple(files), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
 def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
@@ -210,15 +212,15 @@ class _Read:
     notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str], nulls: Sequence[str]) -> _Read:
+def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str], nulls: Sequence[str]) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
     from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
 
     tables, names, held, digests = [], [], [], []
-    for path, folder in found:
-        table, digest = delimited.read_delimited(path, nulls)
+    for file, folder in found:
+        table, digest = delimited.read_delimited(file, nulls)
         digests.append(digest)
-        shown = printable(str(path))
+        shown = printable(file)
         if not len(table):
             raise InputError(f"{shown}: the labels file has a header and no row")
         held += table.column_names
@@ -230,29 +232,29 @@ def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]
     return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
 
 
-def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
+def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> _Read:
     """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
 
     Raises InputError if a file is another one the second time: its values may not be of the types that were found.
     """
     types = Types.of_values([], LABEL_COLUMN)
     digests: list[str] = []
-    for path, _ in found:
-        records = _records(path, digests)
+    for file, _ in found:
+        records = _records(file, digests)
         for chunk in iter(lambda: list(islice(records, TYPED_AT_ONCE)), []):  # noqa: B023 - called at once
             types = types.join(Types.of_values(chunk, LABEL_COLUMN))
     again: list[str] = []
     tables, names = [], []
     found_schema = types.schema()
     schema = _without(found_schema.empty_table(), drop).schema
-    for (path, folder), digest in zip(found, digests, strict=True):
-        shown = printable(str(path))
+    for (file, folder), digest in zip(found, digests, strict=True):
+        shown = printable(file)
         column = _file_column(schema, shown)
-        records = _records(path, again)
+        records = _records(file, again)
         try:
             batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
         except Exception:  # values of types that were not found the first time end in any of several errors
-            if _is_still(path, digest):
+            if _is_still(file, digest):
                 raise
             raise _changed(shown) from None
         table = pa.Table.from_batches(batches, schema)
@@ -265,9 +267,9 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
 
 
-def _is_still(path: Path, digest: str) -> bool:
+def _is_still(file: str, digest: str) -> bool:
     try:
-        return sha256_of(local_path(path)) == digest
+        return sha256_of(Path(local_copy(file))) == digest
     except OSError:
         return False
 
@@ -281,16 +283,16 @@ def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
+def _records(file: str, digests: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSONL file, and at its end add its SHA-256 to `digests`.
 
     Raises InputError if a line is none, and where there is no line.
     """
-    shown, number = printable(str(path)), 0
+    shown, number = printable(file), 0
     try:
         with (
-            open(local(str(path)), "rb", buffering=0, opener=ordinary) as file,
-            HashingReader(file) as raw,
+            open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened,
+            HashingReader(opened) as raw,
             io.BufferedReader(raw, READ_CHUNK) as buffered,
         ):
             for number, _, line in jsonl.lines(buffered):  # noqa: B007 - used in the messages below

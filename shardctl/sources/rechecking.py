@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import Folder, FoundFile, are_utf8
+from shardctl.system.locations.text import name_of
 
 THREADS = 16
 """How many files are examined at a time where that takes long."""
@@ -83,7 +84,7 @@ Depends = Callable[[str], bool]
 """Tells whether what a file is may depend on others in its folder, given its name."""
 
 
-def unlisted_files(roots: list[Path], listed: Listed, depends: Depends) -> Iterator[FoundFile]:
+def unlisted_files(roots: Sequence[SourceRoot], listed: Listed, depends: Depends) -> Iterator[FoundFile]:
     """Yield the files of the sources that are not listed. Raises ChangedError once a listed one is found to have changed.
 
     Hidden files, links and what is no file count as in a walk (sources/walk.py). Where listed files depend on others, and there
@@ -92,12 +93,12 @@ def unlisted_files(roots: list[Path], listed: Listed, depends: Depends) -> Itera
     place = 0
     with _Examiner() as examiner:
         for number, root in enumerate(roots):
-            if root.is_dir():
-                place = yield from _unlisted_below(number, root, listed, place, examiner, depends)
+            if root.is_folder:
+                place = yield from _unlisted_below(number, root.text, listed, place, examiner, depends)
             else:
-                if listed.paths(place, 1) != [root.name] or not listed.are_of(number, place, 1):
+                if listed.paths(place, 1) != [name_of(root.text)] or not listed.are_of(number, place, 1):
                     raise ChangedError
-                listed.refuse_changed(place, [root.stat()])
+                listed.refuse_changed(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
                 place += 1
     if place != len(listed):
         raise ChangedError
@@ -147,9 +148,9 @@ def _statuses(folder: int, names: list[str]) -> list[os.stat_result]:
 
 
 def _unlisted_below(
-    number: int, root: Path, listed: Listed, place: int, examiner: _Examiner, depends: Depends
+    number: int, root: str, listed: Listed, place: int, examiner: _Examiner, depends: Depends
 ) -> Generator[FoundFile, None, int]:
-    stack = [(Folder("", str(root), ()), False)]
+    stack = [(Folder("", root, ()), False)]
     while stack:
         folder, is_other = stack.pop()
         if is_other and not (listed.paths(place, 1) or [""])[0].startswith(f"{folder.path}/"):

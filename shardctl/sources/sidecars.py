@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.export_description import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
+from shardctl.sources.export_description import (
+    DEEPEST,
+    DESCRIPTION,
+    Description,
+    from_root,
+    located,
+    loose_names,
+    may_be_of_export,
+)
+from shardctl.sources.files import exists, local_copy, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar, Use
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import MOST_BYTES, ExclusionRule, is_beside, json_in
-from shardctl.sources.remote.remote_files import exists, local, version_of
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.locations.text import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
 
 _Found = TypeVar("_Found")
@@ -80,7 +87,7 @@ class DeclaredSplits:
 
     def of(self, path: str, opened: str) -> str | None:
         """Return the split of a file, None if nothing tells it."""
-        folder = os.path.dirname(opened)  # noqa: PTH120 - see pyproject.toml on Path in what is done per unit
+        folder = parent_of(opened)
         in_export = self._in_exports.get(folder)
         if in_export is None:
             in_export = self._in_exports.setdefault(folder, may_be_of_export(folder))
@@ -94,9 +101,8 @@ class DeclaredSplits:
 @lru_cache(64)
 def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
     """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
-    path = Path(folder, "dataset_info.json")
     try:
-        record = json.loads(read_small(path, MOST_BYTES))
+        record = json.loads(read_small(join(folder, "dataset_info.json"), MOST_BYTES))
         return frozenset(str(split["name"]) for split in record["splits"]) if record["name"] == dataset else frozenset()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
@@ -128,7 +134,7 @@ def inputs_among(
             if sidecar.missing:
                 series.add_missing(import_attribute(sidecar.missing)(file))
             if name == DESCRIPTION and notice is not None:
-                _refuse_other_files(Path(file.opened))
+                _refuse_other_files(file.opened)
         elif file.fault is None and exclusions.exclude(file, name):
             continue
         elif file.fault is None and name.endswith(_FAILURES) and is_beside(file, f"{name[: -len(_FAILURES)]}.tar"):
@@ -187,38 +193,38 @@ def _has_keys(file: FoundFile, wanted: tuple[frozenset[str], ...]) -> bool:
     return isinstance(record, dict) and any(keys <= record.keys() for keys in wanted)
 
 
-def refuse_part_of_export(folder: Path) -> None:
+def refuse_part_of_export(folder: str) -> None:
     """Raise InputError for a folder in an export, of whose splits files of one sample each are lost, labels among them."""
-    absolute = folder.absolute()
-    above = next((each for each in absolute.parents[:DEEPEST] if exists(each / DESCRIPTION)), None)
+    absolute = from_root(folder)
+    above = next((each for each in folders_above(absolute)[:DEEPEST] if exists(join(each, DESCRIPTION))), None)
     if above is None:
         return
     try:
         export = Description.load(above)
-        splits = set() if export.loose is None else export.loose.splits_in(absolute.relative_to(above).as_posix())
+        splits = set() if export.loose is None else export.loose.splits_in(path_below(absolute, above) or ".")
         for name in loose_names(above, export) if splits else ():
             if export.loose is not None and export.loose.split_of(name) in splits:
-                _size_of(above / name, above / DESCRIPTION)
+                _size_of(join(above, name), join(above, DESCRIPTION))
     except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
         return
 
 
-def _refuse_other_files(description: Path) -> None:
+def _refuse_other_files(description: str) -> None:
     """Raise InputError if an export lists files that are not there, or that have another size."""
-    folder = description.parent
+    folder = parent_of(description)
     try:
         export = Description.load(folder)
     except (OSError, ValueError):
         return
     for name, facts in export.files.items():
-        size = _size_of(folder / name, description)  # checked: it stays in the folder
+        size = _size_of(join(folder, name), description)  # checked: it stays in the folder
         if size != facts.bytes:
-            raise _another_size(folder / name, f"has {size:,} bytes", facts.bytes)
+            raise _another_size(join(folder, name), f"has {size:,} bytes", facts.bytes)
     try:
-        sizes = sum(_size_of(folder / name, description) for name in loose_names(folder, export))
+        sizes = sum(_size_of(join(folder, name), description) for name in loose_names(folder, export))
     except (OSError, ValueError):
         raise InputError(
-            f"{printable(str(folder))}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one"
+            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one"
             f" sample each; get it again, or move {DESCRIPTION} away to read what is there"
         ) from None
     if export.loose is not None and sizes != export.loose.bytes:
@@ -226,17 +232,17 @@ def _refuse_other_files(description: Path) -> None:
         raise _another_size(folder, what, export.loose.bytes)
 
 
-def _size_of(path: Path, description: Path) -> int:
+def _size_of(file: str, description: str) -> int:
     """Return the size of a file that a description lists. Raises InputError if it is not there."""
     try:
-        return version_of(str(path))[0]
+        return version_of(file)[0]
     except OSError:
-        raise InputError(f"{printable(str(description))}: lists {printable(str(path))}, which is not there; get it") from None
+        raise InputError(f"{printable(description)}: lists {printable(file)}, which is not there; get it") from None
 
 
-def _another_size(path: Path, what: str, wanted: int) -> InputError:
+def _another_size(file: str, what: str, wanted: int) -> InputError:
     return InputError(
-        f"{printable(str(path))}: {what}, and {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read"
+        f"{printable(file)}: {what}, and {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read"
         " what is there"
     )
 
@@ -342,7 +348,7 @@ def _failures_in(path: str) -> tuple[int, dict[str, int]]:
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(local(path)).read(columns=["status", "error_message"])
+    table = parquet.ParquetFile(local_copy(path)).read(columns=["status", "error_message"])
     failed = table.filter(pc.not_equal(table["status"].cast(pa.string()), "success"))
     reasons: dict[str, int] = {}
     for each in pc.value_counts(failed["error_message"].cast(pa.string())).to_pylist():

@@ -6,12 +6,15 @@ import errno
 import os
 import stat
 
-from shardctl.sources.remote.remote_files import local
+from shardctl.sources.files import local_copy
 
 
-def read_small(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return the bytes of a file of at most `limit` bytes. Raises OSError: also for what is no ordinary file, or is larger."""
-    descriptor = os.open(local(os.fspath(path)), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+def read_small(text: str, limit: int) -> bytes:
+    """Return the bytes of a file, or an object, of at most `limit` bytes.
+
+    Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError, StorageError.
+    """
+    descriptor = os.open(local_copy(text), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.remote import remote_files
-from shardctl.sources.remote.buckets import number_of
-from shardctl.system.remote_paths import object_of, path_of, source_of
+from shardctl.sources.files import is_folder, keys_of, version_of
+from shardctl.sources.remote.buckets import number_of, object_at
+from shardctl.sources.roots import SourceRoot
+from shardctl.system.locations.text import name_of
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable
 
@@ -28,7 +28,7 @@ NAMES_AT_ONCE = 65536
 
 
 class FoundFile(NamedTuple):
-    """A file under one of the sources. `path` is relative to the source, `opened` can be given to open().
+    """A file under one of the sources. `path` is relative to the source, `opened` is the path or the URL by which it is opened.
 
     `suffix` is the end of the name from its last dot, in lower case; `size` is in bytes.
     """
@@ -85,7 +85,7 @@ class LeftOut:
         return f"{counted(self.count, one, many)}, for instance {printable(self.first)}"
 
 
-def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield every file under the sources, the files of a folder by name and then its folders by name.
 
     Hidden files and folders (their name begins with a dot), pipes, sockets and devices are skipped, and a notice at the end
@@ -95,13 +95,15 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
     """
     hidden, special = LeftOut(), LeftOut()
     for number, root in enumerate(roots):
-        if remote_files.is_brought(root):
-            yield from _walk_store(number, root, hidden)
-        elif root.is_dir():
-            yield from _walk_folder(number, root, notice, hidden, special)
+        if root.is_stored:
+            yield from _walk_store(number, root.text, hidden)
+        elif root.is_folder:
+            yield from _walk_folder(number, root.text, notice, hidden, special)
         else:
-            found = FoundFile.of(number, root.name, root.name, str(root), "", root.stat())
-            yield found if are_utf8([root.name]) else _not_utf8(found)
+            own = name_of(root.text)
+            status = os.stat(root.text)  # noqa: PTH116 - see pyproject.toml
+            found = FoundFile.of(number, own, own, root.text, "", status)
+            yield found if are_utf8([own]) else _not_utf8(found)
     if hidden.count:
         notice(f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)")
     if special.count:
@@ -116,28 +118,10 @@ def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
     return file.root, [*((True, folder) for folder in folders), (False, name)]
 
 
-def recorded(root: Path) -> str:
-    """Return how a dataset records a source: by its absolute path, or by its URL."""
-    return source_of(place_of(root))
-
-
-def folder_of(source: str) -> str:
-    """Return the folder that the paths of a source's files are relative to, as a dataset records it; it may be gone."""
-    path = path_of(source)
-    if remote_files.is_brought(path):
-        return source_of(path.parent) if not remote_files.is_folder(path) and remote_files.exists(path) else source
-    return str(path.parent) if path.is_file() else source
-
-
-def place_of(root: Path) -> Path:
-    """Return the absolute path of a source. Its last part stays as it was given: links above it are followed, it is not."""
-    return root.parent.resolve() / root.name if root.name not in ("", "..") else root.resolve()
-
-
 def _walk_folder(
-    number: int, root: Path, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
+    number: int, root: str, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
 ) -> Iterator[FoundFile]:
-    stack = [Folder("", str(root), ())]
+    stack = [Folder("", root, ())]
     while stack:
         folder = stack.pop()
         try:
@@ -176,15 +160,15 @@ def _walk_folder(
             os.close(descriptor)
 
 
-def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]:
-    """Yield what is below a path that stands for objects, as if these were files in folders."""
-    what = object_of(root)
+def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
+    """Yield what is below a URL, as if objects were files in folders."""
+    what = object_at(url)
     assert what is not None, "others are walked on the disk"
-    if not root.is_dir():
-        size, version = remote_files.version_of(str(root))
-        yield tuple.__new__(FoundFile, (number, root.name, str(root), "", suffix_of(root.name), size, version, None))
+    if not is_folder(url):
+        size, version = version_of(url)
+        yield tuple.__new__(FoundFile, (number, name_of(url), url, "", suffix_of(name_of(url)), size, version, None))
         return
-    keys = remote_files.keys_of(root)
+    keys = keys_of(url)
     start = len(what.key) + 1 if what.key else 0
     stack = [(f"{what.key}/" if what.key else "", *under(keys, f"{what.key}/" if what.key else ""))]
     while stack:
@@ -196,7 +180,7 @@ def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]
         of_folders = {name for name, *_ in folders}
         for key, size, etag in _in_folder(keys, prefix, first, end, []):
             name = key[len(prefix) :]
-            path, opened = key[start:], f"{root}/{key[start:]}"
+            path, opened = key[start:], f"{url}/{key[start:]}"
             if name[0] == ".":
                 hidden.add(opened)
                 continue
@@ -207,7 +191,7 @@ def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:
             if name[0] == ".":
-                hidden.add(f"{root}/{prefix[start:]}{name}")
+                hidden.add(f"{url}/{prefix[start:]}{name}")
         stack += [(below, low, high) for name, below, low, high in sorted(folders, reverse=True) if name[0] != "."]
 
 

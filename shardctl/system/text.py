@@ -7,15 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from shardctl.errors import UsageError
-from shardctl.system import remote_paths
 
 
 def printable(text: str) -> str:
-    """Return `text` safe to show: control characters and undecodable bytes appear as escapes.
-
-    A path in a folder that stands for a dataset, or for sources, on a store appears as its URL.
-    """
-    decoded = remote_paths.shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
+    decoded = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
 
 

@@ -36,6 +36,7 @@ from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress
 
@@ -387,7 +388,12 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
         (tmp_path / "in" / f"{number}.csv").write_bytes(content.encode("latin-1"))
     reading = Reading()
     listing = list_files(
-        [tmp_path / "in"], KINDS["table"], reading, LabelRule.parse("none"), tmp_path / "listing.arrow", lambda count: None
+        [SourceRoot(str(tmp_path / "in"))],
+        KINDS["table"],
+        reading,
+        LabelRule.parse("none"),
+        tmp_path / "listing.arrow",
+        lambda count: None,
     )
     found = []
     for engine in (InProcess(), LastFirst()):

@@ -16,7 +16,7 @@ import pytest
 from object_server import ObjectServer
 
 import shardctl
-from shardctl.sources.remote import remote_files
+from shardctl.sources import files
 from shardctl.system.stores import open_store
 
 LINES = b"".join(b'{"text": "%d"}\n' % number for number in range(8))
@@ -35,7 +35,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
         yield folder
-        remote_files.leave()
+        files.leave()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.tables import read_rejects
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import walk
 from shardctl.system.locations.local import LocalFolder
 
@@ -47,7 +48,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "in" / "a" / "loop").symlink_to(tmp_path / "in")
     notices: list[str] = []
-    found = [file.path for file in walk([tmp_path / "in"], notices.append)]
+    found = [file.path for file in walk([SourceRoot(str(tmp_path / "in"))], notices.append)]
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
     assert notices == [
         f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",

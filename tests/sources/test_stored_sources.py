@@ -32,12 +32,13 @@ from pyarrow import parquet
 import shardctl
 from shardctl.build.convert.listener import Listener
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
-from shardctl.sources.remote import local_copies, remote_files
-from shardctl.sources.remote.local_copies import LocalCopies
+from shardctl.sources import files
+from shardctl.sources.remote import local_copies
+from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
 from shardctl.system.object_cache import Limits, ObjectCache
-from shardctl.system.remote_paths import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
 from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
@@ -54,7 +55,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
-    remote_files.leave()
+    files.leave()
 
 
 def put(url: str, folder: Path) -> str:
@@ -162,6 +163,27 @@ def test_files_on_a_store_give_the_same_dataset(
     assert json.loads((from_store / "manifest.json").read_bytes())["sources"] == [f"{bucket}/a/in"]
 
 
+@pytest.mark.thorough(after=3)
+@pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
+@pytest.mark.parametrize("to", ["mds", "tfrecord", "tfds", "webdataset", "array-record", "megatron"])
+def test_what_formats_read_beside_their_files_comes_along(
+    photos: Path, bucket: str, tmp_path: Path, to: str, described: bool
+) -> None:
+    """An export has a shardctl.json; without it a folder has what the format itself has: an index, features, tokens."""
+    if to == "megatron":
+        samples = {"train": [{"tokens": list(range(number + 1))} for number in range(30)]}
+        role = {"role": "tokens", "vocabulary": 500, "eos": 7}
+        schema = pa.schema([("tokens", pa.list_(pa.uint32()))])
+        shardctl.write(tmp_path / "made", samples, schema, roles={"tokens": role})
+    else:
+        shardctl.convert(photos, tmp_path / "made", workers=0)
+    shardctl.export(tmp_path / "made", tmp_path / "in", to=to, workers=0)
+    if not described:
+        (tmp_path / "in" / "shardctl.json").unlink()
+    on_disk, from_store = both(tmp_path / "in", f"{bucket}/in", tmp_path)
+    assert contents(on_disk) == contents(from_store)
+
+
 def make_annotated(folder: Path) -> None:
     """Make images with annotations of every kind."""
     making.photos(folder / "images", "a.png", "b.png", "c.png")
@@ -205,6 +227,33 @@ def test_annotations_on_a_store_give_the_same_dataset(bucket: str, tmp_path: Pat
     assert on_disk == from_store
     settings = json.loads((tmp_path / "from-store" / "manifest.json").read_bytes())["settings"]
     assert settings["labels"] == ["none", labels.format(f"{bucket}/all")]
+
+
+def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket: str, tmp_path: Path) -> None:
+    """Roboflow writes ../images for what is right beside the file; no object has .. in its key."""
+    folder = tmp_path / "all"
+    make_annotated(folder)
+    (folder / "data.yaml").write_text("path: .\ntrain: ../images\nval: images/none\nnames: [cat]\n")
+    put(f"{bucket}/all", folder)
+    for place, out in ((str(folder), tmp_path / "on-disk"), (f"{bucket}/all", tmp_path / "from-store")):
+        shardctl.convert(f"{place}/images", out, workers=0, labels=f"yolo:{place}/data.yaml")
+    assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
+
+
+@pytest.mark.parametrize("stored", ["images", "masks"])
+def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket: str, tmp_path: Path, stored: str) -> None:
+    folder = tmp_path / "all"
+    make_annotated(folder)
+    put(f"{bucket}/all", folder)
+    place = {name: f"{bucket}/all/{name}" if name == stored else str(folder / name) for name in ("images", "masks")}
+    out = tmp_path / "out"
+    shardctl.convert(place["images"], out, workers=0, labels=f"masks:{place['masks']}")
+    shardctl.convert(folder / "images", tmp_path / "on-disk", workers=0, labels=f"masks:{folder / 'masks'}")
+    before, name = contents(out), "train-00000.arrow"
+    assert before[name] == contents(tmp_path / "on-disk")[name]
+    (out / name).unlink()
+    assert not shardctl.repair(out, workers=0).unrepaired
+    assert contents(out) == before
 
 
 def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: str, tmp_path: Path) -> None:
@@ -431,7 +480,7 @@ def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Pat
     store = open_store(bucket)
     store.put("in/lines.jsonl", lines_of(records(500)))
     store.put("in/others.jsonl", lines_of(records(500)))
-    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and remote_files.leave())
+    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and files.leave())
     shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, listener=listener)
     assert rejects(tmp_path / "out") == {"lines.jsonl": "changed"}
 
@@ -517,7 +566,7 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
 
     def measure(_: object) -> None:
         nonlocal most
-        most = max(most, sum(path.stat().st_size for path in Path(folder_of_all(), "s3").rglob("*.jsonl")))
+        most = max(most, sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")))
 
     monkeypatch.setattr("shardctl.build.shards.prefetch.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
@@ -527,25 +576,31 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
     assert 0 < most <= 4 * size
 
 
+def copy_of(url: str) -> str:
+    """Return where the copy of an object lies."""
+    return f"{folder_of_copies()}/{url.replace('://', '/')}"
+
+
 KILLED = """
 import os, signal, sys
-from shardctl.sources.remote import remote_files
-for path in sys.argv[1:]:
-    remote_files.local(path)
+from shardctl.sources import files
+for url in sys.argv[1:]:
+    files.local_copy(url)
 print("brought", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path) -> None:
-    paths = [stand_in(f"{bucket}/{name}") for name in "ab"]
+    urls = [f"{bucket}/{name}" for name in "ab"]
+    paths = [copy_of(url) for url in urls]
     for name in "ab":
         open_store(bucket).put(name, b"something")
-    killed = subprocess.run([sys.executable, "-c", KILLED, *paths], capture_output=True, text=True)
+    killed = subprocess.run([sys.executable, "-c", KILLED, *urls], capture_output=True, text=True)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "brought\n"), killed.stderr
     assert all(Path(path).exists() for path in paths)
-    with remote_files.in_use():
-        assert Path(remote_files.local(paths[0])).read_bytes() == b"something"
+    with files.in_use():
+        assert Path(files.local_copy(urls[0])).read_bytes() == b"something"
         assert not Path(paths[1]).exists()
     assert not list(own_folder.iterdir())
 
@@ -556,7 +611,7 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
 ) -> None:
     """Who waits looks again after 0.6 of its patience, in which the other one has got a bit more `told` times."""
     open_store(bucket).put("a", b"something")
-    path = stand_in(f"{bucket}/a")
+    path = copy_of(f"{bucket}/a")
     looks = 0
 
     def look_again(_: float) -> None:
@@ -566,23 +621,23 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
             object_cache.tell_progress(lock, "a", looks)
 
     clock = SimpleNamespace(monotonic=lambda: 0.6 * looks * object_cache.PATIENCE, sleep=look_again, time_ns=time.time_ns)
-    with remote_files.in_use():
-        remote_files.local(stand_in(f"{bucket}/a"))
+    with files.in_use():
+        files.local_copy(f"{bucket}/a")
         Path(path).unlink()
-        other = ObjectCache(folder_of_all(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext())
+        other = ObjectCache(folder_of_copies(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext())
         with other.locked(path) as lock:
             monkeypatch.setattr(object_cache, "time", clock)
-            remote_files.local(path)
+            files.local_copy(f"{bucket}/a")
         assert Path(path).read_bytes() == b"something"
     assert looks == told + 2
 
 
 def test_a_folder_of_others_is_not_used(bucket: str) -> None:
     open_store(bucket).put("a", b"something")
-    Path(folder_of_all()).mkdir(mode=0o755)
-    Path(folder_of_all()).chmod(0o755)
+    Path(folder_of_copies()).mkdir(mode=0o755)
+    Path(folder_of_copies()).chmod(0o755)
     with pytest.raises(StorageError, match="TMPDIR"):
-        remote_files.local(stand_in(f"{bucket}/a"))
+        files.local_copy(f"{bucket}/a")
 
 
 @pytest.mark.parametrize(
@@ -608,18 +663,6 @@ def test_a_url_that_was_made_a_path_is_told(tmp_path: Path) -> None:
 # --- the walk ---
 
 
-@pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket/a/b c", "az://container/\N{SNOWMAN}#%3F"])
-def test_paths_stand_for_urls(url: str) -> None:
-    path = stand_in(url)
-    found = object_of(path)
-    assert found is not None
-    assert found.url == url
-    assert path_of(url) == Path(path)
-    assert shown(f"{path}/x: not there") == f"{url}/x: not there"
-    assert FOLDER in path
-    assert object_of("/tmp/elsewhere") is None
-
-
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/", exclude_categories=("Cc", "Cs")), min_size=1, max_size=6)
 
 
@@ -637,12 +680,12 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
     inside = memory_store()
     for key in keys:
         inside.put(f"in/{key}", b"data")
-    with pytest.MonkeyPatch.context() as patched, remote_files.in_use():
+    with pytest.MonkeyPatch.context() as patched, files.in_use():
         patched.setattr(stores, "open_store", lambda url: inside)
         stores.forget_clients()
-        assert remote_files.holds(path_of("s3://bucket/in"))
+        assert files.is_folder("s3://bucket/in")
         notices: list[str] = []
-        found = list(walk([path_of("s3://bucket/in")], notices.append))
+        found = list(walk([SourceRoot("s3://bucket/in")], notices.append))
     visible = [key for key in keys if not any(part.startswith(".") for part in key.split("/"))]
     of_keys = [FoundFile(0, key, "", key.rpartition("/")[0], "", 4, 0, None) for key in visible]
     assert [(file.path, file.folder, file.size) for file in found] == [

@@ -33,7 +33,7 @@ def convert(
     """
     refuse_while_importing("convert")
     request, told = ConvertRequest.of(src, dst, recipe, options), listener or Listener()
-    with open_target(dst, list(request.roots)) as target:
+    with open_target(dst, request.roots) as target:
         request = replace(request, folder=target.folder)
         if request.options.part is not None:
             return run_part(request, told, target)

@@ -18,7 +18,7 @@ from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.shards.engines.base import Engine
 from shardctl.format.names import STAGING
 from shardctl.images.codecs import backend
-from shardctl.sources.remote import remote_files
+from shardctl.sources.files import list_all
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
@@ -47,8 +47,8 @@ class Conversion:
         """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError, StoreError, InstallError."""
         started, given = time.monotonic(), dict(request.recipe)
         check_sources(request.roots)
-        remote_files.list_all(request.roots, listener.listing)
-        notices = settle_kind(given, list(request.roots), engine)
+        list_all((root.text for root in request.roots), listener.listing)
+        notices = settle_kind(given, request.roots, engine)
         recipe = Recipe.from_json(given)
         if recipe.kind == "image":
             backend.require_one()

@@ -47,12 +47,12 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
+from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
-from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, format_bytes, printable

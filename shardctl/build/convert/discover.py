@@ -19,11 +19,11 @@ from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
 from shardctl.sources.endings import ending_of
+from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.system.sequences import LazySequence, evenly_spaced

@@ -14,7 +14,7 @@ from shardctl.build.plan.splits import warn_of_mixed
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import Root
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.walk import recorded
+from shardctl.sources.roots import SourceRoot
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Inputs:
     """
 
     listing: Listing
-    roots: tuple[Path, ...]
+    roots: tuple[SourceRoot, ...]
     bases: tuple[Root, ...]
     parts: dict[str, str]
     existing: str
@@ -35,7 +35,7 @@ class Inputs:
     @property
     def sources(self) -> list[str]:
         """The absolute paths of the sources, or their URLs."""
-        return [recorded(root) for root in self.roots]
+        return [root.recorded for root in self.roots]
 
     def fresh_listing(self) -> Listing:
         """Return the listing for a plan, which adds notices to it and may take columns from its labels files."""
@@ -55,7 +55,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
         before = conversion.existing.before(manifest)
         if before is None:
             return None
-        appending = Appending(before, list(roots), conversion.settings.labels)
+        appending = Appending(before, roots, conversion.settings.labels)
         roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
     parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
@@ -64,14 +64,14 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 
 def _bases(conversion: Conversion) -> tuple[Root, ...]:
     """Return the folders of the sources. Their devices count where the workers are on this machine."""
-    folders = (str((root if root.is_dir() else root.parent).resolve()) for root in conversion.request.roots)
-    return tuple(map(Root.of if registry.is_here(conversion.options.engine) else Root.anywhere, folders))
+    of = Root.of if registry.is_here(conversion.options.engine) else Root.anywhere
+    return tuple(of(root.base) for root in conversion.request.roots)
 
 
-def _listed(conversion: Conversion, roots: tuple[Path, ...], path: Path, known: KnownFiles | None) -> Listing:
+def _listed(conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None) -> Listing:
     recipe, settings = conversion.recipe, conversion.settings
     kind, said = KINDS[recipe.kind], conversion.listener.listing
-    listing = list_files(list(roots), kind, recipe.reading, settings.labels, path, said, known)
+    listing = list_files(roots, kind, recipe.reading, settings.labels, path, said, known)
     listing.notices[:0] = conversion.notices
     listing.warnings += warn_of_mixed(listing, settings.split)
     return listing

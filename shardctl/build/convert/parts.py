@@ -43,8 +43,7 @@ from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyErro
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING
 from shardctl.format.tables import Reject, count_reasons, read_rejects
-from shardctl.sources.remote import remote_files
-from shardctl.sources.walk import recorded
+from shardctl.sources.files import in_use
 from shardctl.system.files import exists, write_atomically
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import LOOK_SECONDS
@@ -99,7 +98,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
     engine = registry.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
-            stack.enter_context(remote_files.in_use())
+            stack.enter_context(in_use())
             begun = _begin(request, part, listener, engine, target, stack)
             if isinstance(begun, ConvertResult):
                 return begun
@@ -177,7 +176,7 @@ def _digest(request: ConvertRequest) -> str:
     """Return what stands for the arguments that decide the plan."""
     given = {each.name: getattr(request.options, each.name) for each in fields(Options)}
     decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
-    roots = [recorded(root) for root in request.roots]
+    roots = [root.recorded for root in request.roots]
     record = json.dumps([roots, dict(request.recipe), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 

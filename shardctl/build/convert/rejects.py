@@ -22,10 +22,10 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, failures, open_table, read_rejects
 from shardctl.sources.encoding_guess import Guess, guess_encodings
+from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats.encodings import SAMPLE_BYTES
 from shardctl.sources.formats.streams import compression_of, decompressed
 from shardctl.sources.kinds.text import LINES
-from shardctl.sources.remote.remote_files import begin_of, local, local_path
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
     PARTIAL,
@@ -39,6 +39,7 @@ from shardctl.system.files import (
     sha256_of,
 )
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations.text import is_stored
 from shardctl.system.text import counted, printable
 
 COPIES = ".shardctl-copies"
@@ -114,7 +115,7 @@ def _beginning(path: str) -> bytes:
     way = compression_of(start)
     if way is None:
         return start
-    with open(local(path), "rb") as file:
+    with open(local_copy(path), "rb") as file:
         return next(decompressed(file, way), b"")[:SAMPLE_BYTES]
 
 
@@ -129,12 +130,12 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
         copies = _Copies(folder)
-        copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), dataset.path(REJECTS))
+        copies.claim(folder / REJECTS, sha256_of(dataset.path(REJECTS)), str(dataset.path(REJECTS)))
         begun: set[Path] = set()
         rejects = _RejectedRecords(dataset.path(REJECTS))
         with _joining(copies) as joined:
             for row in _rejected_units(dataset):
-                source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
+                source, place = f"{bases[row['root']]}/{row['path']}", folder / row["path"]
                 records = rejects.of_unit(row)
                 if ".." in Path(row["path"]).parts:
                     continue
@@ -157,7 +158,7 @@ class _Copies:
         self._folder, self._marks = folder, folder / COPIES
         self._known = set(_read_marks(self._marks))
 
-    def claim(self, place: Path, sha256: str, source: Path) -> None:
+    def claim(self, place: Path, sha256: str, source: str) -> None:
         """Note that a copy of `source` with this SHA-256 takes a place.
 
         Raises StorageError if something is there that is neither the same, nor a copy from before, nor another name of
@@ -177,10 +178,12 @@ class _Copies:
                 marks.write(json.dumps({"path": name, "sha256": sha256}) + "\n")
 
 
-def _is_other_name(place: Path, source: Path) -> bool:
+def _is_other_name(place: Path, source: str) -> bool:
     """Return whether this is a hard link to a file, which stays under its own name."""
+    if is_stored(source):
+        return False
     with contextlib.suppress(OSError):
-        return place.samefile(source) and place.resolve() != source.resolve() and place.lstat().st_nlink > 1
+        return place.samefile(source) and place.resolve() != Path(source).resolve() and place.lstat().st_nlink > 1
     return False
 
 
@@ -202,9 +205,9 @@ def _read_marks(path: Path) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, Path]]]:
+def _joining(copies: _Copies) -> Iterator[dict[Path, tuple[Path, str]]]:
     """Yield a dict to which files of lines are added, each with its input, by their places, which they take in the end."""
-    joined: dict[Path, tuple[Path, Path]] = {}
+    joined: dict[Path, tuple[Path, str]] = {}
     try:
         yield joined
         for place, (partial, source) in joined.items():
@@ -249,7 +252,7 @@ class _UnreadableError(Exception):
     """An input cannot be read, which is no fault of the folder that its copy goes to."""
 
 
-def _copy(source: Path, place: Path, copies: _Copies) -> None:
+def _copy(source: str, place: Path, copies: _Copies) -> None:
     """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
     with replacing(place) as sink:
         for data in _chunks(source, 0, None):
@@ -258,7 +261,7 @@ def _copy(source: Path, place: Path, copies: _Copies) -> None:
         copies.claim(place, sink.sha256, source)
 
 
-def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, joined: dict[Path, tuple[Path, Path]]) -> None:
+def _append(source: str, row: dict[str, Any], records: set[int], place: Path, joined: dict[Path, tuple[Path, str]]) -> None:
     """Add the rejected lines of a unit to the file that takes `place`."""
     lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
     if place not in joined:
@@ -269,13 +272,13 @@ def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, j
                 out.write(line + b"\n")
 
 
-def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:
+def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
     """Yield the bytes of a file, or of a part of it."""
     try:
-        source = local_path(source)
-        if not source.is_file():  # to open a pipe would wait for a writer
+        path = Path(local_copy(source))
+        if not path.is_file():  # to open a pipe would wait for a writer
             raise FileNotFoundError
-        with open(source, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:
             file.seek(offset)
             while data := file.read(READ_CHUNK if size is None else min(size, READ_CHUNK)):
                 yield data

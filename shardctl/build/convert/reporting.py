@@ -100,5 +100,5 @@ def _copied(conversion: Conversion, inputs: Inputs) -> int:
     """Copy the rejected inputs if that was asked for, and return how many."""
     if conversion.options.copy_rejects is None:
         return 0
-    folders = tuple(base.folder for base in inputs.bases)
+    folders = tuple(base.path for base in inputs.bases)
     return copy_rejects(conversion.folder, folders, Path(conversion.options.copy_rejects))

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.options import Options
-from shardctl.build.paths import check_destination, check_place_on_store, check_quarantine, source_path
+from shardctl.build.paths import check_destination, check_place_on_store, check_quarantine
 from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -29,7 +30,7 @@ class ConvertRequest:
     `folder` is that of the dataset, or the one with the work on it where that is on an object store.
     """
 
-    roots: tuple[Path, ...]
+    roots: tuple[SourceRoot, ...]
     folder: LocalFolder
     recipe: Mapping[str, Any]
     options: Options
@@ -58,7 +59,7 @@ class ConvertRequest:
         chosen.check()
         split = SplitRule.parse(chosen.split)
         given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
-        roots = [source_path(source) for source in several]
+        roots = [SourceRoot.of(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
         if is_url(dst):

@@ -29,7 +29,6 @@ from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.convert.update.update_plan import UpdatePlan
-from shardctl.build.paths import source_path
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
@@ -37,8 +36,8 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, TypesDifferError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
-from shardctl.sources.remote import remote_files
-from shardctl.sources.walk import recorded
+from shardctl.sources.files import in_use
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.files import write_atomically
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
@@ -66,7 +65,7 @@ class BegunJob:
 def run(request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None) -> ConvertResult:
     """Convert as requested. `held` is the lease of the target where the caller has it. Raises what `convert` does."""
     options = request.options
-    with remote_files.in_use(), metered(listener, options.metrics) as metering:
+    with in_use(), metered(listener, options.metrics) as metering:
         engine = registry.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
             return _run(Conversion.of(request, metering, engine, target, held))
@@ -267,7 +266,7 @@ def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None, begu
         shown=conversion.folder.text,
         parts=inputs.parts,
         sources=inputs.sources,
-        moved=[recorded(source_path(old)) for old in moved],
+        moved=[SourceRoot.of(old).recorded for old in moved],
         updates=options.update,
         appends=options.append,
         overwrites=options.overwrite,

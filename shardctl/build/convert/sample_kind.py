@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from shardctl.build.plan.listing import detect_kind, first_file
@@ -16,6 +16,7 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.export_reader import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -24,7 +25,7 @@ LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
 
 
-def settle_kind(recipe: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
+def settle_kind(recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine) -> list[str]:
     """Write into a recipe what the sources decide, and return notices. Raises InputError, UsageError.
 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
@@ -49,9 +50,9 @@ def settle_kind(recipe: dict[str, Any], roots: list[Path], engine: Engine) -> li
     return notices
 
 
-def _settle_export(recipe: dict[str, Any], roots: list[Path]) -> list[str]:
+def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:
     """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
-    if not any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in roots):
+    if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
     file = first_file(roots, KINDS["table"], Recipe.reading_of(recipe), (Form.MANY,))
     export = None if file is None else described(file.opened)
@@ -72,7 +73,7 @@ def _settle_export(recipe: dict[str, Any], roots: list[Path]) -> list[str]:
     return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 
-def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> str:
+def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | None) -> str:
     if image_field not in (None, NO_IMAGES):
         return "image"
     if reading.format:
@@ -83,14 +84,14 @@ def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> st
     return detect_kind(roots, KINDS.values(), reading)
 
 
-def _has_only_tables(roots: list[Path], reading: Reading) -> bool:
+def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
     """Return whether there are tables, and no file that may be an image."""
     if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.UNKNOWN)) is not None:
         return False
     return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
 
 
-def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | None:
+def _image_column(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> str | None:
     """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
     file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
     if file is None or file.fault is not None:

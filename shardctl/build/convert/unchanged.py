@@ -19,10 +19,10 @@ from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
-from shardctl.sources.remote.remote_files import is_brought
 from shardctl.sources.sidecars import depends_on_others, inputs_among
-from shardctl.sources.walk import FoundFile, LeftOut, place_of
+from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.files import sha256_of
+from shardctl.system.locations.text import is_stored
 from shardctl.transforms.recipe import Recipe
 
 SETTLED = ("format", "image_field", "key_field", "fields")
@@ -51,12 +51,13 @@ def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
     False says nothing: it may depend on what is in a file, or on annotations.
     """
     if (
-        any(map(is_brought, request.roots))
+        any(root.is_stored for root in request.roots)
+        or is_stored(request.labels.file or "")
         or request.labels.annotations
         or _takes_more_from_sources(request.recipe, manifest.recipe)
     ):
         return False
-    if tuple(place_of(root).name for root in request.roots) != tuple(Path(source).name for source in manifest.sources):
+    if tuple(root.name for root in request.roots) != tuple(Path(source).name for source in manifest.sources):
         return False
     recipe = recipe_if_same(request, manifest)
     if recipe is None:
@@ -78,11 +79,11 @@ def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, A
 
 def _labels_if_same(request: ConvertRequest, recipe: Recipe, listed: Listed) -> str:
     """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
-    if any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in request.roots):
+    if any(may_be_of_export(root.folder) for root in request.roots):
         raise ChangedError
     beside: list[FoundFile] = []
-    side_files: list[tuple[Path, str]] = []
-    others = inputs_among(unlisted_files(list(request.roots), listed, depends_on_others), None, beside)
+    side_files: list[tuple[str, str]] = []
+    others = inputs_among(unlisted_files(request.roots, listed, depends_on_others), None, beside)
     rule, names = request.labels, [recipe.kind]
     if request.recipe.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
         names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
@@ -94,4 +95,4 @@ def _labels_if_same(request: ConvertRequest, recipe: Recipe, listed: Listed) -> 
                 raise ChangedError
     if beside or side_files:  # it is not known where labels files were, from which their names begin
         raise ChangedError
-    return labels_digest([] if rule.file is None else [sha256_of(rule.file)])
+    return labels_digest([] if rule.file is None else [sha256_of(Path(rule.file))])

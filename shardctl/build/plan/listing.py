@@ -37,18 +37,19 @@ from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
+from shardctl.sources.files import begins_ahead, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds import Form, SampleKind
 from shardctl.sources.kinds.image import is_unnamed
 from shardctl.sources.label_table import LabelTable, some
-from shardctl.sources.remote import remote_files
+from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
+from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.locations.text import common, is_stored, join, name_of, normal, parent_of, path_below
 from shardctl.system.text import counted, first_repeated, printable
 
 CHUNK_ROWS = 65536
@@ -72,14 +73,14 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Where labels come from: `auto`, `none`, `folder`, or `file` with the path of a labels file; and annotations of images.
+    """Where labels come from: `auto`, `none`, `folder`, or `file` with the place of a labels file; and annotations of images.
 
     `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out. `annotations`
     are read by `annotation_rule`.
     """
 
     mode: str
-    file: Path | None = None
+    file: str | None = None
     lenient: bool = False
     drop: tuple[str, ...] = ()
     annotations: tuple[Source, ...] = ()
@@ -110,11 +111,11 @@ class LabelRule:
         text = others[0] if others else "none" if annotations else "auto"
         if text in ("auto", "none", "folder"):
             return cls(text, None, lenient, dropped, annotations, rule)
-        return cls("file", path_of(text), lenient, dropped, annotations, rule)
+        return cls("file", normal(text), lenient, dropped, annotations, rule)
 
     def record(self) -> str | list[str]:
         """Return what `parse` reads, as plain data."""
-        word = source_of(self.file) if self.file is not None else self.mode
+        word = self.file if self.file is not None else self.mode
         return [word, *map(str, self.annotations)] if self.annotations else word
 
 
@@ -142,7 +143,7 @@ class Listing:
 
     path: Path
     kind: SampleKind
-    roots: list[Path]
+    roots: Sequence[SourceRoot]
     whole: bool
     groups: list[Group]
     ignored: Counter[str]
@@ -175,23 +176,23 @@ class Listing:
     @property
     def root_names(self) -> list[str]:
         """The last part of the path of every source, for a file without its suffix."""
-        return [place_of(root).name if root.is_dir() else root.stem for root in self.roots]
+        return [root.name if root.is_folder else Path(name_of(root.text)).stem for root in self.roots]
 
     def opened(self, row: dict[str, object]) -> str:
-        """Return the path by which a file of the table can be opened."""
-        root = int(str(row["root"]))
-        return str(self.roots[root] / str(row["path"])) if self._are_folders[root] else str(self.roots[root])
+        """Return the path or the URL by which a file of the table can be opened."""
+        folder, root = self._folders[int(str(row["root"]))]
+        return root if folder is None else f"{folder}{row['path']}"
 
     def places_of(self, rows: Sequence[int]) -> list[InputPlace]:
         """Return where some files are."""
         found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
-        roots = [self.roots[row["root"]] for row in found]
-        folders = [os.path.realpath(root if root.is_dir() else root.parent) for root in roots]
-        return [InputPlace(self.opened(row), folder) for row, folder in zip(found, folders, strict=True)]
+        bases = [root.base for root in self.roots]
+        return [InputPlace(self.opened(row), bases[row["root"]]) for row in found]
 
     @cached_property
-    def _are_folders(self) -> list[bool]:
-        return [root.is_dir() for root in self.roots]
+    def _folders(self) -> list[tuple[str | None, str]]:
+        """How the names of files of each source begin, None if it is a file; and the source itself."""
+        return [(join(root.text, "_")[:-1] if root.is_folder else None, root.text) for root in self.roots]
 
     def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Return the paths of some files."""
@@ -229,7 +230,7 @@ class KnownFiles:
 
 
 def list_files(
-    roots: list[Path],
+    roots: Sequence[SourceRoot],
     kind: SampleKind,
     reading: Reading,
     rule: LabelRule,
@@ -243,15 +244,15 @@ def list_files(
     paths, labels that do not match the files.
     """
     notices: list[str] = []
-    side_files: list[tuple[Path, str]] = []
+    side_files: list[tuple[str, str]] = []
     ignored: Counter[str] = Counter()
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
     beside: list[FoundFile] = []
     for root in roots:
-        if root.is_dir():
-            refuse_part_of_export(root)
+        if root.is_folder:
+            refuse_part_of_export(root.text)
     walked = _walked(roots, notices.append) if known is None else known.walk(notices.append)
     files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
@@ -282,7 +283,7 @@ def list_files(
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files and known is not None:
-        shown = printable(str(side_files[0][0]))
+        shown = printable(side_files[0][0])
         raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
@@ -320,16 +321,16 @@ def list_files(
     return listing
 
 
-def _walked(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+def _walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield the files under the sources; where these are on a store, what must be looked into is fetched ahead."""
     files = walk(roots, notice)
-    if not any(map(remote_files.is_brought, roots)):
+    if not any(root.is_stored for root in roots):
         return files
 
     def looked_into(file: FoundFile) -> str | None:
-        return file.opened if is_unnamed(file) and remote_files.is_brought(file.opened) else None
+        return file.opened if is_unnamed(file) and is_stored(file.opened) else None
 
-    return remote_files.begins_ahead(files, looked_into)
+    return begins_ahead(files, looked_into)
 
 
 def _annotate(listing: Listing, rule: LabelRule) -> None:
@@ -348,19 +349,14 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[tuple[int, str], ...]:
+def _folders_of_masks(rule: LabelRule, roots: Sequence[SourceRoot]) -> tuple[tuple[int, str], ...]:
     """Return where masks lie below the sources: the number of each source, and how paths of files begin there.
 
     They are images, and no inputs.
     """
-    folders = [Path(source.path).resolve() for source in rule.annotations if source.format == "masks"]
-    bases = [(number, root.resolve()) for number, root in enumerate(roots) if root.is_dir()]
-    return tuple(
-        (number, f"{folder.relative_to(base).as_posix()}/")
-        for folder in folders
-        for number, base in bases
-        if folder.is_relative_to(base) and folder != base
-    )
+    folders = [resolved(source.path) for source in rule.annotations if source.format == "masks"]
+    bases = [(number, root.base) for number, root in enumerate(roots) if root.is_folder] if folders else []
+    return tuple((number, f"{at}/") for folder in folders for number, base in bases if (at := path_below(folder, base)))
 
 
 def wanted_files(
@@ -368,7 +364,7 @@ def wanted_files(
     kind: SampleKind,
     reading: Reading,
     rule: LabelRule,
-    side_files: list[tuple[Path, str]],
+    side_files: list[tuple[str, str]],
     ignored: Counter[str],
     unreachable: LeftOut,
     unused: Unused,
@@ -378,12 +374,12 @@ def wanted_files(
     A few of the others go to `unused`: they may be annotations.
     Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
     """
-    explicit = str(rule.file.resolve()) if rule.file is not None else None
+    explicit = resolved(rule.file) if rule.file is not None else None
     sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" and kind.has_sidecars and reading.image is None else frozenset[str]()
     for file in files:
         if file.suffix in sidecars and _is_sidecar(file):
-            side_files.append((Path(file.opened), file.folder))
-        elif explicit and file.path.endswith(Path(explicit).name) and str(Path(file.opened).resolve()) == explicit:
+            side_files.append((file.opened, file.folder))
+        elif explicit and file.path.endswith(name_of(explicit)) and resolved(file.opened) == explicit:
             continue
         # One that cannot be read might be an input: better a reject than nothing.
         elif (form := kind.form(file, reading)) is not Form.NOTHING:
@@ -444,20 +440,22 @@ def _refuse_two_forms(forms: dict[Form, str]) -> None:
         )
 
 
-def _explicit_side_file(path: Path, roots: list[Path]) -> tuple[Path, str]:
+def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
     """Return the labels file and the folder, relative to its source, that its names start from."""
+    there = resolved(file)
     for root in roots:
-        if path.resolve().is_relative_to(root.resolve()):
-            folder = path.resolve().parent.relative_to(root.resolve()) if root.is_dir() else Path()
-            return path, "" if folder == Path() else folder.as_posix()
-    return path, ""
+        if path_below(there, resolved(root.text)) is not None:
+            return file, (path_below(parent_of(there), root.base) or "") if root.is_folder else ""
+    return file, ""
 
 
-def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
+def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -> str:
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
-    shown = some([str(root) for root in roots])
+    shown = some([root.text for root in roots])
     if not ignored and kind != "image":
-        nothing = _nothing_in(roots[0]) if len(roots) == 1 and not roots[0].is_dir() else "holds no files, or only empty ones"
+        nothing = (
+            _nothing_in(roots[0].text) if len(roots) == 1 and not roots[0].is_folder else "holds no files, or only empty ones"
+        )
         return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
@@ -466,14 +464,14 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
 
 
-def _nothing_in(file: Path) -> str:
+def _nothing_in(file: str) -> str:
     """Say what a file is that has no records."""
-    if not remote_files.version_of(str(file))[0]:
+    if not version_of(file)[0]:
         return "is empty"
-    return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
+    return "has a header and no rows" if suffix_of(name_of(file)) in (".csv", ".tsv") else "has no records"
 
 
-def detect_kind(roots: list[Path], kinds: Iterable[SampleKind], reading: Reading) -> str:
+def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], reading: Reading) -> str:
     """Return the name of the first of the kinds of which there is an input. Raises InputError if there is none of any."""
     candidates = list(kinds)
     present: set[str] = set()
@@ -497,11 +495,11 @@ def detect_kind(roots: list[Path], kinds: Iterable[SampleKind], reading: Reading
             return candidate.name
     if sidecars.count and not ignored:
         found = sidecars.counted("labels file", "labels files")
-        raise InputError(f"{some([str(root) for root in roots])}: holds only {found}; --kind table converts such files")
+        raise InputError(f"{some([root.text for root in roots])}: holds only {found}; --kind table converts such files")
     raise InputError(why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored))
 
 
-def first_file(roots: list[Path], kind: SampleKind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
+def first_file(roots: Sequence[SourceRoot], kind: SampleKind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
     files = inputs_among(_walked(roots, lambda _: None), None, [])
     return next((file for file in files if kind.form(file, reading) in wanted), None)
@@ -513,8 +511,7 @@ def _refuse_repeated_paths(listing: Listing) -> None:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
             f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources with files of the same path"
-            f" cannot be converted together; give what contains them all as the only source: shardctl convert"
-            f" {_common_source(listing.roots)} DST"
+            f" cannot be converted together; {_common_source(listing.roots)}"
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
@@ -529,13 +526,14 @@ def _refuse_repeated_paths(listing: Listing) -> None:
         )
 
 
-def _common_source(roots: list[Path]) -> str:
-    """Return the path that contains all sources, as a shell takes it: relative if they were given so."""
-    absolute = os.path.commonpath([place_of(root) for root in roots])
-    if remote_files.is_brought(absolute):
-        return shlex.quote(printable(absolute))
-    given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
-    return shlex.quote(printable(given))
+def _common_source(roots: Sequence[SourceRoot]) -> str:
+    """Say which folder has all sources, as a shell takes it: relative if they were given so."""
+    found = common([root.recorded for root in roots])
+    if not found:
+        return "copy them into one folder"
+    if not is_stored(found) and not any(os.path.isabs(root.text) for root in roots):  # noqa: PTH117 - see pyproject.toml
+        found = os.path.relpath(found)
+    return f"give what contains them all as the only source: shardctl convert {shlex.quote(printable(found))} DST"
 
 
 def _lower(keys: list[str]) -> list[str]:

@@ -19,7 +19,6 @@ from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word
-from shardctl.system.remote_paths import source_of
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted
 
@@ -182,9 +181,9 @@ def _found(listing: Listing, column: bool) -> str:
     by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
     if listing.whole and by_top != tops - {""} and not are_sets_of_one(by_top) and not any(map(_is_alone, by_top)):
         by_top = set()  # classes, of which some have such a word in their name: bullet_train, test_tube, car
-    if by_top == tops and not any(root.is_dir() for root in listing.roots) and len({_role(name) for name in tops}) < 2:
+    if by_top == tops and not any(root.is_folder for root in listing.roots) and len({_role(name) for name in tops}) < 2:
         by_top = set()  # the sources are these very files: their name decides no more than that of a folder would
-    sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
+    sources = listing.root_names if all(root.is_folder for root in listing.roots) else []
     by_source = named_as_splits(sources)
     if column:
         _refuse_contradiction(listing, base, by_top == tops)
@@ -245,7 +244,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     others = _sorted(tops - named)
     if not others:
         return
-    roots = some([str(root) for root in listing.roots])
+    roots = some([root.text for root in listing.roots])
     splits = f"{some(_sorted(named))} {'is named as a split' if len(named) == 1 else 'are named as splits'}"
     if others == [""]:
         base = _common_folder(listing)
@@ -397,8 +396,8 @@ def warn_of_mixed(listing: Listing, rule: SplitRule) -> list[str]:
                 found.setdefault((role, split, option), []).append(name)
     if by != "folder":
         for root, name in zip(listing.roots, listing.root_names, strict=True):
-            if root.is_dir() and (role := _role_of_set(name, True)):
-                found.setdefault((role, split, "--split source"), []).append(source_of(root))
+            if root.is_folder and (role := _role_of_set(name, True)):
+                found.setdefault((role, split, "--split source"), []).append(root.text)
         for role, path in _sets_of_files(listing).items():
             found.setdefault((role, split, "put the files of each set into a folder of its own (train/, test/)"), []).append(
                 path
@@ -455,7 +454,7 @@ def _names_of_sets(listing: Listing, number: int, group: Group, of_all: str) -> 
         elif not above:
             option = "--split folder"
         elif len(listing.roots) == 1 and f"{of_all}/".startswith(f"{above}/"):
-            option = f"convert {source_of(listing.roots[0])}/{above}, with --split folder"
+            option = f"convert {listing.roots[0].text}/{above}, with --split folder"
         else:
             option = "convert it alone, or move it"
         yield shown, role, option

@@ -170,8 +170,7 @@ class _Trial:
     ) -> None:
         self._listing, self._recipe, self._settings, self._options = listing, recipe, settings, options
         self._variants, self._engine, self._scratch = variants, engine, scratch
-        bases = (str((root if root.is_dir() else root.parent).resolve()) for root in listing.roots)
-        self._bases = tuple(Root.of(base) for base in bases)
+        self._bases = tuple(Root.of(root.base) for root in listing.roots)
 
     def run(self, inputs: int, keys: Sequence[str]) -> Preview:
         """Make the samples of some inputs. Where some records did not show all types, all of them are read."""

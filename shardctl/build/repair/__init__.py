@@ -22,8 +22,7 @@ from shardctl.format.dataset_place import DatasetPlace, open_place
 from shardctl.format.names import STAGING
 from shardctl.format.write_back import changed_folder
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.sources.remote import remote_files
-from shardctl.sources.walk import recorded
+from shardctl.sources.files import in_use
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
 from shardctl.system.locations.folder import EditableFolder
@@ -48,7 +47,7 @@ def repair(
     repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
     left for a repair; UsageError, InputError, StorageError, BusyError.
     """
-    with remote_files.in_use():
+    with in_use():
         return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
 
 
@@ -62,7 +61,7 @@ def _repair(
 ) -> RepairResult:
     options = Options(workers=workers)
     options.check()
-    given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
+    given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
             f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"

@@ -11,7 +11,6 @@ import xxhash
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.scan import ByteRange, Found, ranges_from
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
-from shardctl.sources.remote.remote_files import local
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 MOST_REJECTS = 1000
@@ -51,17 +50,17 @@ class FullScanTask:
         """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""
         part = self.ranges[number]
         assert part.unit is not None, "units are read, and not pieces"
-        local(part.path, part.version)
+        path = part.path_to_read()
         reading, unit = Reading(), Unit(*part.unit)
         note = None
         if unit.first == 1:
-            check_file(part.suffix, part.path)
-            note = note_on(part.suffix, part.path)
+            check_file(part.suffix, path)
+            note = note_on(part.suffix, path)
         form = find_format(part.suffix, reading)
-        schema = form.types(part.path, unit, reading).found()
+        schema = form.types(path, unit, reading).found()
         records, rejects = 0, list[list[Any]]()
         try:
-            for parsed in form.read(part.path, unit, reading, schema, None, xxhash.xxh3_64()):
+            for parsed in form.read(path, unit, reading, schema, None, xxhash.xxh3_64()):
                 records += len(parsed.numbers) + len(parsed.rejects)
                 rejects += [[number, rejection.error, rejection.message] for number, rejection in parsed.rejects]
         except Misfit as misfit:

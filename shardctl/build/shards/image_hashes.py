@@ -14,7 +14,7 @@ from shardctl.errors import Rejection
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ranges
-from shardctl.sources.remote.remote_files import is_brought
+from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.filter import Filter, judge
@@ -28,16 +28,16 @@ SILENT = "no-answer"
 
 
 class ListedFile(NamedTuple):
-    """A file as it was listed: the path by which it is opened, its size in bytes, when it was changed last in ns."""
+    """A file as it was listed: the path or the URL by which it is opened, its size in bytes, when it was changed last in ns."""
 
-    path: str
+    opened: str
     size: int
     mtime_ns: int
 
     @property
     def requests(self) -> Sequence[ReadRequest]:
         """The object that it is, if it is on a store."""
-        return (ReadRequest(self.path, self.size, self.mtime_ns, True),) if is_brought(self.path) else ()
+        return (ReadRequest(self.opened, self.size, self.mtime_ns, True),) if is_stored(self.opened) else ()
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ _HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "pict
 def _bytes_of(file: ListedFile) -> bytes:
     """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
     try:
-        if is_brought(file.path):
-            return take(file.path, file.size, file.mtime_ns)
-        data, status = read_file(file.path, file.size)
+        if is_stored(file.opened):
+            return take(file.opened, file.size, file.mtime_ns)
+        data, status = read_file(file.opened, file.size)
     except OSError as error:
         if error.errno in NO_ANSWER:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error

@@ -17,8 +17,9 @@ from shardctl.build.shards import prefetch
 from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
+from shardctl.sources.files import read_part, size_of
 from shardctl.sources.formats import RECORD_BYTES, ranges
-from shardctl.sources.remote import remote_files
+from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import format_bytes, printable
 
@@ -39,7 +40,7 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
     """
     with reading(job, planned):
         path = job.path_of(planned.file)
-        if remote_files.is_brought(path):
+        if job.roots[planned.file.root].is_stored:
             return prefetch.take(path, planned.unit.size, job.version_of(planned.file))
         data, status = read_file(path, planned.unit.size)
         if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
@@ -69,9 +70,9 @@ def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
 
 
-def request_beside(path: str) -> ReadRequest:
-    """Return the object that `read_beside` reads, if the path stands for one."""
-    return ReadRequest(path, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
+def request_beside(url: str) -> ReadRequest:
+    """Return the object that `read_beside` reads."""
+    return ReadRequest(url, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
 
 
 def read_beside(job: Job, planned: PlannedUnit, path: str, shown: str, what: str = "image") -> bytes:
@@ -81,16 +82,16 @@ def read_beside(job: Job, planned: PlannedUnit, path: str, shown: str, what: str
     away or does not answer.
     """
     try:
-        if remote_files.is_brought(path):
+        if is_stored(path):
             data = prefetch.take(path, RECORD_BYTES + 1)
-            size = len(data) if len(data) <= RECORD_BYTES else remote_files.size_of(path)
+            size = len(data) if len(data) <= RECORD_BYTES else size_of(path)
         else:
             size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
             raise Rejection("read", "too-large", message)
-        return data if remote_files.is_brought(path) else read_file(path, RECORD_BYTES)[0]
+        return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
@@ -107,24 +108,22 @@ State = tuple[int, int, int]
 """The size of a file, when it was changed last, in ns, and its number in the file system."""
 
 
-def state_of(job: Job, planned: PlannedUnit) -> State:
-    """Return the state of a file of many records, which can be opened then.
+def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
+    """Return the state of a file of many records that lies at a path of this machine, where it or its copy is.
 
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
-    path = job.path_of(planned.file)
-    found = _state(remote_files.local(path, job.version_of(planned.file)))
-    if remote_files.is_brought(path):
+    found = _state(path)
+    if job.roots[planned.file.root].is_stored:
         return found
     if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
         raise changed(job, planned)
     return found
 
 
-def check_state(job: Job, planned: PlannedUnit, before: State) -> None:
+def check_state(job: Job, planned: PlannedUnit, path: str, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
-    path = job.path_of(planned.file)
-    if not remote_files.is_brought(path) and _state(path) != before:  # what was brought is never written to
+    if not job.roots[planned.file.root].is_stored and _state(path) != before:  # what was brought is never written to
         raise changed(job, planned)
 
 
@@ -224,7 +223,7 @@ def _look_at_other_parts(job: Job, planned: PlannedUnit, error: OSError) -> None
 
 def _forget(path: str) -> None:
     """Drop a file from the page cache, which answers even when the disk does not."""
-    if hasattr(os, "posix_fadvise") and not remote_files.is_brought(path):
+    if hasattr(os, "posix_fadvise") and not is_stored(path):
         with contextlib.suppress(OSError):
             descriptor = open_at_once(path, os.O_RDONLY)
             try:
@@ -234,8 +233,8 @@ def _forget(path: str) -> None:
 
 
 def _read_range(path: str, offset: int, size: int) -> None:
-    if remote_files.is_brought(path):
-        remote_files.read_part(path, offset, size)
+    if is_stored(path):
+        read_part(path, offset, size)
         return
     with open(path, "rb", buffering=0, opener=open_at_once) as file:
         file.seek(offset)

@@ -33,13 +33,13 @@ from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.files import check_on_store
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
-from shardctl.sources.remote.remote_files import check_on_store, is_brought
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.locations.text import is_stored
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -69,15 +69,15 @@ class Root:
     device: int
 
     @cached_property
-    def folder(self) -> str:
-        """The folder that paths of files begin with. For one on a store, it stands for that."""
-        return str(path_of(self.path))
+    def is_stored(self) -> bool:
+        """Whether it is on an object store."""
+        return is_stored(self.path)
 
     @classmethod
     def of(cls, path: str) -> Root:
-        """Return the root as it is now: of a folder, or of what stands for one on a store. Raises InputError if it is gone."""
-        if is_brought(path):
-            return cls.anywhere(source_of(path))
+        """Return the root as it is now. Raises InputError if it is a folder of this machine that is gone."""
+        if is_stored(path):
+            return cls.anywhere(path)
         try:
             return cls(path, Path(path).stat().st_dev)
         except OSError as error:
@@ -90,8 +90,8 @@ class Root:
 
     def check(self) -> None:
         """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
-        if is_brought(self.folder):
-            check_on_store(self.folder)
+        if self.is_stored:
+            check_on_store(self.path)
             return
         try:
             same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
@@ -456,13 +456,13 @@ class Job:
         return next(self.units(number, 1))
 
     def path_of(self, file: File) -> str:
-        """Return the path by which a file is opened."""
-        return f"{self.roots[file.root].folder}/{file.path}"
+        """Return the path or the URL by which a file is opened."""
+        return f"{self.roots[file.root].path}/{file.path}"
 
     @cached_property
     def on_store(self) -> bool:
         """Whether some of its sources are on a store."""
-        return any(is_brought(root.folder) for root in self.roots)
+        return any(root.is_stored for root in self.roots)
 
     def version_of(self, file: File) -> int:
         """Return which version of a file on a store is to be read, 0 for whichever is there."""

@@ -9,7 +9,7 @@ from shardctl.build.shards.inputs import request_beside
 from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.build.shards.mask_files import mask_path
 from shardctl.build.shards.prefetch import ReadRequest
-from shardctl.sources.remote import remote_files
+from shardctl.system.locations.text import is_stored
 
 
 def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:
@@ -20,11 +20,11 @@ def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[Planned
 def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:
     """Return the objects that a unit is read from."""
     path, file = job.path_of(planned.file), planned.file
-    if planned.fault is not None or not remote_files.is_brought(path):
+    if planned.fault is not None or not is_stored(path):
         return ()
     version = job.version_of(file)
     if job.fields is not None:
         return (ReadRequest(path, file.size, version, False),)
     wanted = ReadRequest(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)
-    return (wanted,) if mask is None or not remote_files.is_brought(mask) else (wanted, request_beside(mask))
+    return (wanted,) if mask is None or not is_stored(mask) else (wanted, request_beside(mask))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from shardctl.build.shards.inputs import digest_of, read_beside
 from shardctl.build.shards.job import Job, PlannedUnit
 from shardctl.sources.annotations.masks import MASK_FILE
+from shardctl.system.locations.text import follow
 
 
 def mask_path(job: Job, planned: PlannedUnit) -> str | None:
-    """Return where the mask file of an image is, None if it has none."""
+    """Return the path or the URL of the mask file of an image, None if it has none."""
     where = (planned.file.columns or {}).get(MASK_FILE)
-    return where and os.path.normpath(f"{job.roots[planned.file.root].folder}/{where['path']}")
+    return where and follow(job.roots[planned.file.root].path, where["path"])
 
 
 def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:

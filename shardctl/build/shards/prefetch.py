@@ -1,7 +1,7 @@
 """Objects of sources on a store, asked for before they are needed: a worker knows which inputs follow.
 
 Each request takes some ten milliseconds before its first byte comes, so that many are on their way at the same time. Inputs
-that are one record each come into memory, others to the disk (sources/remote/remote_files.py). While an object is waited for,
+that are one record each come into memory, others to the disk (sources/files.py). While an object is waited for,
 the work is on no input: one that is large takes its time. What went wrong shows when it is read.
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from shardctl.sources.remote import remote_files
+from shardctl.sources.files import REQUESTS, local_copy, read
 
 AHEAD_BYTES = 64 << 20
 """Bytes that are asked for ahead, or one object if it has more."""
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class ReadRequest(NamedTuple):
-    """An object by the path that stands for it, its size in bytes, and the number of its version (0: whichever there is).
+    """An object by its URL, its size in bytes, and the number of its version (0: whichever there is).
 
     `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most` bytes are fetched.
     """
 
-    path: str
+    url: str
     size: int
     version: int
     whole: bool
@@ -45,13 +45,13 @@ _came: dict[str, Future[bytes]] = {}
 """What is in memory, of the item that is worked on."""
 
 
-def take(path: str, size: int, version: int = 0) -> bytes:
+def take(url: str, size: int, version: int = 0) -> bytes:
     """Return the bytes of an object: those that came ahead, else it is asked for now.
 
     Raises Rejection (changed), OSError, SourceGoneError.
     """
-    future = _came.pop(path, None)
-    return remote_files.read(path, size, version) if future is None else future.result()
+    future = _came.pop(url, None)
+    return read(url, size, version) if future is None else future.result()
 
 
 def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]) -> Iterator[T]:
@@ -67,13 +67,13 @@ def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadReque
                     if item is None:
                         break
                     # Units of one file follow each other: it is brought once.
-                    held = item, [each for each in requests_of(item) if each.whole or each.path != brought_last]
+                    held = item, [each for each in requests_of(item) if each.whole or each.url != brought_last]
                 item, wants = held
                 size = sum(each.size for each in wants)
                 if taken and taken + size > AHEAD_BYTES:
                     break
                 taken += size
-                brought_last = next((each.path for each in wants if not each.whole), brought_last)
+                brought_last = next((each.url for each in wants if not each.whole), brought_last)
                 waiting.append((item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants]))
                 held = None
             if not waiting:
@@ -81,10 +81,10 @@ def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadReque
             item, futures = waiting.popleft()
             wait([future for _, future in futures])
             taken -= sum(each.size for each, _ in futures)
-            _came.update({each.path: future for each, future in futures if each.whole})
+            _came.update({each.url: future for each, future in futures if each.whole})
             yield item
             for each, _ in futures:
-                _came.pop(each.path, None)
+                _came.pop(each.url, None)
     finally:
         for _, futures in waiting:
             for _, future in futures:
@@ -93,11 +93,11 @@ def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadReque
 
 def _fetch(request: ReadRequest) -> bytes:
     if request.whole:
-        return remote_files.read(request.path, request.most or request.size, request.version)
-    remote_files.local(request.path, request.version)
+        return read(request.url, request.most or request.size, request.version)
+    local_copy(request.url, request.version)
     return b""
 
 
 @lru_cache(1)
 def _pool(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(remote_files.REQUESTS, thread_name_prefix="shardctl-fetch")
+    return ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-fetch")

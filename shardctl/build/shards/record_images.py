@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +18,8 @@ from shardctl.errors import Rejection
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
-from shardctl.sources.remote.remote_files import is_brought
+from shardctl.sources.roots import resolved
+from shardctl.system.locations.text import follow, parent_of, path_below
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import printable
 
@@ -81,7 +81,7 @@ class TableImages:
 
     def prefetched(self, records: Iterable[tuple[int, Sample]], planned: PlannedUnit) -> Iterable[tuple[int, Sample]]:
         """Return the same records of a unit; files on a store that the following ones name are fetched meanwhile."""
-        if not is_brought(self._job.roots[planned.file.root].folder):
+        if not self._job.roots[planned.file.root].is_stored:
             return records
         return prefetch.prefetched(records, lambda record: self._requests(record[1], planned))
 
@@ -138,14 +138,12 @@ class TableImages:
             raise Rejection("read", "not-a-path", f"its image is at {printable(path)}; only files are read, fetch them first")
         if "\0" in path:
             raise Rejection("read", "not-a-path", f"its image has the path {printable(path)}, which no file can have")
-        root = os.path.normpath(self._job.roots[planned.file.root].folder)
-        folder = f"{root}/{planned.file.path}".rpartition("/")[0]
+        root = follow(self._job.roots[planned.file.root].path, ".")
         # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person made it, not the table.
-        place = os.path.normpath(f"{folder}/{path}" if not path.startswith("/") else path)
-        if not _is_below(place, root) and path.startswith("/"):
-            place = os.path.realpath(place)  # the same place may have been named through a link
-            root = os.path.realpath(root)
-        if not _is_below(place, root):
+        place = follow(parent_of(f"{root}/{planned.file.path}"), path)
+        if not path_below(place, root) and path.startswith("/"):
+            place, root = resolved(place), resolved(root)  # the same place may have been named through a link
+        if not path_below(place, root):
             message = f"its image {printable(path)} is not below the source ({printable(root)}); give a source that contains it"
             raise Rejection("read", "outside", message)
         return place
@@ -201,7 +199,3 @@ def _opens(data: bytes) -> bool:
 def is_nothing(value: object) -> bool:
     """Return whether a value of a column of images is missing: without bytes and without the path of a file."""
     return value is None or (isinstance(value, dict) and value.get("bytes") is None and not value.get("path"))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(folder if folder.endswith("/") else f"{folder}/")

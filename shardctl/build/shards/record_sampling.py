@@ -17,7 +17,6 @@ from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.scan import ByteRange, Found, ranges_from, reading_from
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
-from shardctl.sources.remote.remote_files import local
 from shardctl.system.files import naming_the_path
 from shardctl.system.processes.progress_slot import WorkerProgress
 
@@ -66,12 +65,10 @@ class RecordSampleTask:
     def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Take the records. Raises Rejection, OSError, StorageError."""
         assert self.byte_range.unit is not None, "units are read, and not pieces"
-        local(self.byte_range.path, self.byte_range.version)
+        path = self.byte_range.path_to_read()
         form, wanted = find_format(self.byte_range.suffix, self.reading), np.array(self.wanted, np.int64)
         unit, digest = Unit(*self.byte_range.unit), xxhash.xxh3_64()
-        parts = form.read(
-            self.byte_range.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
-        )
+        parts = form.read(path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
         rows, reject = 0, None
         with _Writer(Path(self.out)) as writer:
             try:

@@ -18,7 +18,9 @@ from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows
 from shardctl.format.sample import Sample
 from shardctl.sources.annotations.masks import MASK
+from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
+from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.progress_slot import WorkerProgress
@@ -51,17 +53,19 @@ def read_fields(
     job: Job, planned: PlannedUnit, unit: Unit, rules: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
 ) -> Iterator[Parsed]:
     """Yield the chosen records of a unit as its format reads them. Raises Rejection, Misfit, SourceGoneError."""
-    path = job.path_of(planned.file)
-    before = None
+    opened, version = job.path_of(planned.file), job.version_of(planned.file)
+    path, before = opened, None
     with reading(job, planned):
-        before = state_of(job, planned)
-        form = find_format(ending_of(planned.file.path, path), rules, job.shuffle is not None)
+        ending = ending_of(planned.file.path, local_copy(opened, version))
+        path = copy_to_read(opened, ending, version)
+        before = state_of(job, planned, path)
+        form = find_format(ending, rules, job.shuffle is not None)
         parts = form.read(path, unit, rules, schema, choose, digest)
     while True:
         with reading(job, planned):
             parsed = next(parts, None)
             if parsed is None:
-                check_state(job, planned, before)
+                check_state(job, planned, path, before)
                 return
         yield parsed
 

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Protocol
 
 from shardctl.build.shards.prefetch import ReadRequest, prefetched
 from shardctl.errors import Rejection
+from shardctl.sources.companions import copy_to_read
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import Reading, Unit, find_format
-from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
+from shardctl.system.locations.text import is_stored
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 
@@ -46,10 +47,10 @@ class PrePlanTask(Protocol):
 class ByteRange:
     """A range of bytes of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format.
 
-    `version` is the number of that of an object on a store, 0 where it does not matter.
+    `opened` is its path or its URL; `version` is the number of that of an object on a store, 0 where it does not matter.
     """
 
-    path: str
+    opened: str
     suffix: str
     offset: int
     size: int
@@ -59,7 +60,11 @@ class ByteRange:
     @property
     def requests(self) -> Sequence[ReadRequest]:
         """The object that it is read from, if it is on a store."""
-        return (ReadRequest(self.path, self.size, self.version, False),) if is_brought(self.path) else ()
+        return (ReadRequest(self.opened, self.size, self.version, False),) if is_stored(self.opened) else ()
+
+    def path_to_read(self) -> str:
+        """Return a path at which the file can be read now. Raises as `copy_to_read` does."""
+        return copy_to_read(self.opened, self.suffix, self.version)
 
 
 @dataclass(frozen=True)
@@ -134,14 +139,14 @@ def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rej
 
 
 def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
-    local(part.path, part.version)
+    path = part.path_to_read()
     form = find_format(part.suffix, task.reading, task.shuffled)
     if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
         from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need
 
-        with open(part.path, "rb", buffering=0, opener=ordinary) as file:
+        with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))
     if part.unit is None:
-        return {"scan": form.scan(part.path, part.offset, part.size, task.reading)}
-    types: Types = form.types(part.path, Unit(*part.unit), task.reading)
+        return {"scan": form.scan(path, part.offset, part.size, task.reading)}
+    types: Types = form.types(path, Unit(*part.unit), task.reading)
     return {"types": types.to_json()}

@@ -24,6 +24,7 @@ from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAI
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import check_ordinary, is_file
 from shardctl.system.processes.pool import Limits
@@ -47,7 +48,7 @@ def is_foreign(path: Path) -> bool:
             return not (path.parent / MANIFEST).exists() and _is_of_others(path.name, str(path))
         if not path.is_dir() or any((path / name).exists() for name in (MANIFEST, SHARDS, STAGING)):
             return False
-        found = first_file([path], KINDS["table"], Reading(), (Form.MANY,))
+        found = first_file([SourceRoot(str(path))], KINDS["table"], Reading(), (Form.MANY,))
         return found is not None and _is_of_others(found.path, found.opened)
     except InputError:  # an index that lists what is not there
         return True
@@ -109,7 +110,9 @@ def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine
         engine = local_engine(workers, LIMITS)
         try:
             rule = LabelRule.parse("none")
-            listing = list_files([path], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None)
+            listing = list_files(
+                [SourceRoot(str(path))], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None
+            )
             discovery = Discovery(listing, reading, False, engine)
             yield Shards(listing, discovery.find_units(), discovery), engine
         finally:

@@ -11,7 +11,8 @@ from pathlib import Path
 from shardctl.errors import UsageError
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.remote.remote_files import begin_of, exists
+from shardctl.sources.files import begin_of, exists
+from shardctl.system.locations.text import is_stored
 from shardctl.system.text import printable
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
@@ -35,20 +36,20 @@ LOOKED_AT = 1 << 20
 """Bytes at the beginning of a file that are looked at to know whether it is a COCO file."""
 
 
-def hint_of_format(path: Path) -> str:
+def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
-    word, colon, _ = str(path).partition(":")
-    if colon and not exists(path):
+    word, colon, _ = file.partition(":")
+    if colon and not is_stored(file) and not exists(file):
         word = word.partition("+")[0]
         near = difflib.get_close_matches(word, FORMATS, 1)
         meant = f", perhaps {near[0]}" if near else ""
         return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
     try:
-        begin = begin_of(str(path), LOOKED_AT)
+        begin = begin_of(file, LOOKED_AT)
     except OSError:
         return ""
     if begin.lstrip().startswith(b"{") and _MEMBERS_OF_COCO.search(begin):
-        return f"if it is a COCO file, give coco:{printable(str(path))}"
+        return f"if it is a COCO file, give coco:{printable(file)}"
     return ""
 
 

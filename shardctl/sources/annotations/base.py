@@ -16,8 +16,8 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
+from shardctl.system.locations.text import normal
 from shardctl.system.options import Word
-from shardctl.system.remote_paths import path_of, source_of
 
 _SOURCE = re.compile(r"(?P<format>[a-z]+)(?P<options>(?:\+[a-z-]+(?:=[^+:]*)?)*):(?P<path>.*)", re.DOTALL)
 
@@ -45,13 +45,11 @@ class Source:
             form.check_option(name, value)
         if not found["path"] and form.needs_path:
             raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
-        return cls(
-            form.name, str(path_of(found["path"])) if found["path"] else "", tuple((name, value) for name, value in given)
-        )
+        return cls(form.name, normal(found["path"]) if found["path"] else "", tuple((name, value) for name, value in given))
 
     def __str__(self) -> str:
         options = "".join(f"+{name}={value}" if value else f"+{name}" for name, value in self.options)
-        return f"{self.format}{options}:{source_of(self.path)}"
+        return f"{self.format}{options}:{self.path}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class AnnotationRule:
 
 @dataclass(frozen=True)
 class InputPlace:
-    """An input: the path by which it is opened, and the folder of its source."""
+    """An input: the path or the URL by which it is opened, and the folder of its source."""
 
     opened: str
     folder: str

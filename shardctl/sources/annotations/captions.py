@@ -22,8 +22,9 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.remote.remote_files import bring_all, exists
-from shardctl.sources.walk import FoundFile
+from shardctl.sources.files import bring_all, exists
+from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.locations.text import join, name_of
 
 SUFFIXES = (".txt", ".json")
 
@@ -44,15 +45,15 @@ class Captions:
             raise UsageError("give --labels captions: once, with the folder that has all captions")
         matched, lost = _matched(sources[0].path, inputs)
         digest, faults = Digest(), dict[int, Rejection]()
-        bring_all(file.path for file in matched)
+        bring_all(file.opened for file in matched)
         captions: list[list[str]] = []
         several = False
         for file in matched:
             found: str | list[str] | None = []
             try:
-                data = read_small(file.path)
+                data = read_small(file.opened)
                 digest.add(str(file.row), data)
-                found = parse(data, file.path.suffix)
+                found = parse(data, suffix_of(name_of(file.opened)))
             except (OSError, ValueError) as error:
                 faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
             several = several or (isinstance(found, list) and file.row not in faults)
@@ -71,9 +72,9 @@ class Captions:
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
     if not path:
         return _siblings(inputs), []
-    found = files_in(Path(path), SUFFIXES, "captions")
+    found = files_in(path, SUFFIXES, "captions")
     matched, lost = match_files(found, inputs, "captions")
-    refuse_no_match(matched, found, inputs, Path(path), "captions")
+    refuse_no_match(matched, found, inputs, path, "captions")
     return matched, lost
 
 
@@ -82,13 +83,13 @@ def _siblings(inputs: Inputs) -> list[Beside]:
     matched: list[Beside] = []
     stems: dict[str, str] = {}
     row = 0
+    folders = [root.folder for root in inputs.roots]
     for batch in inputs.table.select(["path", "root"]).to_batches(max_chunksize=AT_ONCE):
         for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            folder = inputs.roots[root] if inputs.roots[root].is_dir() else inputs.roots[root].parent
-            there = [folder / (stem(path) + suffix) for suffix in SUFFIXES]
+            there = [join(folders[root], stem(path) + suffix) for suffix in SUFFIXES]
             there = [file for file in there if exists(file)]
             if len(there) > 1:
-                raise InputError(f"{path} has two captions, {there[0].name} and {there[1].name}; remove one")
+                raise InputError(f"{path} has two captions, {name_of(there[0])} and {name_of(there[1])}; remove one")
             if there and (other := stems.setdefault(f"{root}/{stem(path)}", path)) != path:
                 raise InputError(f"{there[0]}: may be the caption of {other} and of {path}; rename one of the images")
             matched += [Beside(row, file) for file in there]

@@ -6,7 +6,6 @@ looked at before there is a plan, so that every worker takes the same frame. doc
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,8 @@ from shardctl.images.codecs.image import Opened, open_image
 from shardctl.sources.annotations.base import Annotations, InputPlace
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
-from shardctl.sources.remote.remote_files import BEGIN_BYTES, begin_of, begins_ahead, is_brought
+from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
+from shardctl.system.locations.text import follow, is_stored
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, printable
 
@@ -100,7 +100,7 @@ def settled(found: Annotations, frame: str, place_of: Callable[[Sequence[int]], 
     looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
     evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
-    for row, place in begins_ahead(places, lambda each: each[1].opened if is_brought(each[1].opened) else None):
+    for row, place in begins_ahead(places, lambda each: each[1].opened if is_stored(each[1].opened) else None):
         turn = _turn(place.opened)
         if turn is not None:
             evidence.add(place.opened, *turn, _annotated_size(found, int(found.rows[row]), place))
@@ -158,7 +158,7 @@ def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | N
         return (how["width"], how["height"]) if known else None
     file = found.columns[MASK_FILE][row].as_py()
     try:
-        head = begin_of(os.path.normpath(f"{place.folder}/{file['path']}"), 24)
+        head = begin_of(follow(place.folder, file["path"]), 24)
         width, height = struct.unpack(">II", head[16:24])
     except (OSError, struct.error):
         return None

@@ -16,9 +16,10 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.sources.remote.remote_files import exists, holds, local_path
 from shardctl.system.files import read_bytes
+from shardctl.system.locations.text import join, name_of, parent_of
 from shardctl.system.text import counted, printable
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")
@@ -48,7 +49,7 @@ class Imagenet:
         """Find the class of each image: from the ground truth, else from its folder, else from its own name."""
         if len(sources) > 1:
             raise UsageError("give --labels imagenet:PATH once, with the folder of the lists")
-        lists = _Lists(Path(sources[0].path))
+        lists = _Lists(sources[0].path)
         words = lists.words()
         wnids = sorted(words)
         numbers = {wnid: number for number, wnid in enumerate(wnids)}
@@ -93,91 +94,89 @@ def _unique(words: Sequence[str], wnids: Sequence[str]) -> tuple[str, ...]:
 class _Lists:
     """The lists in a folder, or beside the one that was named."""
 
-    path: Path
+    given: str
 
     def __post_init__(self) -> None:
-        if not (exists(self.path) or holds(self.path)):
+        if not (exists(self.given) or is_folder(self.given)):
             raise InputError(f"{self.shown}: no such file or folder; give the folder that has {WORDS[0]}")
-        self._folder = self.path if holds(self.path) else self.path.parent
+        self._folder = self.given if is_folder(self.given) else parent_of(self.given)
         self._read: list[bytes] = []
 
     @property
     def shown(self) -> str:
-        """The path for a message."""
-        return printable(str(self.path))
+        """The path or the URL for a message."""
+        return printable(self.given)
 
     def digest(self) -> str:
         """Return the digest of all that was read."""
         return hashlib.sha256(b"\0".join(hashlib.sha256(data).digest() for data in self._read)).hexdigest()
 
-    def _find(self, name: str) -> Path | None:
-        places = [self._folder / name, self._folder / "data" / name]
+    def _find(self, name: str) -> str | None:
+        places = [join(self._folder, name), join(self._folder, f"data/{name}")]
         return next((place for place in places if exists(place)), None)
 
-    def _lines(self, path: Path) -> list[str]:
+    def _lines(self, file: str) -> list[str]:
         try:
-            data = read_bytes(local_path(path))
+            data = read_bytes(Path(local_copy(file)))
             self._read.append(data)
             return data.decode("utf-8-sig").splitlines()
         except OSError as error:
-            raise InputError(f"{printable(str(path))}: cannot be read ({error.strerror})") from error
+            raise InputError(f"{printable(file)}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{printable(str(path))}: not UTF-8 at byte {error.start}; recode the file") from None
+            raise InputError(f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file") from None
 
     def words(self) -> dict[str, str]:
         """Return the words of each class by its WordNet number. Raises InputError."""
-        path = next((place for name in (*WORDS, NUMBERED) if (place := self._find(name))), None)
-        if path is None:
+        file = next((place for name in (*WORDS, NUMBERED) if (place := self._find(name))), None)
+        if file is None:
             raise InputError(f"{self.shown}: holds none of {', '.join((*WORDS, NUMBERED))}, which name the classes")
         words: dict[str, str] = {}
-        for number, line in enumerate(self._lines(path), 1):
+        for number, line in enumerate(self._lines(file), 1):
             if not line.strip():
                 continue
             wnid, _, rest = line.strip().partition(" ")
-            if path.name == NUMBERED:
+            if name_of(file) == NUMBERED:
                 rest = rest.partition(" ")[2].replace("_", " ")
             if not _WNID.fullmatch(wnid) or not rest or wnid in words:
-                raise InputError(
-                    f"{printable(str(path))}, line {number}: a WordNet number (n01440764), once, and words are needed"
-                )
+                raise InputError(f"{printable(file)}, line {number}: a WordNet number (n01440764), once, and words are needed")
             words[wnid] = rest.strip()
         return words
 
     def truth(self, numbers: dict[str, int]) -> dict[str, int]:
         """Return the class of each validation image by its name without ending, from the first list that is there."""
-        if path := self._find(SOLUTION):
-            return self._solution(path, numbers)
-        if path := self._find(CAFFE):
-            return self._places(path, len(numbers))
-        if path := self._find(TRUTH):
-            return self._development(path, numbers)
+        if file := self._find(SOLUTION):
+            return self._solution(file, numbers)
+        if file := self._find(CAFFE):
+            return self._places(file, len(numbers))
+        if file := self._find(TRUTH):
+            return self._development(file, numbers)
         return {}
 
-    def _solution(self, path: Path, numbers: dict[str, int]) -> dict[str, int]:
+    def _solution(self, file: str, numbers: dict[str, int]) -> dict[str, int]:
         truth: dict[str, int] = {}
-        for number, row in enumerate(csv.reader(self._lines(path)), 1):
+        for number, row in enumerate(csv.reader(self._lines(file)), 1):
             if number == 1 and row[:1] == ["ImageId"]:
                 continue
             wnid = row[1].split(" ")[0] if len(row) == 2 else ""
             if wnid not in numbers:
-                raise InputError(f"{printable(str(path))}, line {number}: no image and class of the list of classes")
+                raise InputError(f"{printable(file)}, line {number}: no image and class of the list of classes")
             truth[row[0]] = numbers[wnid]
         return truth
 
-    def _places(self, path: Path, classes: int) -> dict[str, int]:
+    def _places(self, file: str, classes: int) -> dict[str, int]:
         truth: dict[str, int] = {}
-        for number, line in enumerate(self._lines(path), 1):
+        for number, line in enumerate(self._lines(file), 1):
             name, _, place = line.strip().rpartition(" ")
             if not name or not place.isdecimal() or int(place) >= classes:
-                raise InputError(f"{printable(str(path))}, line {number}: a file name and a number below {classes} are needed")
+                raise InputError(f"{printable(file)}, line {number}: a file name and a number below {classes} are needed")
             truth[stem(name.rpartition("/")[2])] = int(place)
         return truth
 
-    def _development(self, path: Path, numbers: dict[str, int]) -> dict[str, int]:
+    def _development(self, file: str, numbers: dict[str, int]) -> dict[str, int]:
         mapping = self._find(NUMBERED)
         if mapping is None:
             raise InputError(
-                f"{printable(str(path))}: its numbers are those of the development kit's meta.mat, and no places in the sorted"
+                f"{printable(file)}: its numbers are those of the development kit's meta.mat, and no places in the sorted"
                 f" list of classes; put {NUMBERED} beside it, or use {SOLUTION}"
             )
         by_id = {}
@@ -186,8 +185,8 @@ class _Lists:
             if wnid in numbers and own.isdecimal():
                 by_id[int(own)] = numbers[wnid]
         truth: dict[str, int] = {}
-        for number, line in enumerate(self._lines(path), 1):
+        for number, line in enumerate(self._lines(file), 1):
             if not line.strip().isdecimal() or int(line) not in by_id:
-                raise InputError(f"{printable(str(path))}, line {number}: {printable(line)} is no class of {mapping.name}")
+                raise InputError(f"{printable(file)}, line {number}: {printable(line)} is no class of {name_of(mapping)}")
             truth[_VALIDATION.format(number)] = by_id[int(line)]
         return truth

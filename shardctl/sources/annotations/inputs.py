@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,8 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.label_table import hash_names
+from shardctl.sources.roots import SourceRoot, resolved
+from shardctl.system.locations.text import path_below
 from shardctl.system.text import printable
 
 AT_ONCE = 65536
@@ -31,7 +32,7 @@ class Match(NamedTuple):
 class Inputs:
     """The listed images. `table` has the `path` of each, relative to its source, and the number of its `root`."""
 
-    roots: tuple[Path, ...]
+    roots: tuple[SourceRoot, ...]
     table: pa.Table
 
     def __len__(self) -> int:
@@ -55,18 +56,18 @@ class Inputs:
         for batch in self.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
             yield [name_of(path) for path in batch.column(0).to_pylist()]
 
-    def below(self, path: Path) -> str | None:
-        """Return where a path lies below one of the sources, as paths of inputs are written; None if below none of them."""
+    def below(self, text: str) -> str | None:
+        """Return where something lies below one of the sources, as paths of inputs are written; None if below none of them."""
         try:
-            resolved = path.resolve()
+            there = resolved(text)
         except ValueError:  # a name with a null byte, which no file has
             return None
-        for root in self.roots:
-            folder = (root if root.is_dir() else root.parent).resolve()
-            if resolved.is_relative_to(folder):
-                found = resolved.relative_to(folder).as_posix()
-                return "" if found == "." else found
-        return None
+        return next((found for base in self.bases if (found := path_below(there, base)) is not None), None)
+
+    @cached_property
+    def bases(self) -> list[str]:
+        """The folder of each source that paths of its inputs are relative to."""
+        return [root.base for root in self.roots]
 
 
 def stem(path: str) -> str:

@@ -7,14 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.remote.remote_files import local_path
+from shardctl.sources.files import local_copy
 from shardctl.system.files import HashingReader, ordinary
 from shardctl.system.text import printable
 
@@ -66,15 +65,15 @@ class JsonParts:
     cannot be read, is not UTF-8, or no such JSON.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, Columns] | None = None) -> None:
-        self.path = path
+    def __init__(self, file: str, columns: Mapping[str, Columns] | None = None) -> None:
+        self.file = file
         self.sha256 = ""
         self._columns = columns or {}
-        self._shown = printable(str(path))
+        self._shown = printable(file)
 
     def __iter__(self) -> Iterator[Part]:
         try:
-            with open(local_path(self.path), "rb", buffering=0, opener=ordinary) as file, HashingReader(file) as raw:
+            with open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
                 with _Text(raw, self._shown) as text:
                     yield from _parts_of(text, self._columns)
                 self.sha256 = raw.sha256

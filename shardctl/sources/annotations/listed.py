@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.label_table import hash_names
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.splits import named_as_splits
+from shardctl.system.locations.text import join
 from shardctl.system.sequences import evenly_spaced
 
 SUFFIXES = tuple(
@@ -32,7 +33,7 @@ class Listed(NamedTuple):
     """An image: its name in its folder, and where it can be opened."""
 
     name: str
-    opened: Path
+    opened: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Images:
     """The inputs: `roots` are the sources, `folders` those that have images. `table` has the `path`, the `root` and the `group`
     of each image, its place in `folders`; `hashes` are those of the paths, (n,) uint64."""
 
-    roots: Sequence[Path]
+    roots: Sequence[SourceRoot]
     folders: Sequence[str]
     table: pa.Table
     hashes: npt.NDArray[np.uint64]
@@ -114,7 +115,7 @@ class Images:
             here = [row for row in rows if first <= row < first + len(batch)]
             some = batch.take(pa.array([row - first for row in here], pa.int64())).to_pylist()
             for row, one in zip(here, some, strict=True):
-                found[row] = Listed(one["path"].rpartition("/")[2], self.roots[one["root"]] / one["path"])
+                found[row] = Listed(one["path"].rpartition("/")[2], join(self.roots[one["root"]].text, one["path"]))
             first += len(batch)
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,10 @@ from shardctl.format.roles import Mask
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.per_image import Digest, files_in, match_files, refuse_no_match, said_of_others
-from shardctl.sources.remote.remote_files import begin_of, exists, local_path, version_of
+from shardctl.sources.files import begin_of, exists, local_copy, version_of
+from shardctl.sources.roots import resolved
 from shardctl.system.files import read_bytes
+from shardctl.system.locations.text import join, name_of, relative
 from shardctl.system.sequences import evenly_spaced
 
 MASK = "mask"
@@ -55,19 +56,18 @@ class Masks:
         """Find the mask of each image. Their bytes are not read here."""
         if len(sources) > 1:
             raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
-        folder = Path(sources[0].path)
+        folder = sources[0].path
         found = files_in(folder, (".png",), "masks")
         matched, lost = match_files(found, inputs, "masks")
         refuse_no_match(matched, found, inputs, folder, "masks")
-        bits = max((_bits(matched[place].path) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
+        bits = max((_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
         digest, places, stamps = Digest(), [], array("Q")
-        resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
         roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
         for file, root in zip(matched, roots, strict=True):
             # From the source on, so that a dataset says the same wherever the two lie together.
-            path = os.path.relpath(os.path.realpath(file.path), resolved[root])
-            places.append({"path": path, "name": file.path.name, "frame": rule.frame, "bits": bits})
-            stamp = "{} {}".format(*version_of(str(file.path))).encode()
+            path = relative(resolved(file.opened), inputs.bases[root])
+            places.append({"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits})
+            stamp = "{} {}".format(*version_of(file.opened)).encode()
             digest.add(path, stamp)
             stamps.append(xxhash.xxh3_64_intdigest(stamp))
         rows = np.full(len(inputs), -1, np.int64)
@@ -76,17 +76,17 @@ class Masks:
         ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
         if bits == 8 and ignore is not None and ignore > 255:
             raise UsageError(f"--labels {sources[0]}: the masks have numbers of 8 bits, up to 255, and none is {ignore}")
-        role = Mask("source", None, _names(folder / CLASSES, digest), ignore, bits)
+        role = Mask("source", None, _names(join(folder, CLASSES), digest), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
         of_rows = np.frombuffer(stamps, np.uint64)
         return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said), stamps=of_rows)
 
 
-def _bits(path: Path) -> int:
+def _bits(file: str) -> int:
     """Return 16 for a PNG with as many bits in a channel, else 8."""
     try:
-        head = begin_of(str(path), _PNG_BITS + 1)
+        head = begin_of(file, _PNG_BITS + 1)
     except OSError:  # the worker says so when it reads it
         return 8
     return 16 if len(head) > _PNG_BITS and head[_PNG_BITS] == 16 else 8
@@ -96,13 +96,13 @@ _PNG_BITS = 24
 """Where a PNG says how many bits a number of it has."""
 
 
-def _names(path: Path, digest: Digest) -> tuple[str, ...] | None:
+def _names(file: str, digest: Digest) -> tuple[str, ...] | None:
     """Return the names of the numbers, None if they have none."""
-    if not exists(path):
+    if not exists(file):
         return None
     try:
-        data = read_bytes(local_path(path))
-        digest.add(path.name, data)
+        data = read_bytes(Path(local_copy(file)))
+        digest.add(name_of(file), data)
         return tuple(data.decode("utf-8").splitlines()) or None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the names of the classes cannot be read ({error})") from error
+        raise InputError(f"{file}: the names of the classes cannot be read ({error})") from error

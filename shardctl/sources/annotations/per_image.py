@@ -6,17 +6,18 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import some
-from shardctl.sources.remote.remote_files import holds, local_path
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
+from shardctl.system.locations.text import name_of, parent_of
 from shardctl.system.text import counted, format_bytes, printable
 
 LARGEST = 64 << 20
@@ -28,43 +29,43 @@ class Beside:
     """A file of annotations and the input that it is about."""
 
     row: int
-    path: Path
+    opened: str
 
     @property
     def shown(self) -> str:
-        """The path for a message."""
-        return printable(str(self.path))
+        """The path or the URL for a message."""
+        return printable(self.opened)
 
 
-def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
+def files_in(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
     """Return the files in a folder and below whose names have these endings. Raises InputError if there are none."""
     found = walked(folder, suffixes, what)
     if not found:
-        raise InputError(f"{printable(str(folder))}: holds no {what} ({' or '.join(sorted(suffixes))})")
+        raise InputError(f"{printable(folder)}: holds no {what} ({' or '.join(sorted(suffixes))})")
     return found
 
 
-def walked(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
+def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
     """Return the files in a folder and below whose names have these endings, if any. Raises InputError without the folder."""
-    if not holds(folder):
-        raise InputError(f"{printable(str(folder))}: no such folder; give the folder of the {what}")
-    return [file for file in walk([folder], lambda _: None) if file.suffix in suffixes and file.fault is None]
+    if not is_folder(folder):
+        raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
+    return [file for file in walk([SourceRoot(folder)], lambda _: None) if file.suffix in suffixes and file.fault is None]
 
 
 def match_files(
-    found: Sequence[FoundFile], inputs: Inputs, what: str, renamed: Callable[[Path], Path] | None = None
+    found: Sequence[FoundFile], inputs: Inputs, what: str, renamed: Callable[[str], str] | None = None
 ) -> tuple[list[Beside], list[FoundFile]]:
     """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
 
     A file is about the input that has the same path without the ending, from the source or from the folder of these files on,
-    else about the only one of the same name. `renamed` gives the path that an image has by a file's path, which is looked for
-    first. Raises InputError for two files of one input, and where a name may be several inputs.
+    else about the only one of the same name. `renamed` gives where the image of a file would be, by where that is: it is looked
+    for there first. Raises InputError for two files of one input, and where a name may be several inputs.
     """
     names = [stem(file.path) for file in found]
     rows = np.full(len(found), -1, np.int64)
     if renamed is not None:
-        rows = _exact(inputs, [renamed(Path(file.opened)) for file in found])
-    beside = _exact(inputs, [Path(file.opened) for file in found])
+        rows = _exact(inputs, [renamed(file.opened) for file in found])
+    beside = _exact(inputs, [file.opened for file in found])
     rows = np.where(rows >= 0, rows, beside)
     left = np.flatnonzero(rows < 0)
     match = inputs.by_stem.find([names[number] for number in left])
@@ -79,26 +80,27 @@ def match_files(
             raise InputError(f"two {what} are of the input {printable(inputs.paths_at([row])[0])}: {both}; remove one")
         if row >= 0:
             by_row[row] = file
-    matched = [Beside(row, Path(by_row[row].opened)) for row in sorted(by_row)]
+    matched = [Beside(row, by_row[row].opened) for row in sorted(by_row)]
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
-def _exact(inputs: Inputs, paths: Sequence[Path]) -> npt.NDArray[np.int64]:
-    """Return the input that has each path without its ending, -1 for none."""
-    folders = {folder: inputs.below(folder) for folder in {path.parent for path in paths}}
-    rows = np.full(len(paths), -1, np.int64)
-    below = [number for number, path in enumerate(paths) if folders[path.parent] is not None]
-    names = [stem(f"{folders[paths[number].parent]}/{paths[number].name}".lstrip("/")) for number in below]
+def _exact(inputs: Inputs, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the input that is at each of these places, but for its ending, -1 for none."""
+    parents = list(map(parent_of, texts))
+    folders = {folder: inputs.below(folder) for folder in set(parents)}
+    rows = np.full(len(texts), -1, np.int64)
+    below = [number for number, folder in enumerate(parents) if folders[folder] is not None]
+    names = [stem(f"{folders[parents[number]]}/{name_of(texts[number])}".lstrip("/")) for number in below]
     rows[below] = inputs.by_stem.exact(names)
     return rows
 
 
-def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: Path, what: str) -> None:
+def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: str, what: str) -> None:
     """Raise InputError if none of the files is about an input."""
     if not matched:
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
-            f"{printable(str(folder))}: none of the {len(found):,} {what} has the name of an input ({one}; an input is {other})"
+            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input ({one}; an input is {other})"
         )
 
 
@@ -113,12 +115,12 @@ def said_of_others(lost: Sequence[FoundFile], without: int, inputs: Inputs, what
     return said
 
 
-def read_small(path: Path) -> bytes:
+def read_small(file: str) -> bytes:
     """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
-    with open(local_path(path), "rb", opener=ordinary) as file:
-        if os.fstat(file.fileno()).st_size > LARGEST:
+    with open(local_copy(file), "rb", opener=ordinary) as opened:
+        if os.fstat(opened.fileno()).st_size > LARGEST:
             raise ValueError(f"it has more than {format_bytes(LARGEST)}")
-        return file.read()
+        return opened.read()
 
 
 class Digest:

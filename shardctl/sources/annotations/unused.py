@@ -9,7 +9,6 @@ import csv
 import heapq
 import io
 import json
-import os
 import re
 import shlex
 import zlib
@@ -25,10 +24,10 @@ from shardctl.sources.annotations.listed import SUFFIXES as OF_IMAGES
 from shardctl.sources.annotations.listed import Images, joined
 from shardctl.sources.annotations.unused_masks import Found, look_for_masks
 from shardctl.sources.annotations.yolo import NAMES, OVERSHOOT, YAML
+from shardctl.sources.files import begin_of, stretch_of
 from shardctl.sources.label_table import FILE_COLUMNS, LIKE_LABELS
-from shardctl.sources.remote.remote_files import begin_of, stretch_of
 from shardctl.sources.walk import FoundFile
-from shardctl.system.remote_paths import source_of
+from shardctl.system.locations.text import common, parent_of
 from shardctl.system.text import printable
 
 TABLES = (".csv", ".tsv", ".jsonl")
@@ -113,7 +112,7 @@ def _beside_masks(form: str, masks: Sequence[Found]) -> str:
         return ""
     if len(alike) == 1 and alike[0].option:
         return f" {alike[0].option}"
-    return f" with {_shown(alike[0].images)} as the source, as masks have the names of their images"
+    return f" with {printable(alike[0].images)} as the source, as masks have the names of their images"
 
 
 @dataclass(frozen=True)
@@ -177,12 +176,12 @@ def _names_image(file: FoundFile, images: Images) -> bool:
 
 
 def _look(of: str, path: str, what: str, form: str) -> _Look:
-    return f"{of} {path}", f"{_shown(path)} {what}, and nothing uses it: {_option(form, path)}"
+    return f"{of} {path}", f"{printable(path)} {what}, and nothing uses it: {_option(form, path)}"
 
 
 def _of_other_tool(place: str, tool: str) -> _Look:
     what = "no --labels option reads this format; export it as COCO, YOLO or VOC"
-    return f"{tool} {place}", f"{_shown(place)} has what looks like {tool} annotations, and nothing uses it: {what}"
+    return f"{tool} {place}", f"{printable(place)} has what looks like {tool} annotations, and nothing uses it: {what}"
 
 
 def _as_json(seen: _Seen) -> _Look | None:
@@ -220,7 +219,7 @@ def _as_coco(seen: _Seen) -> _Look | None:
     if not seen.is_packed:
         return _look("coco", seen.file.opened, "looks like COCO annotations", "coco:")
     path, option = seen.file.opened, _option("coco:", seen.file.opened.removesuffix(".gz"))
-    return f"coco {path}", f"{_shown(path)} looks like COCO annotations, and nothing uses it: unpack it; then {option}"
+    return f"coco {path}", f"{printable(path)} looks like COCO annotations, and nothing uses it: unpack it; then {option}"
 
 
 def _ends_as_coco(seen: _Seen) -> bool:
@@ -281,7 +280,7 @@ def _of_names(seen: _Seen, names: Sequence[str], told: Mapping[str, Any]) -> _Lo
     path, folder = seen.file.opened, seen.names_image(there[0]) or ""
     option = f"{_option('', f'{stem(path)}.csv')}{_lenient(seen, folder, told)}"
     what = f"write it as a CSV file with the columns {FILE_COLUMNS[0]} and label; then {option}"
-    return path, f"{_shown(path)} names images, and nothing uses it: {what}"
+    return path, f"{printable(path)} names images, and nothing uses it: {what}"
 
 
 def _are_labels(values: Sequence[Any]) -> bool:
@@ -391,7 +390,10 @@ def _as_lines(seen: _Seen) -> _Look | None:
         return None
     if folder != seen.file.folder:
         return _look("captions", place, "has what looks like captions of images", "captions:")
-    return "captions", f"{_shown(seen.file.opened)} looks like the caption of an image, and nothing uses it: --labels captions:"
+    return (
+        "captions",
+        f"{printable(seen.file.opened)} looks like the caption of an image, and nothing uses it: --labels captions:",
+    )
 
 
 def _is_yolo(row: Sequence[bytes]) -> bool:
@@ -462,7 +464,7 @@ def _as_table(seen: _Seen) -> _Look | None:
         if len(set(names)) < len(names):
             changes.append("give one row for each image")
         first = f"{'; '.join(changes)}; then " if changes else ""
-        what = f"{_shown(seen.file.opened)} names images in its column {printable(column)}, and nothing uses it"
+        what = f"{printable(seen.file.opened)} names images in its column {printable(column)}, and nothing uses it"
         written = f"{seen.file.opened}l" if seen.file.suffix == ".json" else seen.file.opened
         every = [row[column] for row in _rows(seen) if _is_text(row.get(column))]
         return seen.file.opened, f"{what}: {first}{_option('', written)}{_lenient(seen, folder, every)}"
@@ -552,13 +554,9 @@ _GZIP = 31
 
 def _common(files: Sequence[FoundFile]) -> str:
     """Return the folder that all of these are in, or below."""
-    return os.path.commonpath([os.path.dirname(file.opened) for file in files])  # noqa: PTH120
-
-
-def _shown(path: str) -> str:
-    return printable(source_of(path))
+    return common([parent_of(file.opened) for file in files])
 
 
 def _option(form: str, path: str) -> str:
     """Return the option as it is typed in a shell."""
-    return f"--labels {shlex.quote(form + printable(source_of(path)))}" if path else f"--labels {form}"
+    return f"--labels {shlex.quote(form + printable(path))}" if path else f"--labels {form}"

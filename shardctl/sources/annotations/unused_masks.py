@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from shardctl.errors import Rejection
 from shardctl.sources.annotations.inputs import stem
 from shardctl.sources.annotations.listed import MOST_FOLDERS, Images, Listed, joined
-from shardctl.sources.remote.remote_files import begin_of
-from shardctl.system.remote_paths import source_of
+from shardctl.sources.files import begin_of
+from shardctl.system.locations.text import join, parent_of
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
 
@@ -100,11 +99,11 @@ class _Begins:
     """The beginnings of images, each read once: it may be a request to a store."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Path, _Kind | None] = {}
+        self._kinds: dict[str, _Kind | None] = {}
 
-    def pixels(self, paths: Sequence[Path]) -> _Pixels:
+    def pixels(self, files: Sequence[str]) -> _Pixels:
         """Return what the PNGs among some images have."""
-        kinds = [kind for path in paths if (kind := self._kind(path)) is not None]
+        kinds = [kind for file in files if (kind := self._kind(file)) is not None]
         plain = [kind for kind in kinds if kind.colour_type in (_GREY, _PALETTE)]
         few_values = sum(kind.colour_type == _PALETTE or kind.bits < _BITS_OF_PICTURES for kind in plain)
         return _Pixels(len(plain), sum(kind.colour_type in (2, 4, 6) for kind in kinds), few_values)
@@ -113,10 +112,10 @@ class _Begins:
         """Return whether a few images have one number for each pixel, so that they may be masks themselves."""
         return all(self.pixels([images[place].opened]).plain for place in evenly_spaced(len(images), EACH))
 
-    def _kind(self, path: Path) -> _Kind | None:
-        if path not in self._kinds:
-            self._kinds[path] = _kind_of(path)
-        return self._kinds[path]
+    def _kind(self, file: str) -> _Kind | None:
+        if file not in self._kinds:
+            self._kinds[file] = _kind_of(file)
+        return self._kinds[file]
 
 
 def look_for_masks(images: Images) -> Iterator[Found]:
@@ -154,9 +153,9 @@ def _as_folder(images: Images, begins: _Begins, folder: str, some: Sequence[List
         mask, image = _where_they_part(folder, beside)
         if are_masks and mask:
             one, name = next(((one, name) for one, name in pairs if stem(one.name) != name), pairs[0])
-            root = str(one.opened)[: -len(joined(folder, one.name))]
+            root = one.opened[: -len(joined(folder, one.name))]
             changes = [] if stem(one.name) == name else [f"name each as its image ({name}.png, not {one.name})"]
-            said = f"{_shown(root + mask)} looks like masks of the images in {_shown(root + image)}"
+            said = f"{printable(root + mask)} looks like masks of the images in {printable(root + image)}"
             sentence = _sentence(said, changes, pixels, root + mask)
             option = "" if changes or pixels.are_colours else _option(root + mask)
             have_same_stem = any(stem(one.name) == name for one, name in pairs)
@@ -176,13 +175,13 @@ def _as_neighbours(images: Images, begins: _Begins, folder: str, some: Sequence[
         if not found or 2 * len(found) < len(of_images):
             continue
         few = [list(found)[place] for place in evenly_spaced(len(found), EACH)]
-        pixels = begins.pixels([of_images[place].opened.with_name(found[place]) for place in few])
+        pixels = begins.pixels([join(parent_of(of_images[place].opened), found[place]) for place in few])
         is_sure = _SURE.search(end) is not None
         if (pixels.are_colours and is_sure) or (pixels.are_plain and (is_sure or not begins.are_plain(of_images))):
-            at, name = str(of_images[few[0]].opened.parent), found[few[0]]
+            at, name = parent_of(of_images[few[0]].opened), found[few[0]]
             image = f"{stem(of_images[few[0]].name)}.png"
             changes = [f"move them to a folder of their own, each with the name of its image ({image}, not {name})"]
-            sentence = _sentence(f"{_shown(at)} has what looks like masks beside their images", changes, pixels, "DIR")
+            sentence = _sentence(f"{printable(at)} has what looks like masks beside their images", changes, pixels, "DIR")
             return Found(at, sentence, at, "", have_same_stem=False, have_same_name=False)
     return None
 
@@ -195,7 +194,7 @@ def _sentence(said: str, changes: list[str], pixels: _Pixels, folder: str) -> st
 
 
 def _option(folder: str) -> str:
-    return f"--labels {shlex.quote('masks:' + _shown(folder))}"
+    return f"--labels {shlex.quote('masks:' + printable(folder))}"
 
 
 def _name_of_image(images: Images, mask: Listed, folder: str) -> str | None:
@@ -229,14 +228,10 @@ def _where_they_part(folder: str, other: str) -> tuple[str, str]:
     return "/".join(one[: place + 1]), "/".join(two[: place + 1])
 
 
-def _kind_of(path: Path) -> _Kind | None:
+def _kind_of(file: str) -> _Kind | None:
     """Return what the header of a PNG says of a pixel. None for what is no PNG."""
     try:
-        begin = begin_of(str(path), 26)
+        begin = begin_of(file, 26)
     except (OSError, Rejection):
         return None
     return _Kind(begin[24], begin[25]) if len(begin) == 26 and begin.startswith(b"\x89PNG\r\n") else None
-
-
-def _shown(path: str) -> str:
-    return printable(source_of(path))

@@ -24,8 +24,9 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.remote.remote_files import bring_all, holds
+from shardctl.sources.files import bring_all, is_folder
 from shardctl.sources.walk import FoundFile
+from shardctl.system.locations.text import beside, join, name_of, parent_of
 from shardctl.system.text import counted
 
 ZERO_BASED = "zero-based"
@@ -55,8 +56,8 @@ class Voc:
         zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
         offsets: dict[int, int] = {}
         for source in sources:
-            folder = Path(source.path)
-            folder = folder / "Annotations" if holds(folder / "Annotations") else folder
+            within = join(source.path, "Annotations")
+            folder = within if is_folder(within) else source.path
             found = files_in(folder, (".xml",), "XML files")
             here, others = _match(found, inputs)
             refuse_no_match(here, found, inputs, folder, "XML files")
@@ -64,7 +65,7 @@ class Voc:
             lost += others
             offsets |= {file.row: int(source.path not in zero_based) for file in here}
         by_row = {file.row: file for file in matched}
-        bring_all(file.path for file in matched)
+        bring_all(file.opened for file in matched)
         writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
         classes: dict[str, int] = {}
         digest, at_zero = Digest(), 0
@@ -72,7 +73,7 @@ class Voc:
         for row in sorted(by_row):
             file = by_row[row]
             try:
-                data = read_small(file.path)
+                data = read_small(file.opened)
                 digest.add(str(row), data)
                 read = parse(data)
                 objects, zeros = _objects(read, classes, offsets[row])
@@ -110,7 +111,7 @@ def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[F
     bring_all(file.opened for file in lost)
     for file in lost:
         try:
-            said = parse(read_small(Path(file.opened))).text.get(FILE_NAME)
+            said = parse(read_small(file.opened)).text.get(FILE_NAME)
         except (OSError, ValueError):
             said = None
         if said:
@@ -121,14 +122,15 @@ def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[F
         if row >= 0 and row not in taken:
             taken.add(row)
             again.add(file.path)
-            matched.append(Beside(row, Path(file.opened)))
+            matched.append(Beside(row, file.opened))
     return matched, [file for file in lost if file.path not in again]
 
 
-def _image_of(path: Path) -> Path:
-    """Return the path of the image of a file in the folders of the development kit, or of tools that call them otherwise."""
+def _image_of(file: str) -> str:
+    """Return where the image of a file is in the folders of the development kit, or of tools that call them otherwise."""
     folders = {"Annotations": "JPEGImages", "annotations": "images"}
-    return path.parent.parent / folders.get(path.parent.name, path.parent.name) / path.name
+    folder = parent_of(file)
+    return f"{beside(folder, folders.get(name_of(folder), name_of(folder)))}/{name_of(file)}"
 
 
 class Parsed:

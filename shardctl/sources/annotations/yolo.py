@@ -25,9 +25,10 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
+from shardctl.sources.files import bring_all, exists, is_folder
 from shardctl.sources.label_table import some
-from shardctl.sources.remote.remote_files import bring_all, exists, holds
-from shardctl.sources.walk import FoundFile
+from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
 from shardctl.system.text import printable
 
 NAMES = ("classes.txt", "obj.names")
@@ -54,13 +55,13 @@ class Setup:
     `missing` are folders of labels that are not there, of images that are.
     """
 
-    folders: tuple[Path, ...]
+    folders: tuple[str, ...]
     names: tuple[str, ...] | None = None
     task: str | None = None
     points: tuple[int, int] | None = None
     flip: tuple[int, ...] | None = None
     point_names: tuple[str, ...] | None = None
-    missing: tuple[Path, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 class Yolo:
@@ -77,24 +78,25 @@ class Yolo:
         """Read the lines of all images. A wrong one rejects its image; an image without a file has no objects."""
         if len(sources) > 1:
             raise UsageError("give --labels yolo:PATH once, with the data.yaml or the folder of all labels")
-        path, digest = Path(sources[0].path), Digest()
-        setup = _read_yaml(path, digest, rule) if path.suffix.lower() in YAML else _of_folder(path, digest, rule)
+        given, digest = sources[0].path, Digest()
+        is_yaml = suffix_of(name_of(given)) in YAML
+        setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, digest, rule)
         matched: list[Beside] = []
         lost: list[FoundFile] = []
         labelled = {folder: _labels_in(folder) for folder in setup.folders}
         if not any(labelled.values()):
-            raise InputError(f"{printable(str(setup.folders[0]))}: holds no labels (.txt)")
+            raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
         for found in labelled.values():
             here, others = match_files(found, inputs, "labels", _image_of)
             matched += here
             lost += others
         by_row = {file.row: file for file in matched}
-        bring_all(file.path for file in matched)
+        bring_all(file.opened for file in matched)
         if not by_row:
-            refuse_no_match(matched, lost, inputs, path, "labels")
+            refuse_no_match(matched, lost, inputs, given, "labels")
         if len(by_row) < len(matched):
             row = next(file.row for file in matched if by_row[file.row] is not file)
-            raise InputError(f"{printable(str(path))}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
+            raise InputError(f"{printable(given)}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
         faults: dict[int, Rejection] = {}
         for row in range(len(inputs)):
@@ -102,7 +104,7 @@ class Yolo:
             if row in by_row:
                 file = by_row[row]
                 try:
-                    data = read_small(file.path)
+                    data = read_small(file.opened)
                     digest.add(str(row), data)
                     objects = parse(data, setup)
                 except NineNumbersError as error:
@@ -115,7 +117,7 @@ class Yolo:
         table, members = writer.finish()
         without = len(inputs) - len(by_row)
         notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
-        empty = [str(folder) for folder in (*(folder for folder in labelled if not labelled[folder]), *setup.missing)]
+        empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
         if empty:
             notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
@@ -126,19 +128,19 @@ class Yolo:
         )
 
 
-def _labels_in(folder: Path) -> list[FoundFile]:
+def _labels_in(folder: str) -> list[FoundFile]:
     """Return the files of labels in a folder and below; none in a split of background. Raises InputError."""
     return [file for file in walked(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
 
 
-def _image_of(labels: Path) -> Path:
-    """Return the path of an image that has these labels: `labels` in it is `images`, as Ultralytics has it."""
-    parts = list(labels.parts)
+def _image_of(labels: str) -> str:
+    """Return where an image is that has these labels: `labels` in that is `images`, as Ultralytics has it."""
+    parts = labels.split("/")
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "labels":
             parts[place] = "images"
             break
-    return Path(*parts)
+    return "/".join(parts)
 
 
 # --- lines ---
@@ -255,38 +257,38 @@ def _points(values: list[float], each: int) -> list[list[float]]:
 # --- what is known beside the lines ---
 
 
-def _of_folder(folder: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+def _of_folder(folder: str, digest: Digest, rule: AnnotationRule) -> Setup:
     if rule.task == "pose":
         raise UsageError("--task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
-    path = next((folder / name for name in NAMES if exists(folder / name)), None)
+    file = next((join(folder, name) for name in NAMES if exists(join(folder, name))), None)
     names = None
-    if path is not None:
-        data = _bytes_of(path)
-        digest.add(path.name, data)
+    if file is not None:
+        data = _bytes_of(file)
+        digest.add(name_of(file), data)
         try:
             names = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip())
         except UnicodeDecodeError as error:
-            raise InputError(f"{printable(str(path))}: not UTF-8 at byte {error.start}; recode the file") from None
+            raise InputError(f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file") from None
         if len(set(names)) < len(names):
-            raise InputError(f"{printable(str(path))}: two classes have the same name; rename one")
+            raise InputError(f"{printable(file)}: two classes have the same name; rename one")
     return Setup((folder,), names or None, rule.task)
 
 
-def _bytes_of(path: Path) -> bytes:
+def _bytes_of(file: str) -> bytes:
     try:
-        return read_small(path)
+        return read_small(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"{printable(str(path))}: cannot be read ({error})") from error
+        raise InputError(f"{printable(file)}: cannot be read ({error})") from error
 
 
-def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     """Read a data.yaml. Raises InputError."""
     try:
         import yaml  # an extra, and most conversions have no YOLO files
     except ImportError:
         raise InstallError("a data.yaml is read by PyYAML: pip install 'shardctl[yolo]'") from None
-    shown, data = printable(str(path)), _bytes_of(path)
-    digest.add(path.name, data)
+    shown, data = printable(file), _bytes_of(file)
+    digest.add(name_of(file), data)
     try:
         said = yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -303,7 +305,7 @@ def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
     point_names = _point_names(said.get("kpt_names"), points) if points else None
-    folders, missing = _folders_of(said, path, shown)
+    folders, missing = _folders_of(said, file, shown)
     return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing))
 
 
@@ -355,52 +357,54 @@ def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
     return tuple(str(number) for number in range(points[0]))
 
 
-def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path], list[Path]]:
+def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str], list[str]]:
     """Return the folders of labels, by those of the images: `images` in their paths is `labels`; and those that are missing."""
-    base = path.parent
+    base = above = parent_of(file)
     if isinstance(said.get("path"), str):
-        base = next((place for place in (base / said["path"], Path(said["path"])) if holds(place)), base)
-    folders: list[Path] = []
+        base = next((place for place in (join(base, said["path"]), normal(said["path"])) if is_folder(place)), base)
+    folders: list[str] = []
     tried: list[str] = []
-    others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, path.parent, value)]
+    others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)]
     for split in (*SPLITS, *others):
         given = said.get(split)
         for place in given if isinstance(given, list) else [given] if given else []:
-            images = next((each for each in _places_of(base, path.parent, str(place)) if (exists(each) or holds(each))), None)
+            images = next((each for each in _places_of(base, above, str(place)) if (exists(each) or is_folder(each))), None)
             tried.append(str(place))
             if images is None:
                 continue
-            found = [images] if holds(images) else _folders_in_list(images, base)
+            found = [images] if is_folder(images) else _folders_in_list(images, base)
             folders += [_labels_of(folder) for folder in found]
-    missing = [folder for folder in dict.fromkeys(folders) if not holds(folder)]
-    folders = [folder for folder in dict.fromkeys(folders) if holds(folder)]
+    missing = [folder for folder in dict.fromkeys(folders) if not is_folder(folder)]
+    folders = [folder for folder in dict.fromkeys(folders) if is_folder(folder)]
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
         raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
-    outer = [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
+    outer = [
+        folder for folder in folders if not any(other != folder and path_below(folder, other) is not None for other in folders)
+    ]
     return outer, missing
 
 
-def _is_folder(base: Path, beside: Path, value: Any) -> bool:
+def _is_folder(base: str, above: str, value: Any) -> bool:
     """Return whether a value names a folder of images: that of a split with a name of its own."""
-    return isinstance(value, str) and any(holds(place) for place in _places_of(base, beside, value))
+    return isinstance(value, str) and any(is_folder(place) for place in _places_of(base, above, value))
 
 
-def _places_of(base: Path, beside: Path, place: str) -> list[Path]:
+def _places_of(base: str, above: str, place: str) -> list[str]:
     """Return where a folder of images may be. Roboflow writes ../train/images for what is right beside the file."""
-    return [base / place, beside / place, beside / place.removeprefix("../")]
+    return [join(base, place), join(above, place), join(above, place.removeprefix("../"))]
 
 
-def _folders_in_list(path: Path, base: Path) -> list[Path]:
+def _folders_in_list(file: str, base: str) -> list[str]:
     """Return the folders of the images that a text file lists."""
-    lines = _bytes_of(path).decode("utf-8", "replace").splitlines()
-    return list(dict.fromkeys((base / line.strip()).parent for line in lines if line.strip()))
+    lines = _bytes_of(file).decode("utf-8", "replace").splitlines()
+    return list(dict.fromkeys(parent_of(join(base, line.strip())) for line in lines if line.strip()))
 
 
-def _labels_of(images: Path) -> Path:
-    parts = list(images.parts)
+def _labels_of(images: str) -> str:
+    parts = images.split("/")
     for place in range(len(parts) - 1, -1, -1):
         if parts[place] == "images":
             parts[place] = "labels"
             break
-    return Path(*parts)
+    return "/".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -51,6 +52,7 @@ __all__ = [
     "Reading",
     "Unit",
     "check_file",
+    "companions_of",
     "find_format",
     "import_attribute",
     "note_on",
@@ -104,6 +106,14 @@ def check_file(suffix: str, path: str) -> None:
     for row in INPUT_FORMATS:
         if row.check and suffix in row.endings:
             import_attribute(row.check)(path)
+
+
+def companions_of(suffix: str, path: str) -> Iterator[str]:
+    """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
+    plain, _, last = suffix.rpartition(".")
+    ending = plain if plain and f".{last}" in COMPRESSED else suffix
+    row = next((row for row in INPUT_FORMATS if row.companions and ending in row.endings), None)
+    return iter(()) if row is None else import_attribute(row.companions)(path)
 
 
 def note_on(suffix: str, path: str) -> tuple[str, str] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from shardctl.sources.remote.remote_files import exists
+from shardctl.sources.export_description import DEEPEST, DESCRIPTION
+from shardctl.sources.files import exists
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile
+from shardctl.system.locations.text import beside, join, parent_of
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""
@@ -29,7 +30,16 @@ class ExclusionRule(Protocol):
 
 def is_beside(file: FoundFile, name: str) -> bool:
     """Return whether a file with this name is in the folder of a file."""
-    return exists(os.path.join(os.path.dirname(file.opened), name))  # noqa: PTH120 - see pyproject.toml
+    return exists(beside(file.opened, name))
+
+
+def of_export(path: str) -> Iterator[str]:
+    """Yield where the shardctl.json of the export that a file may be of would lie, as InputFormat.companions has it."""
+    for depth in range(DEEPEST + 1):
+        place = f"{'../' * depth}{DESCRIPTION}"
+        yield place
+        if exists(join(parent_of(path), place)):
+            return
 
 
 def json_in(file: FoundFile) -> Any:

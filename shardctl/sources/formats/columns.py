@@ -17,7 +17,6 @@ from shardctl.errors import Rejection
 from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
-from shardctl.sources.remote.remote_files import local
 from shardctl.sources.types import Classes, Types, without_nulls
 from shardctl.system.files import ordinary
 from shardctl.system.text import first_repeated, printable
@@ -272,7 +271,7 @@ Version = tuple[int, int, int]
 
 def version_of(path: str) -> Version:
     """Return what tells a file from one that took its place: a copy may have the same size and time. Raises OSError."""
-    status = Path(local(path)).stat()
+    status = Path(path).stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 

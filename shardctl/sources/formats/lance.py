@@ -19,8 +19,8 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
 from shardctl.sources.formats.numbered import batch_of, cuts_of
-from shardctl.sources.remote.remote_files import is_brought
 from shardctl.sources.walk import FoundFile
+from shardctl.system.locations.text import is_stored, name_of, parent_of
 from shardctl.system.text import printable
 
 VERSIONS = "_versions"
@@ -115,8 +115,8 @@ def manifest_of(file: FoundFile) -> str | None:
 
     Raises InputError for the manifest of a dataset on a store.
     """
-    if is_brought(file.opened):
-        if file.suffix == MANIFEST and Path(file.opened).parent.name == VERSIONS:
+    if is_stored(file.opened):
+        if file.suffix == MANIFEST and name_of(parent_of(file.opened)) == VERSIONS:
             raise InputError(f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it to a disk first")
         return None
     found = folder_of(file.opened)

@@ -105,7 +105,8 @@ class Lmdb:
                     self._refuse_databases(environment, transaction)
                     yield _Entries(transaction)
         except self._lmdb.Error as error:
-            raise damaged("the file", error) from None
+            # LMDB names the path, which may be that of a copy of an object.
+            raise damaged("the file", ValueError(str(error).removeprefix(f"{path}: "))) from None
 
     def _environment(self, path: str) -> Any:
         return self._lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, create=False, max_dbs=LOOKED_AT)

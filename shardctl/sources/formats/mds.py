@@ -142,7 +142,7 @@ class MdsShard:
 
     def _compare_with_index(self, samples: int, size: int) -> None:
         """Raise Rejection if index.json says something else of this shard."""
-        facts = listed_in(self._path.with_name(INDEX)).get(self._path.name)
+        facts = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
         if facts is not None and (facts.samples, facts.size) != (samples, size):
             message = f"{INDEX} says that it has {facts.samples} samples in {facts.size} bytes, and it has {samples} in {size}"
             raise Rejection("read", "not-as-listed", f"{message}; get both again")

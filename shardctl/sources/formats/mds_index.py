@@ -8,17 +8,18 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in
+from shardctl.sources.files import local_copy
+from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.files import ordinary
+from shardctl.system.locations.text import beside, name_of
 from shardctl.system.text import printable
 
 INDEX = "index.json"
@@ -49,7 +50,7 @@ class Listed:
 
 def check_hashes(path: str) -> None:
     """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs, OSError."""
-    listed = listed_in(Path(path).with_name(INDEX)).get(Path(path).name)
+    listed = listed_in(beside(path, INDEX)).get(name_of(path))
     hashes = {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES} if listed is not None else {}
     if listed is None or not hashes:
         return
@@ -64,19 +65,19 @@ def check_hashes(path: str) -> None:
         )
 
 
-def listed_in(path: Path) -> dict[str, Listed]:
+def listed_in(index: str) -> dict[str, Listed]:
     """Return the shards that an index.json lists, by the names of their files; none where it is no such list."""
     try:
-        return _listed(path, version_of(str(path)))
+        return _listed(index, version_of(local_copy(index)))
     except OSError:
         return {}
 
 
 @lru_cache(16)
-def _listed(path: Path, _version: Version) -> dict[str, Listed]:
+def _listed(index: str, _version: Version) -> dict[str, Listed]:
     found: dict[str, Listed] = {}
     try:
-        for shard in json.loads(read_small(path, MOST_BYTES))["shards"]:
+        for shard in json.loads(read_small(index, MOST_BYTES))["shards"]:
             samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
             for part in ("raw_data", "zip_data"):
                 if shard.get(part):
@@ -85,6 +86,12 @@ def _listed(path: Path, _version: Version) -> dict[str, Listed]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
+
+
+def companions(path: str) -> Iterator[str]:
+    """Yield the files that say more of a shard, as InputFormat.companions has it."""
+    yield from of_export(path)
+    yield INDEX
 
 
 def refuse_missing_shards(file: FoundFile) -> None:
@@ -127,5 +134,5 @@ class Unlisted:
 
 
 def _is_listed(file: FoundFile, name: str) -> bool:
-    listed = listed_in(Path(file.opened).with_name(INDEX))
+    listed = listed_in(beside(file.opened, INDEX))
     return not listed or name in listed

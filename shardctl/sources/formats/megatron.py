@@ -24,11 +24,11 @@ from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numb
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import batch_of
 from shardctl.sources.formats.ranges import fill, read_range
-from shardctl.sources.remote.remote_files import local
 from shardctl.system.files import ordinary
 from shardctl.system.text import format_bytes, printable
 
 MAGIC = b"MMIDIDX\0\0"
+TOKENS = ".bin"
 COLUMN = "tokens"
 
 _HEAD = struct.Struct("<9sQBQQ")
@@ -37,6 +37,11 @@ _LENGTH, _PLACE = np.dtype("<i4"), np.dtype("<i8")
 
 _RUN = 1 << 16
 """Sequences of the index that are looked at together."""
+
+
+def companions(path: str) -> Iterator[str]:
+    """Yield the file with the tokens, as InputFormat.companions has it."""
+    yield Path(path).with_suffix(TOKENS).name
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Megatron:
 
     def open(self, path: str) -> Sequences:
         """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no tokens beside it."""
-        tokens = local(str(Path(path).with_suffix(".bin")))
+        tokens = str(Path(path).with_suffix(TOKENS))
         index = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
         try:
             return Sequences(index, tokens)

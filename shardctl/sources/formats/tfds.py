@@ -6,6 +6,7 @@ as TFDS gives it too. Whatever is not known here stays as it is in the records.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.small_files import read_small
 from shardctl.sources.values import Feature
+from shardctl.system.locations.text import beside
 
 FEATURES = "features.json"
 
@@ -118,7 +121,7 @@ def _put(record: Record, path: list[str], value: Any) -> None:
 @lru_cache(64)
 def _read(path: Path, _version: Version) -> Features:
     try:
-        tree = json.loads(read_small(path, MOST_BYTES))
+        tree = json.loads(read_small(str(path), MOST_BYTES))
         leaves = dict(_leaves(tree, "", 0, path.parent))
         types = _schema(leaves)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -159,11 +162,34 @@ def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Lea
     return _Leaf(_ARROW[found["dtype"]], shape, str(found.get("encoding", "none")).lower(), sequences=sequences)
 
 
+def companions(path: str) -> Iterator[str]:
+    """Yield the files that say more of a file of records, as InputFormat.companions has it: of an export, and of TFDS."""
+    yield from of_export(path)
+    yield FEATURES
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):  # `_read` tells it
+        yield from _label_files(json.loads(read_small(beside(path, FEATURES), MOST_BYTES)), "")
+
+
+def _label_files(tree: dict[str, Any], name: str) -> Iterator[str]:
+    """Yield the files with the names of the classes of a tree of features."""
+    if "featuresDict" in tree:
+        for part, feature in tree["featuresDict"]["features"].items():
+            yield from _label_files(feature, f"{name}/{part}" if name else part)
+    elif "sequence" in tree:
+        yield from _label_files(tree["sequence"]["feature"], name)
+    elif "classLabel" in tree:
+        yield _label_file(name)
+
+
+def _label_file(name: str) -> str:
+    return f"{name.replace('/', '-')}.labels.txt"
+
+
 def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     """Return the names of the classes of a label, none if they are not known."""
-    path = folder / f"{name.replace('/', '-')}.labels.txt"
+    path = folder / _label_file(name)
     try:
-        text = read_small(path, MOST_BYTES)
+        text = read_small(str(path), MOST_BYTES)
     except FileNotFoundError:
         return ()
     names = tuple(filter(None, map(str.strip, text.decode().split("\n"))))  # as TFDS reads them

@@ -9,11 +9,11 @@ import pyarrow as pa
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
 from shardctl.sources.endings import without_compression
+from shardctl.sources.files import begin_of
 from shardctl.sources.format_table import TABLE_SUFFIXES, TEXT_SUFFIXES
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
-from shardctl.sources.remote.remote_files import begin_of
 from shardctl.sources.walk import COMPRESSED, FoundFile
 
 SIDE_FILES = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import xxhash
 
@@ -17,7 +18,7 @@ from shardctl.errors import (
     SourceGoneError,
     StoreError,
 )
-from shardctl.system.remote_paths import Object
+from shardctl.system.locations.text import split_bucket
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.stores import client_of
 
@@ -26,6 +27,24 @@ OTHERS = 3
 
 NUMBER_BITS = 60
 """Bits of the number that stands for a version. It is the time of change of a file in nanoseconds: one before 2007."""
+
+
+class Object(NamedTuple):
+    """Where an object is, or would be: the URL of its bucket, and its key there, "" for the bucket itself."""
+
+    bucket: str
+    key: str
+
+    @property
+    def url(self) -> str:
+        """The whole URL."""
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+
+def object_at(text: str) -> Object | None:
+    """Return the object, or the folder of objects, that a URL is of; None for a path."""
+    found = split_bucket(text)
+    return None if found is None else Object(*found)
 
 
 def number_of(version: str) -> int:

@@ -1,4 +1,4 @@
-"""The folder of this machine into which objects are brought (remote_files.py), for all processes of its user together.
+"""The folder of this machine into which objects are brought (sources/files.py), for all processes of its user together.
 
 s3/BUCKET/KEY   an object
 .begins/        the first bytes of objects
@@ -13,14 +13,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from shardctl.errors import DiskFullError
-from shardctl.sources.remote.buckets import asking, changed, number_of
+from shardctl.sources.remote.buckets import Object, asking, changed, number_of
 from shardctl.system.files import naming_the_path
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
-from shardctl.system.remote_paths import Object
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.shared_folder import SharedFolder
 from shardctl.system.stores import client_of
@@ -34,6 +33,16 @@ HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
 """Of the files that this process has asked for last, so many are not removed by others: they may be open, or about to be."""
 
 _BEGINS = ".begins"
+
+
+def folder_of_copies() -> str:
+    """Return the folder for copies: that of this user, where temporary files are."""
+    return _folder(tempfile.gettempdir(), os.geteuid() if hasattr(os, "geteuid") else 0)
+
+
+@lru_cache(8)
+def _folder(temporary: str, user: int) -> str:
+    return os.path.join(os.path.realpath(temporary), f"shardctl-sources-{user}")
 
 
 class LocalCopies:
@@ -61,13 +70,18 @@ class LocalCopies:
         self._shared.leave()
         self._stack.close()
 
-    def bring(self, path: str, what: Object, version: int) -> None:
-        """Have an object at its path, and hold it there."""
+    def bring(self, what: Object, version: int) -> str:
+        """Return the path of the copy of an object, which this process holds there from now on."""
 
         def fill(new: NewFile) -> int:
             return self._fetch(what, version, new)
 
-        self._cache.hold(path[len(self.folder) + 1 :], version, fill)
+        return self._cache.hold(_name_of(what), version, fill)
+
+    def find(self, what: Object) -> str | None:
+        """Return the path of a copy that is here already, as `bring` does; None if there is none."""
+        name = _name_of(what)
+        return f"{self.folder}/{name}" if self._cache.is_held(name) else None
 
     @contextlib.contextmanager
     def with_begin(self, data: bytes) -> Iterator[str]:
@@ -98,6 +112,11 @@ class LocalCopies:
         if new.size != found.size:
             raise changed()
         return number
+
+
+def _name_of(what: Object) -> str:
+    """Return what the copy of an object is called: those of one folder lie beside each other, as their formats need it."""
+    return what.url.replace("://", "/", 1)
 
 
 @contextlib.contextmanager

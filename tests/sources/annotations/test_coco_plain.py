@@ -39,7 +39,7 @@ ELEMENTS = st.fixed_dictionaries(
 
 
 def one_by_one(elements: list[Any]) -> tuple[list[Any], CocoFile]:
-    file = CocoFile(Path("x.json"), None)
+    file = CocoFile("x.json", None)
     marked = [reading._object(file, number, element) for number, element in enumerate(elements)]
     return pa.record_batch(reading._columns(file, marked), schema=OBJECT_COLUMNS).to_pylist(), file
 

@@ -22,6 +22,7 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.format.tables import read_rejects
 from shardctl.interop.foreign.checking import check
 from shardctl.sources.endings import ending_of
+from shardctl.sources.roots import SourceRoot
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
 from shardctl.system.locations.local import LocalFolder
@@ -30,7 +31,7 @@ from shardctl.system.locations.local import LocalFolder
 def found_in(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of the inputs in a folder, and the notices."""
     notices: list[str] = []
-    return [file.path for file in inputs_among(walk([folder], notices.append), notices.append, [])], notices
+    return [file.path for file in inputs_among(walk([SourceRoot(str(folder))], notices.append), notices.append, [])], notices
 
 
 def jpeg(seed: int) -> bytes:
@@ -84,7 +85,7 @@ def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_rea
 def test_nothing_is_read_for_notices_that_nobody_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     img2dataset(tmp_path, "00000", 4)
     monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail("it was opened"))
-    assert [file.path for file in inputs_among(walk([tmp_path], lambda _: None), None, [])] == ["00000.tar"]
+    assert [file.path for file in inputs_among(walk([SourceRoot(str(tmp_path))], lambda _: None), None, [])] == ["00000.tar"]
 
 
 @pytest.mark.parametrize(

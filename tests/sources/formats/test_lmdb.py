@@ -15,6 +15,7 @@ import shardctl
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Reading, find_format
+from shardctl.sources.formats.lmdb import MAGIC, MAGIC_AT
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -97,6 +98,13 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
         path.write_bytes(data[:size])
         with pytest.raises(Rejection, match=r"no LMDB file|cannot be read|not copied to its end|damaged"):
             read(LMDB, path)
+
+
+def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "a.mdb"
+    path.write_bytes(bytes(MAGIC_AT) + MAGIC + bytes(8000))
+    with pytest.raises(Rejection, match=r"the file cannot be read \(MDB_INVALID: "):
+        read(LMDB, path)
 
 
 def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos: Path, tmp_path: Path, cli: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.targets.folder import FolderTarget
 from shardctl.build.paths import check_destination
 from shardctl.errors import UsageError
+from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 
 
-def open_target(dst: str | Path, roots: list[Path]) -> AbstractContextManager[Target]:
+def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> AbstractContextManager[Target]:
     """Return the place of a path or of a URL, for a dataset that is made from these sources.
 
     Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.build.shards.job import Root
 from shardctl.errors import InputError
 from shardctl.sources.kinds import Form
-from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
+from shardctl.sources.roots import SourceRoot, folder_of
+from shardctl.sources.walk import FoundFile, suffix_of, walk
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.remote_paths import path_of, source_of
+from shardctl.system.locations.text import join, path_below
 from shardctl.system.text import printable
 
 Place = tuple[int, str]
@@ -22,7 +22,7 @@ Place = tuple[int, str]
 class Appending:
     """Sources of which the inputs are added to a dataset. Raises InputError for one whose labels are in files."""
 
-    def __init__(self, before: PreviousDataset, given: Sequence[Path], rule: LabelRule) -> None:
+    def __init__(self, before: PreviousDataset, given: Sequence[SourceRoot], rule: LabelRule) -> None:
         self._before, self._given = before, given
         if rule.mode == "file" or rule.annotations or "columns" in before.files.column_names:
             raise InputError(
@@ -31,25 +31,21 @@ class Appending:
         recorded = list(before.manifest.sources)
         self._places: list[Place] = []
         for root in given:
-            place = place_of(root)
-            found = next((number for number, source in enumerate(recorded) if place.is_relative_to(path_of(source))), None)
-            if found is None:
-                recorded.append(source_of(place))
-                self._places.append((len(recorded) - 1, ""))
-            else:
-                below = place.relative_to(path_of(recorded[found])).as_posix()
-                if any(part.startswith(".") for part in below.split("/")) and below != ".":
-                    raise InputError(
-                        f"{printable(str(root))}: is hidden in {printable(recorded[found])}, so that it is no input"
-                    )
-                self._places.append((found, "" if below == "." else below))
+            place = root.recorded
+            within = enumerate(path_below(place, source) for source in recorded)
+            found, below = next(((number, below) for number, below in within if below is not None), (len(recorded), ""))
+            if found == len(recorded):
+                recorded.append(place)
+            if any(part.startswith(".") for part in below.split("/")):
+                raise InputError(f"{printable(root.text)}: is hidden in {printable(recorded[found])}, so that it is no input")
+            self._places.append((found, below))
         self.sources = recorded
         """The sources of the dataset afterwards: those that it has, and the given ones that are in none of these."""
 
     @property
-    def roots(self) -> list[Path]:
-        """The sources as paths. Some may be gone: nothing is read of those that were not given."""
-        return list(map(path_of, self.sources))
+    def roots(self) -> tuple[SourceRoot, ...]:
+        """The same sources. Some may be gone: nothing is read of those that were not given."""
+        return tuple(map(SourceRoot, self.sources))
 
     @property
     def bases(self) -> tuple[Root, ...]:
@@ -63,12 +59,12 @@ class Appending:
 
     def _recorded(self) -> Iterator[FoundFile]:
         table, times, first = self._before.files, self._before.seen.mtime_ns, 0
-        roots = self.roots
+        begins = [join(source, "_")[:-1] for source in self.sources]
         for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
             columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
             for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
                 folder, _, name = path.rpartition("/")
-                opened = f"{roots[root]}/{path}"
+                opened = f"{begins[root]}{path}"
                 yield FoundFile(root, path, opened, folder, suffix_of(name), size, int(times[number]), None)
             first += batch.num_rows
 
@@ -76,7 +72,7 @@ class Appending:
         """Yield the files in the given sources, by their paths in the sources of the dataset, in the order of these."""
         for place, root in sorted(zip(self._places, self._given, strict=True)):
             number, below = place
-            if not root.is_dir() and below:
+            if not root.is_folder and below:
                 folder, _, _ = below.rpartition("/")
                 yield from (file._replace(root=number, path=below, folder=folder) for file in walk([root], notice))
                 continue

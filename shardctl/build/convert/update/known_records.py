@@ -25,13 +25,15 @@ from shardctl.errors import Rejection
 from shardctl.format.names import FILES
 from shardctl.format.tables import PRUNED, UNIT_FIELDS, Reject
 from shardctl.format.update_state import Pruned
+from shardctl.sources.companions import copy_to_read
 from shardctl.sources.endings import ending_of
+from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.label_table import some
-from shardctl.sources.remote.remote_files import is_brought, local
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.locations.text import is_stored
 from shardctl.system.text import counted, printable
 
 Numbers = npt.NDArray[np.int64]
@@ -138,8 +140,9 @@ class _Numbers:
     def _reads_as_before(self, file: File, row: int) -> bool:
         path = self._job.path_of(file)
         with contextlib.suppress(Rejection, OSError):
-            local(path, file.mtime_ns)
-            return _reads_as_before(self._job, self._before, file.path, path, row)
+            copy = local_copy(path, file.mtime_ns)
+            copy = copy_to_read(path, ending_of(file.path, copy), file.mtime_ns)
+            return _reads_as_before(self._job, self._before, file.path, copy, row)
         return False
 
 
@@ -255,7 +258,7 @@ class _Renaming:
             return
         entry = self._listing.table.slice(row, 1).to_pylist()[0]
         opened, path = self._listing.opened(entry), entry["path"]
-        for unit in alike.units(path) if not is_brought(opened) else ():
+        for unit in alike.units(path) if not is_stored(opened) else ():
             if unit.offset + unit.size > entry["size"]:
                 continue
             self._left -= max(unit.size, LEAST_COMPARED)
@@ -325,7 +328,7 @@ def _same_records(
     whole, same, compared = int(ends[-1]) if len(ends) else 0, 0, 0
     path, opened = listing.paths_at(np.array([row]))[0], listing.opened(listing.table.slice(row, 1).to_pylist()[0])
     last = len(rows) - 1
-    for place in (last, *range(last)) if len(rows) and not is_brought(opened) else ():  # most files only grow at their end
+    for place in (last, *range(last)) if len(rows) and not is_stored(opened) else ():  # most files only grow at their end
         compared += int(sizes[place])
         if compared > most:
             break

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("caption", pa.string())])
 class CocoFile:
     """What was read of one file: its images as columns, its categories, and its annotations in scratch files."""
 
-    path: Path
+    opened: str
     folder: str | None
     images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
@@ -47,8 +46,8 @@ class CocoFile:
 
     @property
     def shown(self) -> str:
-        """The path for a message."""
-        return printable(str(self.path))
+        """The path or the URL for a message."""
+        return printable(self.opened)
 
     @cached_property
     def order(self) -> Numbers:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
@@ -49,7 +47,7 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
 def _normal(name: str, inputs: Inputs) -> str:
     """Return a file name as paths of inputs are written."""
     if name.startswith("/"):
-        return inputs.below(Path(name)) or name
+        return inputs.below(name) or name
     return "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 

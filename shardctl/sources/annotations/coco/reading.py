@@ -17,18 +17,19 @@ from shardctl.sources.annotations.coco.plain import PlainObjects
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.json_parts import JsonParts
 from shardctl.sources.annotations.objects import TableWriter
+from shardctl.system.locations.text import parent_of
 
 
-def read_file(path: Path, inputs: Inputs, scratch: Path) -> CocoFile:
+def read_file(opened: str, inputs: Inputs, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
-    file = CocoFile(path, inputs.below(path.parent))
+    file = CocoFile(opened, inputs.below(parent_of(opened)))
     objects = TableWriter(scratch.with_suffix(".objects"), OBJECT_COLUMNS)
     captions = TableWriter(scratch.with_suffix(".captions"), CAPTION_COLUMNS)
     ids: list[Numbers] = []
     names: list[pa.Array] = []
     sizes: list[npt.NDArray[np.int32]] = []
     seen: set[str] = set()
-    parts = JsonParts(path, {"annotations": PlainObjects()})
+    parts = JsonParts(opened, {"annotations": PlainObjects()})
     for part in parts:
         seen.add(part.name)
         if part.name == "images":

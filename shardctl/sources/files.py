@@ -1,7 +1,7 @@
-"""Objects on stores, brought to this machine when a file is opened that stands for one (system/remote_paths.py).
+"""Files of sources by the texts of their locations: paths of this machine, and URLs of objects on stores.
 
-Formats open files by their paths, and read here and there in them, so that an object is fetched as a whole, once for all
-processes of this machine, and stays until there is no room for it (object_cache.py).
+Formats open files by their paths, and read here and there in them. For them an object is fetched as a whole, once for all
+processes of this machine, and its copy stays until there is no room for it (remote/local_copies.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar
 
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
-from shardctl.sources.remote.buckets import asking, changed, number_of
-from shardctl.sources.remote.local_copies import LocalCopies
+from shardctl.sources.remote.buckets import Object, asking, changed, number_of, object_at
+from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
 from shardctl.system.files import ordinary
-from shardctl.system.remote_paths import Object, folder_of_all, object_of
+from shardctl.system.locations.text import is_stored
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import PIECE, Entry
 from shardctl.system.stores.listing import Keys, list_keys, under
@@ -40,31 +39,24 @@ BEGINS_AHEAD = 128
 T = TypeVar("T")
 
 
-def is_brought(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path stands for an object."""
-    return object_of(path) is not None
-
-
-def local(path: str, version: int = 0) -> str:
-    """Return a path at which a file can be opened now: the same one. Of an object, it is there afterwards.
+def local_copy(text: str, version: int = 0) -> str:
+    """Return a path at which a file can be opened now: its own, or that of a copy of an object, which is brought first.
 
     With a `version`, another one is refused. Raises Rejection (changed), OSError, SourceGoneError, StorageError.
     """
-    what = object_of(path)
-    if what is not None:
-        _entered().bring(path, what, version)
-    return path
+    what = object_at(text)
+    return text if what is None else _entered().bring(what, version)
 
 
-def local_path(path: Path) -> Path:
-    """Return what `local` does, as a Path."""
-    return Path(local(os.fspath(path)))
+def present_copy(text: str) -> str | None:
+    """Return the path of a copy of an object that is here already, None if there is none. Nothing is asked for."""
+    what = object_at(text)
+    return None if what is None else _entered().find(what)
 
 
-def read(path: str, size: int, version: int = 0) -> bytes:
-    """Return up to `size` bytes of an object, in memory. Raises as `local` does."""
-    what = object_of(path)
-    assert what is not None, "files are read by their paths"
+def read(url: str, size: int, version: int = 0) -> bytes:
+    """Return up to `size` bytes of an object, in memory. Raises as `local_copy` does."""
+    what = _object(url)
     with asking(what):
         data, found = client_of(what.bucket).fetch(what.key, size)
     if version and (number_of(found.version) != version or found.size != size):
@@ -72,53 +64,46 @@ def read(path: str, size: int, version: int = 0) -> bytes:
     return bytes(data)
 
 
-def bring_all(paths: Iterable[str | os.PathLike[str]]) -> None:
+def bring_all(texts: Iterable[str]) -> None:
     """Fetch many objects at the same time, so that they are there when they are opened; what cannot be read shows then."""
-    wanted = [os.fspath(path) for path in paths]
-    if wanted and any(map(is_brought, wanted)):
+    wanted = list(filter(is_stored, texts))
+    if wanted:
         with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-bring") as pool:
             for _ in pool.map(_try_to_bring, wanted):
                 pass
 
 
-def _try_to_bring(path: str) -> None:
+def _try_to_bring(url: str) -> None:
     with contextlib.suppress(OSError, Rejection):
-        local(path)
+        local_copy(url)
 
 
-def read_part(path: str, start: int, size: int) -> None:
+def read_part(url: str, start: int, size: int) -> None:
     """Read a part of an object from its store, whatever it is, and whatever is here of it. Raises OSError, SourceGoneError."""
-    what = object_of(path)
-    assert what is not None, "files are read from the disk"
+    what = _object(url)
     with asking(what):
         client_of(what.bucket).get(what.key, start, min(size, PIECE))
 
 
-def is_one_object(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is an object at a path, by asking for it alone. Raises StoreError."""
-    what = object_of(path)
-    return what is not None and bool(what.key) and client_of(what.bucket).stat(what.key) is not None
-
-
-def size_of(path: str) -> int:
+def size_of(url: str) -> int:
     """Return the size of an object. Raises FileNotFoundError, OSError, SourceGoneError."""
-    return _there(path).size
+    return _there(url).size
 
 
-def begin_of(path: str, size: int) -> bytes:
+def begin_of(text: str, size: int) -> bytes:
     """Return the first bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
-    if not is_brought(path):
-        with open(path, "rb", opener=ordinary) as file:
+    if not is_stored(text):
+        with open(text, "rb", opener=ordinary) as file:
             return file.read(size)
-    future = _begins.get(path)
-    return read(path, size) if future is None or size > BEGIN_BYTES else future.result()[:size]
+    future = _begins.get(text)
+    return read(text, size) if future is None or size > BEGIN_BYTES else future.result()[:size]
 
 
-def stretch_of(path: str, start: int, size: int) -> bytes:
+def stretch_of(text: str, start: int, size: int) -> bytes:
     """Return bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
-    what = object_of(path)
+    what = object_at(text)
     if what is None:
-        with open(path, "rb", opener=ordinary) as file:
+        with open(text, "rb", opener=ordinary) as file:
             file.seek(start)
             return file.read(size)
     with asking(what):
@@ -126,9 +111,9 @@ def stretch_of(path: str, start: int, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def copy_of_begin(path: str) -> Iterator[str]:
+def copy_of_begin(url: str) -> Iterator[str]:
     """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError, SourceGoneError."""
-    with _entered().with_begin(begin_of(path, BEGIN_BYTES)) as place:
+    with _entered().with_begin(begin_of(url, BEGIN_BYTES)) as place:
         yield place
 
 
@@ -136,7 +121,7 @@ _begins: dict[str, Future[bytes]] = {}
 """The first bytes of objects that are looked at soon."""
 
 
-def begins_ahead(items: Iterable[T], path_of: Callable[[T], str | None]) -> Iterator[T]:
+def begins_ahead(items: Iterable[T], url_of: Callable[[T], str | None]) -> Iterator[T]:
     """Yield the same items; the first bytes of the objects that those to come are about are fetched meanwhile."""
     coming = iter(items)
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-begin") as pool:
@@ -144,26 +129,28 @@ def begins_ahead(items: Iterable[T], path_of: Callable[[T], str | None]) -> Iter
         try:
             while True:
                 for item in islice(coming, max(0, BEGINS_AHEAD - len(waiting))):
-                    path = path_of(item)
-                    if path is not None:
-                        _begins[path] = pool.submit(read, path, BEGIN_BYTES)
-                    waiting.append((item, path))
+                    url = url_of(item)
+                    if url is not None:
+                        _begins[url] = pool.submit(read, url, BEGIN_BYTES)
+                    waiting.append((item, url))
                 if not waiting:
                     return
-                item, path = waiting.popleft()
+                item, url = waiting.popleft()
                 yield item
-                if path is not None:
-                    _begins.pop(path, None)
+                if url is not None:
+                    _begins.pop(url, None)
         finally:
-            for _, path in waiting:
-                if path is not None and (future := _begins.pop(path, None)) is not None:
+            for _, url in waiting:
+                if url is not None and (future := _begins.pop(url, None)) is not None:
                     future.cancel()
 
 
-def exists(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a file, or an object, at a path. Of an object that was listed, nobody is asked."""
-    text = os.fspath(path)
-    if not is_brought(text):
+# --- what is there ---
+
+
+def exists(text: str) -> bool:
+    """Return whether there is a file, or an object. Of an object that was listed, nobody is asked."""
+    if not is_stored(text):
         return os.path.exists(text)  # noqa: PTH110 - see pyproject.toml
     try:
         _there(text)
@@ -172,51 +159,74 @@ def exists(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-def holds(folder: Path) -> bool:
-    """Return whether there is a folder, or objects below a path that stands for one."""
-    what = object_of(folder)
+def is_folder(text: str) -> bool:
+    """Return whether there is a folder, or objects below a URL: a store is asked once for each. Raises StoreError."""
+    what = object_at(text)
     if what is None:
-        return folder.is_dir()
-    first, end = under(keys_of(folder), f"{what.key}/" if what.key else "")
-    if end > first:
-        _entered()
-        folder.mkdir(parents=True, exist_ok=True)
-    return end > first
+        return os.path.isdir(text)  # noqa: PTH112 - see pyproject.toml
+    if what not in _folders:
+        if (keys := _listed_with(what)) is None:
+            _folders[what] = _has_objects(what)
+        else:
+            first, end = under(keys, _prefix(what))
+            _folders[what] = end > first
+    return _folders[what]
 
 
-def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether there are objects below a path that stands for one, by one request. Raises StoreError."""
-    what = object_of(path)
-    assert what is not None, "folders are looked at"
-    if next(client_of(what.bucket).pages(f"{what.key}/" if what.key else ""), None) is None:
-        return False
-    _entered()
-    os.makedirs(path, exist_ok=True)  # noqa: PTH103 - see pyproject.toml
-    return True
+def is_on_store(url: str) -> bool:
+    """Return whether there is an object with this URL, or a folder of objects. Raises StoreError."""
+    what = _object(url)
+    try:
+        if is_folder(url):
+            return True
+    except NotPermittedError:  # one object can be read without the permission to list the others
+        if not _is_object(what):
+            raise
+        _folders[what] = False
+        return True
+    return _is_object(what)
 
 
-def check_on_store(folder: str) -> None:
-    """Make sure that there are objects below a path that stands for a folder. Raises SourceGoneError."""
-    what = object_of(folder)
-    assert what is not None, "folders are looked at"
+def _prefix(what: Object) -> str:
+    """Return how the keys of all objects of a folder begin."""
+    return f"{what.key}/" if what.key else ""
+
+
+def _has_objects(what: Object) -> bool:
+    """Return whether there are objects in a folder, by a request."""
+    return not _leads_upwards(what) and next(client_of(what.bucket).pages(_prefix(what)), None) is not None
+
+
+def _leads_upwards(what: Object) -> bool:
+    """Return whether .. is a part of a key. No object has such a key, and no store is asked for it."""
+    return ".." in what.key.split("/")
+
+
+def _is_object(what: Object) -> bool:
+    """Return whether there is an object, by asking for it alone."""
+    return bool(what.key) and client_of(what.bucket).stat(what.key) is not None
+
+
+def check_on_store(url: str) -> None:
+    """Make sure, by a request, that there are objects below a URL. Raises SourceGoneError."""
+    what = _object(url)
     with asking(what):
-        if is_folder(folder):
+        if _has_objects(what):
             return
     raise SourceGoneError(f"{what.url}: the source has gone away; no object has a key that begins so")
 
 
-def version_of(path: str) -> tuple[int, int]:
+def version_of(text: str) -> tuple[int, int]:
     """Return the size of a file and its time of change, or what stands for the version of an object. Raises OSError."""
-    if is_brought(path):
-        found = _there(path)
+    if is_stored(text):
+        found = _there(text)
         return found.size, number_of(found.version)
-    status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+    status = os.stat(text)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     return status.st_size, status.st_mtime_ns
 
 
-def _there(path: str) -> Entry:
-    what = object_of(path)
-    assert what is not None, "files are asked of the system"
+def _there(url: str) -> Entry:
+    what = _object(url)
     keys = _listed_with(what)
     found = _stat(what) if keys is None else keys.get(what.key)
     if found is None:
@@ -227,41 +237,49 @@ def _there(path: str) -> Entry:
 @lru_cache(1 << 16)
 def _stat(what: Object) -> Entry | None:
     """Return what a store says of an object that was not listed; one that is not permitted counts as not there."""
-    if not what.key:
+    if not what.key or _leads_upwards(what):
         return None
     with asking(what), contextlib.suppress(NotPermittedError):
         return client_of(what.bucket).stat(what.key)
     return None
 
 
+def _object(url: str) -> Object:
+    what = object_at(url)
+    assert what is not None, "files of this machine are opened by their paths"
+    return what
+
+
 # --- the lists of this process ---
 
 
 _lists: dict[Object, Keys] = {}
+_folders: dict[Object, bool] = {}
+"""Whether there are objects below a URL, as far as it was asked."""
 
 
-def list_all(folders: Iterable[Path], found: Callable[[int], None]) -> None:
-    """List what is below those paths that stand for folders; `found` is told how many objects there are. Raises StoreError."""
-    for folder in folders:
-        if is_brought(folder) and folder.is_dir():
+def list_all(folders: Iterable[str], found: Callable[[int], None]) -> None:
+    """List what is below those that are folders on stores; `found` is told how many objects there are. Raises StoreError."""
+    for folder in filter(is_stored, folders):
+        if is_folder(folder):
             keys_of(folder, found)
 
 
-def keys_of(folder: str | os.PathLike[str], found: Callable[[int], None] = lambda _: None) -> Keys:
-    """Return the list of all objects below a path that stands for a folder. It is made once. Raises StoreError."""
-    what = object_of(folder)
-    assert what is not None, "folders are walked"
+def keys_of(url: str, found: Callable[[int], None] = lambda _: None) -> Keys:
+    """Return the list of all objects below a URL. It is made once. Raises StoreError."""
+    what = _object(url)
     if (listed := _lists.get(what) or _listed_with(what)) is not None:
         return listed
     place = _entered().scratch / secrets.token_hex(4)
     place.mkdir()
-    _lists[what] = list_keys(client_of(what.bucket), f"{what.key}/" if what.key else "", place, found)
+    _lists[what] = list_keys(client_of(what.bucket), _prefix(what), place, found)
     return _lists[what]
 
 
 def forget_lists() -> None:
     """Have what is asked for next listed anew."""
     _lists.clear()
+    _folders.clear()
     _stat.cache_clear()
 
 
@@ -285,10 +303,10 @@ def _entered() -> LocalCopies:
     """Return the folder, held from now on. Raises StorageError if this user cannot have it."""
     global _copies
     with _entering:
-        if _copies is None or _copies.folder != folder_of_all() or _copies.process != os.getpid():
+        if _copies is None or _copies.folder != folder_of_copies() or _copies.process != os.getpid():
             if _copies is not None and _copies.process == os.getpid():
                 _copies.leave()
-            _copies = LocalCopies(folder_of_all())
+            _copies = LocalCopies(folder_of_copies())
             atexit.register(leave)
         return _copies
 
