@@ -277,7 +277,7 @@ def keys_of(url: str, found: Callable[[int], None] = lambda _: None) -> Keys:
 
 
 def forget_lists() -> None:
-    """Have what is asked for next listed anew."""
+    """Forget all listings: the next look at a folder of a store lists it again."""
     _lists.clear()
     _folders.clear()
     _stat.cache_clear()

@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import unicodedata
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,10 +32,13 @@ from pathlib import Path
 import digest_inputs as inputs
 import pyarrow as pa
 import pytest
+from object_server import ObjectServer
+from object_stores import new_bucket
 from PIL import features
 
 import shardctl
 from shardctl.cli import run
+from shardctl.system.stores import open_store
 
 RECORD = Path(__file__).with_name("digests.json")
 RECORDING = "SHARDCTL_RECORD_DIGESTS"
@@ -682,33 +684,32 @@ def test_a_process_of_its_own_writes_the_recorded_bytes(folder: Path) -> None:
     compare(chosen, {f"out/{name}": said for name, said in digests(folder / "out").items()})
 
 
-def request(url: str, body: bytes | None = None) -> bytes:
-    """Ask the store of the tests for an object or a list, or put an object there."""
-    headers = {"Content-Type": "application/octet-stream"}  # else the server takes the body for a form
-    asked = urllib.request.Request(url, body, headers, method="GET" if body is None else "PUT")
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=60) as answer:
-        data: bytes = answer.read()
-        return data
+@pytest.fixture(params=["s3", "gs", "az"])
+def place(request: pytest.FixtureRequest, object_server: ObjectServer) -> str:
+    """The URL of an empty bucket of each kind of store."""
+    if request.param == "az":
+        return str(request.getfixturevalue("container"))
+    return f"{request.param}://{new_bucket(object_server)}"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("from_store", [False, True], ids=["folder to store", "store to store"])
-def test_a_store_gets_the_recorded_bytes(from_store: bool, folder: Path, bucket: str) -> None:
+def test_a_store_gets_the_recorded_bytes(from_store: bool, folder: Path, place: str) -> None:
     chosen = BY_NAME["crops x photos"]
     skip_unless_same_versions(chosen)
     chosen.make(folder / "in")
-    address = f"{os.environ['AWS_ENDPOINT_URL']}/{bucket.removeprefix('s3://')}"
+    store = open_store(place)
     if from_store:
         for path in (folder / "in").rglob("*.*"):
-            request(f"{address}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+            store.put(path.relative_to(folder).as_posix(), path)
         shutil.rmtree(folder / "in")
-    source = f"{bucket}/in" if from_store else "in"
-    assert run(shlex.split(f"convert {source} {bucket}/out {CROPS} --workers 0")) == 0
-    keys = re.findall("<Key>([^<]+)</Key>", request(f"{address}?list-type=2&prefix=out/").decode())
+    source = f"{place}/in" if from_store else "in"
+    assert run(shlex.split(f"convert {source} {place}/out {CROPS} --workers 0")) == 0
+    keys = [entry.name for page in store.pages("out/") for entry in page]
     (base,) = [key.removesuffix("SHA256SUMS") for key in keys if key.endswith("/SHA256SUMS")]
     for key in keys:
         if key.startswith(base):
-            inputs.write(folder / "got" / key.removeprefix(base), request(f"{address}/{key}"))
+            inputs.write(folder / "got" / key.removeprefix(base), store.get(key).to_pybytes())
     compare(chosen, {f"out/{name}": said for name, said in digests(folder / "got").items()})
 
 

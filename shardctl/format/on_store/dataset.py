@@ -62,12 +62,13 @@ _ENTIRE = frozenset((SHARDS, CHECKSUMS))
 
 @dataclass(frozen=True)
 class DatasetOnStore:
-    """The dataset at a URL while a command reads it, with files of it in `folder`, a scratch folder of the command.
+    """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a scratch folder of the command.
 
-    `base` is the folder below the URL that has all files but the manifest, with a / at its end. `form` says how shards are
-    fetched. Up to `limit` bytes may be on the disk, without the files that are `kept`. `version` is that of the manifest, "" if
-    there is none. `listed` says whether all files were listed. A file in `work` counts instead of the one on the store: so a
-    repair changes the dataset, before it puts the files there. Other processes that are given this find the same files.
+    `base` is the folder below the URL that has the files, with a / at its end; the manifest is right below the URL. `form` says
+    how shards are fetched. Up to `limit` bytes may be on the disk, without the files of the `kept` names. `version` is the one
+    of the manifest, "" if there is no manifest. `listed` says whether all files were listed. A file in `work` counts instead of
+    the file on the store: a repair changes the dataset there, and puts the files on the store in the end. Another process that
+    is given this record finds the same files.
     """
 
     url: str

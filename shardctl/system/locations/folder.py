@@ -21,8 +21,8 @@ class Folder(Protocol):
     """Files that lie together, here or on a store. It never changes, can be hashed and pickled; threads may share it.
 
     Names are relative to it, with / between their parts. All methods raise FileNotFoundError where the file is not there,
-    OSError for what this system refuses, StoreError for what a store refuses, ObjectChangedError where a file is another one
-    than when it was first looked at.
+    OSError for what this system refuses, and StoreError for what a store refuses. On a store, they raise ObjectChangedError if
+    a file has changed since it was first looked at.
     """
 
     @property
