@@ -31,7 +31,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.token_columns import packed_column
 from shardctl.system.files import is_file
-from shardctl.system.locations.folder import Folder
+from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
@@ -198,7 +198,7 @@ class RecordPlace:
 class StoredDataset:
     """The dataset in a folder. Nothing is read before it is needed; tables are memory-mapped."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: FolderHere) -> None:
         self.folder = folder
 
     @cached_property
@@ -378,7 +378,7 @@ class StoredDataset:
         return rows
 
 
-def open_files(folder: Folder) -> pa.Table:
+def open_files(folder: FolderHere) -> pa.Table:
     """Memory-map files.arrow. Its values are not checked. Raises DatasetError."""
     table = open_table(folder, FILES)
     known = pa.schema([*FILE_FIELDS, ("label", pa.int64())])

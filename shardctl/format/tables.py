@@ -22,7 +22,7 @@ from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import printable
 
 BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
@@ -215,7 +215,7 @@ class ShardTable:
     or names files outside of the dataset's folder.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: FolderHere) -> None:
         self._table = open_table(folder, SHARDS, SHARDS_SCHEMA)
         shown = folder.shown(SHARDS)
         _validate(self._table, shown)
@@ -317,14 +317,16 @@ class ShardTable:
         return self.names.index(name) if name in self.names else None
 
 
-def _refuse_pipes(folder: Folder, name: str) -> None:
+def _refuse_pipes(folder: FolderHere, name: str) -> None:
     """Raise DatasetError if there is something else than a file: reading a pipe may never end."""
     found = folder.stat(name)
     if found is not None and found.kind not in ("file", "link"):
         raise DatasetError(f"{folder.shown(name)}: not an ordinary file; {REPAIR_ADVICE}")
 
 
-def open_table(folder: Folder, name: str, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+def open_table(
+    folder: FolderHere, name: str, schema: pa.Schema | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
     """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
 
     Text and list columns of an untrusted file need open_checked_table before they are used.
@@ -332,7 +334,8 @@ def open_table(folder: Folder, name: str, schema: pa.Schema | None = None, colum
     shown = folder.shown(name)
     _refuse_pipes(folder, name)
     try:
-        table = pa.ipc.open_file(folder.open(name)).read_all()
+        # Not `folder.open`: what that maps reads as zeros where the disk fails, which is seen in a shard by its checksums only.
+        table = pa.ipc.open_file(pa.memory_map(str(folder.path(name)))).read_all()
         table = table if columns is None else table.select(columns)
         table.validate()
         names = field_names(table.schema)
@@ -347,7 +350,7 @@ def open_table(folder: Folder, name: str, schema: pa.Schema | None = None, colum
     return table
 
 
-def open_checked_table(folder: Folder, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def open_checked_table(folder: FolderHere, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
     if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
@@ -381,7 +384,7 @@ def write_checksums(path: Path, sums: Iterable[tuple[str, str]], others: Iterabl
     return sink.sha256
 
 
-def read_checksums(folder: Folder) -> dict[str, str]:
+def read_checksums(folder: FolderHere) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
     _refuse_pipes(folder, CHECKSUMS)
     try:

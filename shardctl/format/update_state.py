@@ -20,7 +20,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.names import UPDATE
 from shardctl.format.step_counts import Counts
 from shardctl.system.files import FileFacts, HashingFile, replacing
-from shardctl.system.locations.folder import Folder, hash_file
+from shardctl.system.locations.folder import FolderHere, hash_file
 
 Numbers = npt.NDArray[np.int64]
 
@@ -146,7 +146,7 @@ def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter,
 class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
-    def __init__(self, folder: Folder, facts: FileFacts | None) -> None:
+    def __init__(self, folder: FolderHere, facts: FileFacts | None) -> None:
         self._why = f"{folder.shown()}: its {UPDATE}"
         found = folder.stat(UPDATE)
         if facts is None or found is None or found.kind not in ("file", "link"):
@@ -154,7 +154,7 @@ class UpdateState:
         try:
             if hash_file(folder, UPDATE) != facts.sha256:
                 raise DatasetError(f"{self._why} is damaged")
-            with folder.open(UPDATE) as file:
+            with pa.memory_map(str(folder.path(UPDATE))) as file:
                 self.files: pa.Table = pa.ipc.open_stream(file).read_all()
                 self._counts: pa.Table = pa.ipc.open_stream(file).read_all()
                 pruned: pa.Table = pa.ipc.open_stream(file).read_all()

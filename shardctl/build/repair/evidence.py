@@ -67,7 +67,7 @@ def numbered_names(manifest: Manifest) -> list[str]:
     return [shard_name(split.name, number) for split in manifest.splits for number in range(split.shards)]
 
 
-def shard_names(folder: Folder, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
+def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
     """Return the file names of all shards, in the order of the dataset, from whatever is intact and knows them."""
     if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
         return ShardTable(folder).names
@@ -80,7 +80,7 @@ def shard_names(folder: Folder, manifest: Manifest, hashes: dict[str, str]) -> l
     return numbered
 
 
-def expected_hashes(folder: Folder, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
+def expected_hashes(folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
     The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each

@@ -40,7 +40,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -79,7 +79,7 @@ class Made:
         )
 
 
-def find_layout(dataset: Folder, manifest: Manifest, intact: set[str]) -> Layout:
+def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> Layout:
     """Return the layout that the shards were written with, from whatever is intact and knows it. Raises DatasetError."""
     if SHARDS in intact:
         return Layout.loads(ShardTable(dataset).making.layout)
@@ -128,7 +128,7 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     return made.job(folder, splits, recorded=True)
 
 
-def _blocks(dataset: Folder, made: Made, intact: set[str]) -> pa.Array:
+def _blocks(dataset: FolderHere, made: Made, intact: set[str]) -> pa.Array:
     """Return the rows of the blocks of every shard, null where that is lost: then they are as a conversion makes them."""
     type_ = JOB_SHARDS_SCHEMA.field("blocks").type
     if SHARDS not in intact:

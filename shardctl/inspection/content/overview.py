@@ -16,7 +16,7 @@ from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import check_split, shards_of
-from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.locations.folder import FolderHere
 
 NO_LABEL = "(no label)"
 
@@ -126,7 +126,7 @@ def overview(folder: FolderHere, split: str | None = None) -> Overview:
     return Overview(manifest, int(raw_sizes.sum()), spread, classes, reasons, examples, split)
 
 
-def _classes(folder: Folder, manifest: Manifest) -> dict[str, dict[str, int]] | None:
+def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]] | None:
     """Return the samples of each class by split: as the manifest has them, else counted in the shards."""
     names, label = manifest.roles.classes, str(manifest.roles.main_label)
     if names is None:
@@ -144,7 +144,7 @@ def _classes(folder: Folder, manifest: Manifest) -> dict[str, dict[str, int]] | 
     return classes
 
 
-def _counted_in_shards(folder: Folder, label: str, names: int) -> dict[str, list[int]]:
+def _counted_in_shards(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
     """Count the labels of all shards; only this column is read. Raises DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}
     for entry in ShardTable(folder):

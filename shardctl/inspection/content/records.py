@@ -38,7 +38,7 @@ DERIVED = {
 """Names that a condition may use beside the columns and the headers of images. A column of the same name takes precedence."""
 
 
-def record_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
+def record_at(folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises UsageError, DatasetError.
 
     With the shard's entry in a dataset, the record has its place there and its source.
@@ -69,7 +69,7 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row}; it has {row - left}")
 
 
-def _source(folder: Folder, entry: ShardEntry, found: Record) -> str | None:
+def _source(folder: FolderHere, entry: ShardEntry, found: Record) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not say."""
     stored = StoredDataset(folder)
     try:

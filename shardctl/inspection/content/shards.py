@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shardctl.errors import UsageError
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
-from shardctl.system.locations.folder import Folder
+from shardctl.system.locations.folder import Folder, FolderHere
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverv
     return ShardOverview(name, split, samples, reader.bytes, raw, columns, dict(column_bytes), tuple(blocks))
 
 
-def find_shard(folder: Folder, name: str) -> ShardEntry:
+def find_shard(folder: FolderHere, name: str) -> ShardEntry:
     """Return the shard of a dataset by its file name or its number. Raises UsageError if there is none."""
     table = ShardTable(folder)
     number = int(name) if name.isdecimal() else table.index_of(name)
@@ -61,7 +61,7 @@ def find_shard(folder: Folder, name: str) -> ShardEntry:
     return table[number]
 
 
-def column_bytes(folder: Folder, split: str | None = None) -> dict[str, int]:
+def column_bytes(folder: FolderHere, split: str | None = None) -> dict[str, int]:
     """Add up the bytes of every column before compression, reading every shard of a dataset, or of one split."""
     total: Counter[str] = Counter()
     for entry in ShardTable(folder):

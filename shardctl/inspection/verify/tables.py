@@ -81,7 +81,7 @@ def _compare_file(folder: Folder, manifest: Manifest, name: str, level: str, rem
         yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
 
-def check_shard_table(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     """Compare shards.arrow with the manifest."""
     try:
         table = ShardTable(folder)
@@ -121,7 +121,7 @@ def _compare_jpegs(manifest: Manifest, table: ShardTable) -> Iterator[Finding]:
         yield error("jpeg-differs", f"{MANIFEST} says {manifest.jpeg} of JPEG images; {SHARDS} {counts}; {MEND}")
 
 
-def check_checksums(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     """Compare SHA256SUMS with the table of shards."""
     try:
         sums, table = read_checksums(folder), ShardTable(folder)
@@ -147,7 +147,7 @@ def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
         yield error("rejects-differ", f"{REJECTS} has {count} rejected records, {MANIFEST} says {manifest.rejected}; {MEND}")
 
 
-def check_files(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     """Look at every value of the table of files: paths, each of them once, below sources that there are."""
     try:
         open_checked_table(folder, FILES)
@@ -183,7 +183,7 @@ def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
     return None
 
 
-def check_plan(folder: Folder, _manifest: Manifest) -> Iterator[Finding]:
+def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
     """Compare the plan with the tables of shards and files: what units there are, and what became of them."""
     stored = StoredDataset(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
