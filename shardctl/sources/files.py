@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
@@ -163,7 +164,7 @@ def is_folder(text: str) -> bool:
     """Return whether there is a folder, or objects below a URL: a store is asked once for each. Raises StoreError."""
     what = object_at(text)
     if what is None:
-        return os.path.isdir(text)  # noqa: PTH112 - see pyproject.toml
+        return Path(text).is_dir()
     if what not in _folders:
         if (keys := _listed_with(what)) is None:
             _folders[what] = _has_objects(what)

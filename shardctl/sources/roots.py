@@ -66,7 +66,6 @@ def resolved(text: str) -> str:
 
 def folder_of(source: str) -> str:
     """Return the folder that the paths of a source's files are relative to, as a dataset records it; it may be gone."""
-    if is_stored(source):
-        return parent_of(source) if not files.is_folder(source) and files.exists(source) else source
-    path = Path(source)
-    return str(path.parent) if path.is_file() else source
+    text = normal(source)
+    is_file = not files.is_folder(text) and files.exists(text) if is_stored(text) else Path(text).is_file()
+    return parent_of(text) if is_file else text

@@ -49,7 +49,7 @@ from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, suffix_of, walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import common, is_stored, join, name_of, normal, parent_of, path_below
+from shardctl.system.locations.text import common, is_stored, name_of, normal, parent_of, path_below, within
 from shardctl.system.text import counted, first_repeated, printable
 
 CHUNK_ROWS = 65536
@@ -192,7 +192,7 @@ class Listing:
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:
         """How the names of files of each source begin, None if it is a file; and the source itself."""
-        return [(join(root.text, "_")[:-1] if root.is_folder else None, root.text) for root in self.roots]
+        return [(within(root.text) if root.is_folder else None, root.text) for root in self.roots]
 
     def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Return the paths of some files."""

@@ -41,6 +41,7 @@ from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.locations.folder import FolderHere
+from shardctl.system.locations.text import normal
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -186,7 +187,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
     labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
     by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
     rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key)
-    roots = list(map(SourceRoot, made.sources))
+    roots = [SourceRoot(normal(source)) for source in made.sources]
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key)

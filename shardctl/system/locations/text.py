@@ -34,9 +34,14 @@ def normal(text: str) -> str:
     return "/".join((found[0], *(part for part in found[1].split("/") if part not in ("", "."))))
 
 
+def within(folder: str) -> str:
+    """Return how the locations of what is in a folder begin."""
+    return "" if folder == "." else folder if folder.endswith("/") else f"{folder}/"
+
+
 def join(folder: str, path: str) -> str:
     """Return the location of a path in a folder; `..` stays in it. A path from the root on, and a URL, are themselves."""
-    return normal(path if path.startswith("/") or is_stored(path) else f"{_with_slash(folder)}{path}")
+    return normal(path if path.startswith("/") or is_stored(path) else f"{within(folder)}{path}")
 
 
 def parent_of(text: str) -> str:
@@ -72,8 +77,8 @@ def path_below(text: str, folder: str) -> str | None:
     """
     if text == folder:
         return ""
-    within = _with_slash(folder)
-    return text[len(within) :] if text.startswith(within) else None
+    begin = within(folder)
+    return text[len(begin) :] if text.startswith(begin) else None
 
 
 def follow(folder: str, path: str) -> str:
@@ -103,11 +108,6 @@ def common(texts: Sequence[str]) -> str:
         return os.path.commonpath(texts)
     found = _url(os.path.commonpath(list(map(_plain, texts))))
     return found if is_stored(found) else ""
-
-
-def _with_slash(folder: str) -> str:
-    """Return how the locations in a folder begin."""
-    return folder if folder.endswith("/") else f"{folder}/"
 
 
 def _plain(url: str) -> str:

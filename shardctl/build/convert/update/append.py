@@ -12,7 +12,7 @@ from shardctl.sources.kinds import Form
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.sources.walk import FoundFile, suffix_of, walk
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.locations.text import join, path_below
+from shardctl.system.locations.text import path_below, within
 from shardctl.system.text import printable
 
 Place = tuple[int, str]
@@ -32,8 +32,8 @@ class Appending:
         self._places: list[Place] = []
         for root in given:
             place = root.recorded
-            within = enumerate(path_below(place, source) for source in recorded)
-            found, below = next(((number, below) for number, below in within if below is not None), (len(recorded), ""))
+            lies = ((number, path_below(place, source)) for number, source in enumerate(recorded))
+            found, below = next(((number, path) for number, path in lies if path is not None), (len(recorded), ""))
             if found == len(recorded):
                 recorded.append(place)
             if any(part.startswith(".") for part in below.split("/")):
@@ -59,7 +59,7 @@ class Appending:
 
     def _recorded(self) -> Iterator[FoundFile]:
         table, times, first = self._before.files, self._before.seen.mtime_ns, 0
-        begins = [join(source, "_")[:-1] for source in self.sources]
+        begins = list(map(within, self.sources))
         for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
             columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
             for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
