@@ -18,7 +18,7 @@ from shardctl.system.lease import store_lease
 from shardctl.system.lease.probing import probe
 from shardctl.system.locations.folder import EditableFolder
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import client_of, is_url
+from shardctl.system.stores import client_of, forget_clients, is_url
 
 LEASE = ".shardctl/lease.json"
 """The lease of a dataset on a store, below its URL."""
@@ -74,8 +74,11 @@ def changed_folder(place: str | Path, waiting: Callable[[str], None] | None) -> 
     if not is_url(place):
         yield _InPlace(LocalFolder(Path(place).resolve()))
         return
-    store = client_of(str(place).rstrip("/"))
-    probe(store)
-    with store_lease.hold(store, LEASE, waiting) as held, open_place(place, "whole", listed=True) as there:
-        assert isinstance(there.folder, DatasetOnStore), "its URL was given"
-        yield _OnStore(there.folder, held)
+    try:
+        store = client_of(str(place).rstrip("/"))
+        probe(store)
+        with store_lease.hold(store, LEASE, waiting) as held, open_place(place, "whole", listed=True) as there:
+            assert isinstance(there.folder, DatasetOnStore), "its URL was given"
+            yield _OnStore(there.folder, held)
+    finally:
+        forget_clients()

@@ -77,6 +77,19 @@ def test_everything_that_a_dataset_has(root: Path, bucket: str, cache: Path | bo
     assert remote.location == f"{bucket}/out"
 
 
+def test_a_dataset_that_is_opened_again_is_asked_for_with_the_variables_of_now(
+    plain: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person who has mended the credentials in a notebook need not start it anew."""
+    url = upload(plain, f"{bucket}/out")
+    with monkeypatch.context() as wrong:
+        wrong.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        wrong.setenv("SHARDCTL_STORE_RETRY", "0")
+        with pytest.raises(StoreError, match="the connection was refused"):
+            shardctl.open(url, cache=False)
+    assert len(shardctl.open(url, cache=False)) == 120
+
+
 def test_a_loader_goes_on_where_a_local_one_stopped(plain: Path, bucket: str, cache: Path | bool) -> None:
     local = shardctl.open(plain).loader(8, shuffle="window", seed=2)
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=cache).loader(8, shuffle="window", seed=2)

@@ -20,6 +20,7 @@ from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomic
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
+from shardctl.system.stores import forget_clients
 from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable, size_of
 
@@ -61,6 +62,7 @@ class DatasetPlace:
 
 def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError, InstallError, UsageError."""
+    forget_clients()  # a program that opens it again may have other credentials now
     folder = StoreFolder(url.rstrip("/"))
     for left in reversed(range(_TRIES)):
         try:
