@@ -299,6 +299,10 @@ class History:
             if ended.code in STOPPED:
                 self.runner.count("abandoned")
                 self.perhaps = expected  # it may have been stopped after its commit
+                with self.without_faults():
+                    samples = self.samples() if self.commits else {}
+                if any(state.samples == samples for state in expected):
+                    self.recipe = recipe  # an update of it is one with these options
                 return
             if ended.code:
                 raise WrongError(f"exit code {ended.code}: {ended.errors}")
