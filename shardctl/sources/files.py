@@ -41,12 +41,20 @@ T = TypeVar("T")
 
 
 def local_copy(text: str, version: int = 0) -> str:
-    """Return a path at which a file can be opened now: its own, or that of a copy of an object, which is brought first.
+    """Return a path at which a file can be opened now: its own, or that of a copy of an object, which is fetched first.
 
-    With a `version`, another one is refused. Raises Rejection (changed), OSError, SourceGoneError, StorageError.
+    Another version than `version` is refused; 0: than the one that is there now. Raises Rejection (changed), OSError,
+    SourceGoneError, StorageError.
     """
     what = object_at(text)
-    return text if what is None else _entered().bring(what, version)
+    return text if what is None else _entered().bring(what, version or _version_now(what))
+
+
+def _version_now(what: Object) -> int:
+    """Return the number of the version of an object that is there now; 0 if it is not there, or may not be looked at."""
+    keys = _listed_with(what)
+    found = _stat(what) if keys is None else keys.get(what.key)
+    return 0 if found is None else number_of(found.version)
 
 
 def present_copy(text: str) -> str | None:

@@ -65,15 +65,13 @@ class Limits:
 class ObjectCache:
     """The folder, as this process uses it. Threads may share it."""
 
-    def __init__(
-        self, folder: str, limits: Limits, writing: Writing, removing: Callable[[str, int], None] = lambda name, inode: None
-    ) -> None:
-        """Use a folder that is there. `removing` is called with the name and the inode of a file before it is removed.
+    def __init__(self, folder: str, limits: Limits, writing: Writing) -> None:
+        """Use a folder that is there.
 
         Raises OSError.
         """
         self.folder, self.writing = folder, writing
-        self._limits, self._removing = limits, removing
+        self._limits = limits
         for name in (_LOCKS, _NEW):
             os.makedirs(f"{folder}/{name}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._held: OrderedDict[str, tuple[int, int]] = OrderedDict()
@@ -119,14 +117,14 @@ class ObjectCache:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise IsADirectoryError(21, "other objects have its name as that of their folder")
-        if not status.st_nlink or not _is_version(status, stamp):
+        if not _is_same_file(path, status) or not _is_version(status, stamp):
             os.close(descriptor)
             return False
         os.utime(descriptor, ns=(time.time_ns(), status.st_mtime_ns))
         with self._lock:
             if path in self._held:
                 os.close(self._held.pop(path)[0])
-            self._held[path] = descriptor, _bytes_of(status)
+            self._held[path] = descriptor, status.st_size
             self._hold_no_more_than_allowed()
         return True
 
@@ -189,7 +187,6 @@ class ObjectCache:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self._removing(name, os.fstat(descriptor).st_ino)
                     os.unlink(path)  # noqa: PTH108 - see pyproject.toml
                     taken, files = taken - size, files - 1
                 finally:
@@ -272,6 +269,14 @@ def _let_go(held: OrderedDict[str, tuple[int, int]]) -> None:
     for descriptor, _ in held.values():
         os.close(descriptor)
     held.clear()
+
+
+def _is_same_file(path: str, status: os.stat_result) -> bool:
+    """Return whether a file that was opened is the one at its path: it may have been removed before it was locked."""
+    try:
+        return os.stat(path).st_ino == status.st_ino  # noqa: PTH116 - see pyproject.toml
+    except OSError:
+        return False
 
 
 def _bytes_of(status: os.stat_result) -> int:

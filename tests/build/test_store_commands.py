@@ -479,7 +479,7 @@ def test_the_disk_that_is_used_is_bounded(
 
     def look(done: int, total: int) -> None:
         nonlocal most
-        most = max(most, len(list(temporary.glob("*/files/cache/train-*"))))
+        most = max(most, len(list(temporary.glob("*/files/cache/files/train-*"))))
 
     assert shardctl.verify(bucket, "full", look).ok
     assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()

@@ -283,6 +283,19 @@ def test_photos_in_folders_give_the_same_dataset(
     assert not list(own_folder.iterdir())
 
 
+def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket: str, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    store.put("in/a.txt", b"text")
+    store.put("labels.csv", b"file_name,label\na.txt,cat\n")
+    with files.in_use():  # as another conversion of this user would have it
+        assert Path(files.local_copy(f"{bucket}/labels.csv")).read_bytes().endswith(b"cat\n")
+        store.put("labels.csv", b"file_name,label\na.txt,dog\n")
+        words = ["convert", f"{bucket}/in", str(tmp_path / "out"), "--labels", f"{bucket}/labels.csv", "--workers", "0"]
+        subprocess.run([sys.executable, "-m", "shardctl", *words], check=True, capture_output=True)
+    assert shardctl.open(tmp_path / "out").manifest.class_counts == {"train": [1]}
+    assert list(shardctl.open(tmp_path / "out").classes) == ["dog"]
+
+
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 def test_other_clouds(
     request: pytest.FixtureRequest, object_server: ObjectServer, demo: Path, tmp_path: Path, scheme: str

@@ -1,6 +1,7 @@
 """Every folder of files keeps the same promises, wherever it is: on this machine, on a store, on a store behind a cache."""
 
 import contextlib
+import fcntl
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -122,15 +123,48 @@ def test_another_process_of_the_command_is_told_the_folder(folder: Folder) -> No
         assert from_json(to_json(folder)) == folder
 
 
+def test_an_object_may_have_any_name(bucket: str, tmp_path: Path) -> None:
+    """Names of the cache's own files are of objects too, and of each only one is fetched."""
+    names = [".space", ".new", ".locks", "files", "work"]
+    for name in names:
+        client_of(f"{bucket}/out").put(name, name.encode())
+    with contextlib.closing(on_store(f"{bucket}/out", tmp_path, "whole")) as folder:
+        for name in names:
+            assert folder.path(name).read_bytes() == folder.read(name).to_pybytes() == name.encode()
+        assert set(names) <= set(folder.names())
+
+
+def test_one_dataset_is_closed_and_the_other_one_goes_on(bucket: str, tmp_path: Path) -> None:
+    client_of(bucket).put("one/a", b"1")
+    client_of(bucket).put("two/a", b"2")
+    one, two = (on_store(f"{bucket}/{name}", tmp_path / name, "whole") for name in ("one", "two"))
+    kept = one.path("a")
+    two.path("a")
+    two.close()
+    with open(kept, "rb") as file, pytest.raises(BlockingIOError):  # who would remove it needs this lock
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    one.close()
+    with open(kept, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_what_a_file_system_has_that_a_store_has_not(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "nowhere").symlink_to("nothing")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "way").symlink_to("folder")
     os.mkfifo(tmp_path / "pipe")
     kinds = {name: found and (found.kind, found.size) for name in sorted(folder.names()) for found in [folder.stat(name)]}
-    assert kinds == {"file": ("file", 3), "folder": ("folder", 0), "link": ("link", 3), "nowhere": None, "pipe": ("other", 0)}
+    assert kinds == {
+        "file": ("file", 3),
+        "folder": ("folder", 0),
+        "link": ("link", 3),
+        "nowhere": None,
+        "pipe": ("other", 0),
+        "way": ("other", 0),
+    }
     assert not is_regular_file(folder, "link")
     for use in (folder.read, folder.open, lambda name: list(folder.chunks(name))):
         with pytest.raises(OSError, match="not an ordinary file"):

@@ -72,3 +72,8 @@ def test_ways_between_urls_are_those_between_paths(bucket: str, other: str, one:
     way = relative(file, folder)
     assert way == os.path.relpath("/".join(("/copies/s3", bucket, *one)), "/".join(("/copies/s3", other, *two)))
     assert follow(folder, way) == file
+
+
+def test_a_way_that_leads_out_of_all_buckets_is_no_path_of_this_machine() -> None:
+    for way in ("../../../secret.png", "../../../../x/y"):
+        assert follow("s3://b/k", way).startswith("s3://b/k/")

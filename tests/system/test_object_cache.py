@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import signal
 import subprocess
 import sys
@@ -18,8 +19,8 @@ from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 NO_LIMITS = Limits(None, None, 1, 0, 1)
 
 
-def cache_in(folder: Path, limits: Limits = NO_LIMITS, removing: Callable[[str, int], None] = lambda *_: None) -> ObjectCache:
-    return ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext(), removing)
+def cache_in(folder: Path, limits: Limits = NO_LIMITS) -> ObjectCache:
+    return ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
 
 
 def bytes_of(count: int, stamp: int = 0) -> Callable[[NewFile], int]:
@@ -42,15 +43,29 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_those_used_least_lately_make_room(tmp_path: Path) -> None:
-    removed: list[str] = []
-    cache = cache_in(tmp_path, Limits(4000, None, 1, 0, 1), lambda name, inode: removed.append(name))
+    cache = cache_in(tmp_path, Limits(4000, None, 1, 0, 1))
     for name in ("a", "b/c", "d"):
         cache.hold(name, 0, bytes_of(1000))
     assert cache.is_held("a")
     assert cache.hold("e", 0, bytes_of(1500)) == str(tmp_path / "e")
     assert names_in(tmp_path) == ["a", "d", "e"]
-    assert removed == ["b/c"]
     assert not cache.is_held("b/c")
+
+
+def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes it after this one has opened it, and before the lock."""
+    (tmp_path / "cache").mkdir()
+    cache, flock = cache_in(tmp_path / "cache"), fcntl.flock
+    path = Path(cache.hold("a", 0, bytes_of(10)))
+    (tmp_path / "other name").hardlink_to(path)
+    cache.close()
+
+    def removed_first(descriptor: int, how: int) -> None:
+        path.unlink(missing_ok=True)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    assert not cache.is_held("a")
 
 
 def test_the_number_of_files_has_a_limit(tmp_path: Path) -> None:

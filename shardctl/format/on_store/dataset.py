@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -117,26 +117,23 @@ class DatasetOnStore:
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
         """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are read where they are."""
-        there = self._read_there(name)
-        if there is not None:
-            return _state_of(self).store.read_found(there, start, length)
+        if self._is_read_there(name):
+            return _state_of(self).store.read_found(_state_of(self).found(name), start, length)
         folder, name = self._here(name)
         return folder.read(name, start, length)
 
     def chunks(self, name: str) -> Iterator[pa.Buffer]:
         """Yield the bytes of a file."""
-        there = self._read_there(name)
-        if there is not None:
-            yield from _state_of(self).store.chunks_of(there)
+        if self._is_read_there(name):
+            yield from _state_of(self).store.chunks_of(_state_of(self).found(name))
         else:
             folder, name = self._here(name)
             yield from folder.chunks(name)
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file: where blocks are read when they are needed, each is one request; else it is fetched, and mapped."""
-        there = self._read_there(name)
-        if there is not None:
-            return pa.PythonFile(OpenFile(_state_of(self).opened(there)), mode="r")
+        if self._is_read_there(name):
+            return pa.PythonFile(OpenFile(_state_of(self).opened(name)), mode="r")
         folder, name = self._here(name)
         return folder.open(name)
 
@@ -181,29 +178,43 @@ class DatasetOnStore:
 
     def close(self) -> None:
         """Let go of what was fetched."""
-        _state_of(self).cache.close()
-        _state_of.cache_clear()
+        with _opening:
+            state = _states.pop(self, None)
+        if state is not None:
+            state.cache.close()
 
-    def _read_there(self, name: str) -> Entry | None:
-        """Return what is known of a shard that is read where it is; None for a file that is fetched."""
-        if self.form != "blocks" or name == MANIFEST or name in self.kept or (self.work / name).exists():
-            return None
-        found = _state_of(self).find(name)
-        if found is None:
-            raise self.gone(name)
-        return found
+    def _is_read_there(self, name: str) -> bool:
+        """Return whether a file is a shard that is read where it is: any other is fetched."""
+        return self.form == "blocks" and name != MANIFEST and name not in self.kept and not (self.work / name).exists()
 
     def gone(self, name: str) -> FileNotFoundError:
         """Return the error for a file that is not there."""
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}")
 
 
-@lru_cache(maxsize=8)
 def _state_of(dataset: DatasetOnStore) -> _State:
-    return _State(dataset)
+    """Return what this process has of a dataset: from the first use on, until it is closed."""
+    state = _states.get(dataset)
+    if state is None:
+        with _opening:
+            state = _states.setdefault(dataset, _State(dataset))
+    return state
 
 
-os.register_at_fork(after_in_child=_state_of.cache_clear)
+_states: dict[DatasetOnStore, _State] = {}
+
+_opening = threading.Lock()
+"""Held while a state is made or taken away."""
+
+
+def _after_fork() -> None:
+    """Begin anew in a forked child: what the parent has of a dataset is for the threads of the parent."""
+    global _opening
+    _opening = threading.Lock()
+    _states.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _State:
@@ -244,31 +255,37 @@ class _State:
         found = self.listing.find(name)
         return None if found is None else found._replace(name=key)
 
+    def found(self, name: str) -> Entry:
+        """Return what the store has under a name, as `find` does. Raises FileNotFoundError for nothing."""
+        found = self.find(name)
+        if found is None:
+            raise self._dataset.gone(name)
+        return found
+
     def fetch(self, name: str) -> Path:
         """Return the path of a file in the cache. Of several that want it one fetches it.
 
         Raises FileNotFoundError, StoreError, StorageError.
         """
         with _on_disk(Path(self._dataset.folder).parents[1]):
-            if self.cache.is_held(name):
-                return Path(self.cache.folder) / name
-        found = self.find(name)
-        if found is None:
-            raise self._dataset.gone(name)
+            if self.cache.is_held(_copy_of(name)):
+                return Path(self.cache.folder, _copy_of(name))
+        found = self.found(name)
         try:
             with _on_disk(Path(self._dataset.folder).parents[1]):
-                return Path(self.cache.hold(name, 0, partial(self._fill, name, found)))
+                return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name, found)))
         except NoSuchKeyError as error:
             raise self._dataset.gone(name) from error
 
-    def opened(self, found: Entry) -> RemoteFile:
-        """Return a shard that is read where it is. Raises StoreError."""
+    def opened(self, name: str) -> RemoteFile:
+        """Return a shard that is read where it is. Raises FileNotFoundError, StoreError."""
         with self._lock:
-            file = self._open.pop(found.name, None)
+            file = self._open.pop(name, None)
         if file is None:
+            found = self.found(name)
             file = RemoteFile(found.size, partial(self._get, found))
         with self._lock:
-            self._open[found.name] = file
+            self._open[name] = file
             while len(self._open) > OPEN:
                 self._open.pop(next(iter(self._open)))
         return file
@@ -313,6 +330,11 @@ class _State:
         new.skip(found.size - len(tail))
         new.write(tail)
         return 0
+
+
+def _copy_of(name: str) -> str:
+    """Return the name of a file in the cache: beside the cache's own files, whose names an object may have too."""
+    return f"files/{name}"
 
 
 @contextlib.contextmanager

@@ -47,9 +47,12 @@ def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bo
     if listed:
         write_listing(folder, store, dataset.base)
     wanted = [PLAN, SHARDS, CHECKSUMS] if data is None else []
-    for each in [*wanted, *own] if form != "ends" else wanted:
-        with contextlib.suppress(FileNotFoundError):
-            dataset.path(each)
+    with contextlib.ExitStack() as stack:
+        stack.callback(dataset.close)
+        for each in [*wanted, *own] if form != "ends" else wanted:
+            with contextlib.suppress(FileNotFoundError):
+                dataset.path(each)
+        stack.pop_all()
     return dataset
 
 
@@ -64,6 +67,7 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
     try:
         dataset.path(name)
     except FileNotFoundError:
+        dataset.close()
         shown = dataset.shown(name)
         raise DatasetError(f"{shown}: there is no such object; give the URL of a dataset, or of a shard") from None
     return dataset

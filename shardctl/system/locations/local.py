@@ -73,7 +73,7 @@ class LocalFolder:
             end = path.stat() if stat.S_ISLNK(own.st_mode) else own
         except OSError:
             return None
-        if stat.S_ISDIR(end.st_mode):
+        if stat.S_ISDIR(own.st_mode):
             return Entry(name, 0, "", "folder")
         if not stat.S_ISREG(end.st_mode):
             return Entry(name, 0, "", "other")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardctl.errors import NoSuchKeyError
 from shardctl.system.placed_file import PlacedFile
 from shardctl.system.stores import client_of
-from shardctl.system.stores.base import Entry, Store
+from shardctl.system.stores.base import PIECES_AT_ONCE, Entry, Store
 from shardctl.system.text import printable
 
 
@@ -65,7 +65,7 @@ class StoreFolder:
         """Yield the bytes of an object."""
         return self.chunks_of(self._found(name))
 
-    def chunks_of(self, found: Entry, at_once: int = 8) -> Iterator[pa.Buffer]:
+    def chunks_of(self, found: Entry, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
         """Yield the bytes of an object that was found; `at_once` requests are under way."""
         try:
             yield from self.store.pieces(found, at_once=at_once)

@@ -88,7 +88,8 @@ def follow(folder: str, path: str) -> str:
     """
     if is_stored(path) or not is_stored(folder) or path.startswith("/"):
         return path if is_stored(path) else os.path.normpath(os.path.join(folder, path))
-    return _url(os.path.normpath(f"{_plain(folder)}/{path}"))
+    found = _url(os.path.normpath(f"{_plain(folder)}/{path}"))
+    return found if is_stored(found) else join(folder, path)
 
 
 def relative(text: str, folder: str) -> str:

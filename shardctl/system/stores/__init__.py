@@ -70,7 +70,7 @@ def forget_clients() -> None:
     _opened.cache_clear()
 
 
-@lru_cache(64)
+@lru_cache(None)
 def _opened(url: str, _process: int) -> Store:
     """Return a new client. One that was made before a fork cannot be used after it."""
     return open_store(url)

@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
     Of an object, the name is its key below the URL that was opened. The version is what the store itself calls it (an ETag): it
     differs when the content does. It is "" for files of this machine, and where it is not known. A link is one to an ordinary
-    file; `other` is a pipe, a device or a socket.
+    file; `other` is a pipe, a device, a socket, or a link to anything else.
     """
 
     name: str
