@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.parts import run_part
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.run import run as run_conversion
@@ -36,5 +35,7 @@ def convert(
     with open_target(dst, request.roots) as target:
         request = replace(request, folder=target.folder)
         if request.options.part is not None:
+            from shardctl.build.convert.parts import run_part  # which most conversions never need
+
             return run_part(request, told, target)
         return run_conversion(request, told, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardctl.build.convert.update.update_plan import Changes
+from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import SplitPlan

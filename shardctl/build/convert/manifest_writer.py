@@ -14,10 +14,10 @@ from shardctl.build.commit.staging import clear_partial_files
 from shardctl.build.convert.filled_shards import Filled, without_empty
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets.base import Target
+from shardctl.build.convert.update.changes import Changes
 from shardctl.build.convert.update.known_records import still_pruned
 from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.convert.update.update_plan import Changes
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER

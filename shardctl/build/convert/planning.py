@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion
@@ -16,12 +17,14 @@ from shardctl.build.convert.rejects import refuse_failing
 from shardctl.build.convert.update.append import refuse_anew
 from shardctl.build.convert.update.known_records import moved_records
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.convert.update.update_plan import UpdatePlan, changes_anew, matching_anew, plan_update
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.errors import InputError, StorageError, TypesDifferError
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import format_bytes
+
+if TYPE_CHECKING:
+    from shardctl.build.convert.update.update_plan import UpdatePlan
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,16 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     """
     if before is None:
         return _plan_new(conversion, inputs, folder, all_types)
+    from shardctl.build.convert.update import update_plan  # which most conversions never need
+
     if all_types:
         return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
     listing = inputs.fresh_listing()
     settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
-    found = plan_update(listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch)
-    if not isinstance(found, UpdatePlan):
+    found = update_plan.plan_update(
+        listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch
+    )
+    if not isinstance(found, update_plan.UpdatePlan):
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
     conversion.target.refuse_lost(before, found.kept)
     job = found.job(folder, inputs.bases, inputs.parts)
@@ -76,6 +83,8 @@ def _plan_anew(
 
     Raises InputError where it may only grow.
     """
+    from shardctl.build.convert.update.update_plan import changes_anew, matching_anew
+
     if conversion.options.append:
         raise refuse_anew(why, conversion.folder)
     new = _plan_new(conversion, inputs, folder, all_types)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.explain import explain
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.rejects import copy_rejects, refuse_many_rejects
 from shardctl.build.convert.result import (
@@ -21,13 +20,15 @@ from shardctl.build.convert.result import (
     result_of,
     warnings_of_rejects,
 )
-from shardctl.build.convert.update.update_plan import Changes
+from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.format.manifest import Manifest
 
 
 def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
     """Return what differs from the dataset that is there; nothing is written. Raises DatasetError if there is none."""
+    from shardctl.build.convert.explain import explain  # which most conversions never need
+
     recipe, listing = conversion.recipe, inputs.listing
     settings = conversion.request.recorded_settings(recipe)
     found = explain(conversion.folder, inputs.parts, recipe.to_json(), settings, listing)

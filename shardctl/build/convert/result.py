@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardctl.build.convert.columns import renamed, unmoved_members
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.explain import Explanation
-from shardctl.build.convert.update.update_plan import Changes
+from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.format.jpeg_record import jpeg_costs
@@ -28,6 +28,9 @@ from shardctl.sources.label_table import hash_names, some
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
+
+if TYPE_CHECKING:
+    from shardctl.build.convert.explain import Explanation
 
 NO_KEYS = np.zeros(0, np.uint64)
 

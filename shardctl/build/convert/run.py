@@ -12,6 +12,7 @@ import numpy as np
 from shardctl.build.commit import generations, publish
 from shardctl.build.commit.staging import begin, go_on, refuse_to_lose, unfinished
 from shardctl.build.convert.conversion import Conversion
+from shardctl.build.convert.conversion_plan import ConversionPlan
 from shardctl.build.convert.decision import UPDATING, Action, Decision, Wanted, decide
 from shardctl.build.convert.execute import build, telling_what_is_done
 from shardctl.build.convert.inputs import Inputs, discover
@@ -28,7 +29,6 @@ from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.convert.update.update_plan import UpdatePlan
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
@@ -177,7 +177,7 @@ def _begin(
     warnings = list(found.warnings)
     if before is not None:
         hide_pruned(job, before)
-        warnings += write_known(job, before, found.tables.of_old if isinstance(found.tables, UpdatePlan) else None)
+        warnings += write_known(job, before, None if isinstance(found.tables, ConversionPlan) else found.tables.of_old)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)

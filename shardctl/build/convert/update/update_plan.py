@@ -24,6 +24,7 @@ from shardctl.build.convert.conversion_plan import (
     shards_of,
 )
 from shardctl.build.convert.discover import Discovery
+from shardctl.build.convert.update.changes import Changes
 from shardctl.build.convert.update.match import Matching, match_files
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.convert.update.previous_samples import write_reused
@@ -74,22 +75,6 @@ class Anew:
     """All shards must be made again: `why` says the reason, as the end of a sentence."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What an update does: files `added`, `removed` and `changed`; shards `rebuilt`, `new` and `kept`.
-
-    `anew` says why all shards are built again, "" if they are not.
-    """
-
-    added: int
-    removed: int
-    changed: int
-    rebuilt: int
-    new: int
-    kept: int
-    anew: str = ""
 
 
 @dataclass(frozen=True)
