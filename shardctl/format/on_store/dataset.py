@@ -194,11 +194,12 @@ class DatasetOnStore:
 
 def _state_of(dataset: DatasetOnStore) -> _State:
     """Return what this process has of a dataset: from the first use on, until it is closed."""
-    state = _states.get(dataset)
-    if state is None:
-        with _opening:
-            state = _states.setdefault(dataset, _State(dataset))
-    return state
+    if (state := _states.get(dataset)) is not None:
+        return state
+    with _opening:
+        if dataset not in _states:
+            _states[dataset] = _State(dataset)
+        return _states[dataset]
 
 
 _states: dict[DatasetOnStore, _State] = {}
