@@ -23,6 +23,9 @@ GENERATIONS = "generations"
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
 
+LEASE_KEY = f"{STAGING}/lease.json"
+"""The lease of a dataset on a store, below its URL."""
+
 REPLACED = "replaced.json"
 """In the folder of a job whose dataset is taking its place: the names of the files that it replaces."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from shardctl.errors import BusyError
 from shardctl.format.dataset_place import open_place
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST
+from shardctl.format.names import LEASE_KEY, MANIFEST
 from shardctl.format.on_store.dataset import DatasetOnStore
 from shardctl.system.files import write_atomically
 from shardctl.system.lease import store_lease
@@ -19,9 +19,6 @@ from shardctl.system.lease.probing import probe
 from shardctl.system.locations.folder import EditableFolder
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import client_of, forget_clients, is_url
-
-LEASE = ".shardctl/lease.json"
-"""The lease of a dataset on a store, below its URL."""
 
 
 class Changed(Protocol):
@@ -77,7 +74,7 @@ def changed_folder(place: str | Path, waiting: Callable[[str], None] | None) -> 
     try:
         store = client_of(str(place).rstrip("/"))
         probe(store)
-        with store_lease.hold(store, LEASE, waiting) as held, open_place(place, "whole", listed=True) as there:
+        with store_lease.hold(store, LEASE_KEY, waiting) as held, open_place(place, "whole", listed=True) as there:
             assert isinstance(there.folder, DatasetOnStore), "its URL was given"
             yield _OnStore(there.folder, held)
     finally:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardctl.errors import NotPermittedError, Rejection, SourceGoneError
-from shardctl.sources.remote.buckets import Object, asking, changed, number_of, object_at
 from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
+from shardctl.sources.remote.object_faults import Object, asking, changed, number_of, object_at
 from shardctl.system.files import ordinary
 from shardctl.system.locations.text import is_stored
 from shardctl.system.stores import client_of, forget_clients

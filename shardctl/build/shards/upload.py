@@ -41,7 +41,7 @@ def upload_shard(job: Job, shard: int) -> None:
 
 
 SIGN = "sign.json"
-"""The file in the folder of a job on this machine that tells its workers for whom they work: see Sign."""
+"""The file in the folder of a job on this machine that tells its workers for whom they work: see LeaseToken."""
 
 
 def write_sign(folder: Path, sign: LeaseToken) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shardctl.sources.remote.buckets import changed
+from shardctl.sources.remote.object_faults import changed
 
 
 def read_range(descriptor: int, offset: int, size: int) -> bytes:

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from shardctl.errors import DiskFullError
-from shardctl.sources.remote.buckets import Object, asking, changed, number_of
+from shardctl.sources.remote.object_faults import Object, asking, changed, number_of
 from shardctl.system.files import naming_the_path
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.scratch import scratch_folder

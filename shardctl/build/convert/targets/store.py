@@ -28,13 +28,13 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, StorageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REJECTS, STAGING, is_shard_name
+from shardctl.format.names import BESIDE_SHARDS, LEASE_KEY, MANIFEST, REJECTS, STAGING, is_shard_name
 from shardctl.format.stored import is_path_below
 from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import store_lease
-from shardctl.system.lease.file_lease import LEASE, PARTS, Waiting
+from shardctl.system.lease.file_lease import PARTS, Waiting
 from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
 from shardctl.system.locations.local import LocalFolder
@@ -47,8 +47,6 @@ AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
 
 PACE = store_lease.LeaseTiming()
-
-LEASE_KEY = f"{STAGING}/{LEASE}.json"
 
 REPLACES = "replaces.json"
 """The object in the state of a job, put right before its dataset takes its place, that names the folder of the one before."""
