@@ -1,9 +1,9 @@
 """A folder of this machine with copies of objects, for all processes that read them: those used least lately make room.
 
 NAME        an object, or what is needed of it; who reads it holds a shared lock (flock)
-.space      locked while space is counted, and files are removed: the bytes and the files that are there
-.locks/N    locked while a file is brought whose path has this number
-.new/       what is being brought
+.space      locked while a process counts space and removes files: the bytes and the files that are there
+.locks/N    locked while a process fetches a file whose path has this number
+.new/       what is being fetched
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ObjectCache:
     def hold(self, name: str, stamp: int, fill: Callable[[NewFile], int]) -> str:
         """Return the path of an object, which this process holds there from now on.
 
-        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of any), it is brought: `fill`
+        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of any), this process fetches it: `fill`
         writes it, and returns the stamp. Of several processes that want it one does so, and the others wait. Raises what `fill`
         does; IsADirectoryError where a folder has the name.
         """

@@ -1,4 +1,4 @@
-"""The folder of this machine into which objects are brought (sources/files.py), for all processes of its user together.
+"""The folder of this machine with copies of objects (sources/files.py). All processes of a user share it.
 
 s3/BUCKET/KEY   an object
 .begins/        the first bytes of objects
