@@ -21,7 +21,7 @@ from shardctl.build.plan.units import Units
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.record_sampling import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.sources.files import bring_all, local_copy
+from shardctl.sources.files import fetch_all, local_copy
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, resolved
@@ -75,14 +75,14 @@ def take_inputs(roots: Sequence[SourceRoot], recipe: dict[str, Any], most: int, 
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_tables else "table"}, faults)
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
-    bring_all(listing.opened(row) for row in rows)
+    fetch_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):
         if not row["error"]:
             file = resolved(listing.opened(row))
             # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
             place = folder / f"{number:06d}-{name_of(file)[-60:]}"
             if is_stored(file):
-                copy_file(Path(local_copy(file)), place)  # what was brought is not there for long
+                copy_file(Path(local_copy(file)), place)  # what was fetched is not there for long
             else:
                 place.symlink_to(file)
     return Inputs(len(listing), recipe)

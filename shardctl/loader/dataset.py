@@ -263,7 +263,7 @@ class Dataset:
         It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
         none or it cannot be used, InstallError if a package is missing.
         """
-        return stored_tokenizer(LocalFolder(self._selection.shards.bring_files(self.manifest.given_files)), self.roles)
+        return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
 
     def loader(
         self,

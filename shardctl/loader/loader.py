@@ -313,7 +313,7 @@ class Loader:
         self._began = self._ended = time.perf_counter()
         begin = self._at = self._next
         self._next = _Position(begin.epoch + 1)
-        # Where processes make the batches, this one can only bring blocks to where they find them.
+        # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
         with (

@@ -1,4 +1,4 @@
-"""Samples that come from far away are brought before they are needed: the order says which come next."""
+"""Samples that come from far away are fetched before they are needed: the order says which come next."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DatasetLookahead:
         return self._coming.is_short
 
     def expect(self, samples: Indices, epoch: int) -> None:
-        """Have the blocks of these samples brought, in the order of their first use, each once in an epoch."""
+        """Have the blocks of these samples fetched, in the order of their first use, each once in an epoch."""
         if epoch != self._epoch:
             self._coming.forget_seen()
             self._epoch = epoch

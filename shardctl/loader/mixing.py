@@ -88,7 +88,7 @@ class Mixture:
                 yield number, own_epoch, stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream)), chosen
 
     def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what brings samples before they are needed; None where all of them are local."""
+        """Return what fetches samples before they are needed; None where all of them are local."""
         each = [stream.ahead(keeps) for stream in self._streams]
         return _MixedLookahead(self._apart, each) if any(each) else None
 

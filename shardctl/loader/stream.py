@@ -38,9 +38,9 @@ class Stream(Protocol):
         ...
 
     def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what brings samples before they are needed, by this process (`keeps`) or by others on this machine.
+        """Return what fetches samples before they are needed, by this process (`keeps`) or by others on this machine.
 
-        None where they are local, or cannot be brought for others.
+        None where they are local, or cannot be fetched for others.
         """
         ...
 
@@ -140,7 +140,7 @@ class DatasetStream:
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
 
     def ahead(self, keeps: bool) -> Lookahead | None:
-        """Return what brings samples before they are needed; None where they are local."""
+        """Return what fetches samples before they are needed; None where they are local."""
         coming = self._selection.shards.ahead(keeps)
         return None if coming is None else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
 

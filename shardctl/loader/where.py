@@ -98,7 +98,7 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     Everything happens in the calling thread. `Table.filter` gives an expression to Arrow's threads, which may be the last to
     release a column that numpy owns: where Python is about to exit at that moment, the process is aborted.
     """
-    from pyarrow import acero  # 0.3 s to import: it brings pandas, where that is installed
+    from pyarrow import acero  # 0.3 s to import: it fetches pandas, where that is installed
 
     steps = [("table_source", acero.TableSourceNodeOptions(table)), ("filter", acero.FilterNodeOptions(expression))]
     return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(use_threads=False)

@@ -47,7 +47,7 @@ def local_copy(text: str, version: int = 0) -> str:
     SourceGoneError, StorageError.
     """
     what = object_at(text)
-    return text if what is None else _entered().bring(what, version or _version_now(what))
+    return text if what is None else _entered().fetch(what, version or _version_now(what))
 
 
 def _version_now(what: Object) -> int:
@@ -73,16 +73,16 @@ def read(url: str, size: int, version: int = 0) -> bytes:
     return bytes(data)
 
 
-def bring_all(texts: Iterable[str]) -> None:
+def fetch_all(texts: Iterable[str]) -> None:
     """Fetch many objects at the same time, so that they are there when they are opened; what cannot be read shows then."""
     wanted = list(filter(is_stored, texts))
     if wanted:
-        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-bring") as pool:
-            for _ in pool.map(_try_to_bring, wanted):
+        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-fetch") as pool:
+            for _ in pool.map(_try_to_fetch, wanted):
                 pass
 
 
-def _try_to_bring(url: str) -> None:
+def _try_to_fetch(url: str) -> None:
     with contextlib.suppress(OSError, Rejection):
         local_copy(url)
 
@@ -322,7 +322,7 @@ def _entered() -> LocalCopies:
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Have what is brought within the block removed at its end, unless another process uses it."""
+    """Have what is fetched within the block removed at its end, unless another process uses it."""
     global _uses
     _uses += 1
     try:
@@ -334,7 +334,7 @@ def in_use() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Let go of what was brought. The last process to leave removes it."""
+    """Let go of what was fetched. The last process to leave removes it."""
     global _copies
     forget_lists()
     forget_clients()

@@ -31,10 +31,10 @@ if os.name == "posix":
     import fcntl
 
 LOCKS = 1024
-"""Lock files. Two objects that share one are brought one after the other."""
+"""Lock files. Two objects that share one are fetched one after the other."""
 
 PATIENCE = 90.0
-"""Seconds that a process waits for one that brings an object and gets nothing more of it: that one may have been stopped. A
+"""Seconds that a process waits for one that fetches an object and gets nothing more of it: that one may have been stopped. A
 store that does not answer is given up sooner."""
 
 LOOK_SECONDS = 0.02
@@ -84,21 +84,21 @@ class ObjectCache:
             _let_go(self._held)
 
     def hold_at_least(self, files: int) -> None:
-        """Hold so many of the files that this process asks for, however large they are: it brings them for others."""
+        """Hold so many of the files that this process asks for, however large they are: it fetches them for others."""
         self._limits = replace(self._limits, held_files=files, least_held=files)
 
     def hold(self, name: str, stamp: int, fill: Callable[[NewFile], int]) -> str:
         """Return the path of an object, which this process holds there from now on.
 
-        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of any), this process fetches it: `fill`
-        writes it, and returns the stamp. Of several processes that want it one does so, and the others wait. Raises what `fill`
-        does; IsADirectoryError where a folder has the name.
+        Where it is not there, or not of this `stamp`, a number that stands for its version (0: of any), this process fetches
+        it: `fill` writes it, and returns the stamp. Of several processes that want it one does so, and the others wait. Raises
+        what `fill` does; IsADirectoryError where a folder has the name.
         """
         path = f"{self.folder}/{name}"
         while not self.is_held(name, stamp):
             with self.locked(path) as lock:
                 if not _is_there(path, stamp):
-                    self._bring(path, stamp, fill, lock)
+                    self._fetch(path, stamp, fill, lock)
         return path
 
     def is_held(self, name: str, stamp: int = 0) -> bool:
@@ -137,7 +137,7 @@ class ObjectCache:
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[int]:
-        """Yield the lock file of an object. It is locked, unless the process that holds it stands still: who brings an object
+        """Yield the lock file of an object. It is locked, unless the process that holds it stands still: who fetches an object
         writes a file of its own, so that two may do so."""
         number = xxhash.xxh3_64_intdigest(os.fsencode(path)) % LOCKS
         descriptor = os.open(f"{self.folder}/{_LOCKS}/{number}", os.O_RDWR | os.O_CREAT, 0o600)
@@ -147,13 +147,13 @@ class ObjectCache:
         finally:
             os.close(descriptor)
 
-    def _bring(self, path: str, stamp: int, fill: Callable[[NewFile], int], lock: int) -> None:
+    def _fetch(self, path: str, stamp: int, fill: Callable[[NewFile], int], lock: int) -> None:
         place = f"{self.folder}/{_NEW}/{secrets.token_hex(8)}"
         try:
             with NewFile(self, place, lock) as new:
                 new.finish(fill(new))
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - see pyproject.toml
-            if not stamp or not _is_there(path, stamp):  # after a standstill another process may have brought it
+            if not stamp or not _is_there(path, stamp):  # after a standstill another process may have fetched it
                 os.replace(place, path)  # noqa: PTH105 - see pyproject.toml
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -207,7 +207,7 @@ class ObjectCache:
 
 
 class NewFile:
-    """A file that this process brings, while others may wait for it."""
+    """A file that this process fetches, while others may wait for it."""
 
     def __init__(self, cache: ObjectCache, place: str, lock: int) -> None:
         self._cache, self._place, self._lock = cache, place, lock

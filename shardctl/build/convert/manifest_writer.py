@@ -54,8 +54,8 @@ def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDatas
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)
-    target.bring_done(job, np.ones(job.shards, bool))
-    target.bring_rejects(job)
+    target.fetch_done(job, np.ones(job.shards, bool))
+    target.fetch_rejects(job)
     outcomes = Outcomes(job, before)
     target.keep(outcomes)
     changes = changes_of(job)

@@ -62,7 +62,7 @@ def merge(
 
 def _merged_before(target: Target, began: float) -> ConvertResult:
     folder = target.folder
-    target.bring_dataset()
+    target.fetch_dataset()
     if not folder.path(MANIFEST).exists():
         raise DatasetError(
             f"{folder.shown()}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
@@ -88,7 +88,7 @@ def _merge(
     job = DatasetJob.load(job_folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
-    target.bring_done(job, np.ones(job.shards, bool))
+    target.fetch_done(job, np.ones(job.shards, bool))
     if not (new / MANIFEST).exists():  # a merge that was killed may have taken away shards without samples
         _refuse_missing(job, parted, target)
     target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again

@@ -239,7 +239,7 @@ class _Building:
         records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
         listener.part(str(self.part), int(chosen.sum()), records)
         before = before_of(job, self.target)
-        self.target.bring_done(job, chosen)
+        self.target.fetch_done(job, chosen)
         try:
             with telling_what_is_done(job, chosen):
                 made = build(job, chosen, before, engine, self.request.options.max_rejects, listener)
@@ -260,8 +260,8 @@ class _Building:
 
     def _result(self, made: int) -> ConvertResult:
         job, seconds = self.job, time.monotonic() - self.started
-        self.target.bring_done(job, self._chosen)  # other parts have gone on meanwhile
-        self.target.bring_rejects(job)
+        self.target.fetch_done(job, self._chosen)  # other parts have gone on meanwhile
+        self.target.fetch_rejects(job)
         samples = size = rejected = 0
         for _, done in finished_shards(job, self._chosen):
             samples, size, rejected = samples + done.facts.rows, size + done.facts.bytes, rejected + done.rejected
@@ -299,7 +299,7 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     if not job.lineage.updates:
         return None
     folder = target.folder
-    target.bring_dataset()
+    target.fetch_dataset()
     manifest = Manifest.load(folder)
     if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
         raise DatasetError(

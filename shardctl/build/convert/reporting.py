@@ -61,7 +61,7 @@ def up_to_date(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> Co
         notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
     facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
     if has_some_rejects(manifest):
-        conversion.target.bring_listed_rejects()
+        conversion.target.fetch_listed_rejects()
     return ConvertResult(
         "up-to-date",
         *facts,

@@ -99,7 +99,7 @@ def look(conversion: Conversion, scratch: Path) -> ConvertResult | Inputs | None
     """
     options = conversion.options
     if options.update or options.append or options.explain or options.copy_rejects is not None:
-        conversion.target.bring_dataset()
+        conversion.target.fetch_dataset()
     if options.overwrite or not conversion.existing.is_there():
         conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
     inputs = discover(conversion, scratch)
@@ -213,7 +213,7 @@ def _build(conversion: Conversion, begun: BegunJob, held: WriteLease) -> int:
         go_on(job)
         announce(conversion, job, begun.inputs.listing)
     shards = np.ones(job.shards, bool)
-    target.bring_done(job, shards)
+    target.fetch_done(job, shards)
     with telling_what_is_done(job):
         made = build(job, shards, begun.before, conversion.engine, conversion.options.max_rejects, conversion.listener)
         held.check()

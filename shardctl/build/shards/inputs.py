@@ -123,7 +123,7 @@ def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
 
 def check_state(job: Job, planned: PlannedUnit, path: str, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
-    if not job.roots[planned.file.root].is_stored and _state(path) != before:  # what was brought is never written to
+    if not job.roots[planned.file.root].is_stored and _state(path) != before:  # what was fetched is never written to
         raise changed(job, planned)
 
 

@@ -57,7 +57,7 @@ def take(url: str, size: int, version: int = 0) -> bytes:
 def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]) -> Iterator[T]:
     """Yield items when what they want is there; that of the following ones is on its way."""
     coming, waiting, taken = iter(items), deque[tuple[T, list[tuple[ReadRequest, Future[bytes]]]]](), 0
-    brought_last = ""
+    fetched_last = ""
     held: tuple[T, list[ReadRequest]] | None = None
     try:
         while True:
@@ -66,14 +66,14 @@ def prefetched(items: Iterable[T], requests_of: Callable[[T], Sequence[ReadReque
                     item = next(coming, None)
                     if item is None:
                         break
-                    # Units of one file follow each other: it is brought once.
-                    held = item, [each for each in requests_of(item) if each.whole or each.url != brought_last]
+                    # Units of one file follow each other: it is fetched once.
+                    held = item, [each for each in requests_of(item) if each.whole or each.url != fetched_last]
                 item, wants = held
                 size = sum(each.size for each in wants)
                 if taken and taken + size > AHEAD_BYTES:
                     break
                 taken += size
-                brought_last = next((each.url for each in wants if not each.whole), brought_last)
+                fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
                 waiting.append((item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants]))
                 held = None
             if not waiting:

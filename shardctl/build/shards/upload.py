@@ -1,4 +1,4 @@
-"""Puts finished shards on the object store that a dataset is written to, and brings the job from there."""
+"""Puts finished shards on the object store that a dataset is written to, and fetches the job from there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_sign(folder: Path) -> LeaseToken:
     return LeaseToken(**json.loads((folder / SIGN).read_bytes()))
 
 
-def bring_job(url: str, folder: Path) -> None:
+def fetch_job(url: str, folder: Path) -> None:
     """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
     folder.mkdir(parents=True)
     JobFolder(folder).make_folders(NEW_FOLDER)
@@ -63,11 +63,11 @@ def bring_job(url: str, folder: Path) -> None:
         for entry in page:
             name = entry.name.removeprefix(state)
             if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
-                bring_file(store, entry, folder / name)
+                fetch_file(store, entry, folder / name)
     trust_no_place(JobFolder(folder), url)
 
 
-def bring_file(store: Store, found: Entry, path: Path) -> None:
+def fetch_file(store: Store, found: Entry, path: Path) -> None:
     """Bring a file, which may be large. Raises StoreError."""
     with replacing(path) as sink:
         for piece in store.pieces(found):
@@ -75,7 +75,7 @@ def bring_file(store: Store, found: Entry, path: Path) -> None:
 
 
 def trust_no_place(folder: JobFolder, url: str) -> None:
-    """Write into job.json where the dataset is that it was brought from: a copy of it may say another place."""
+    """Write into job.json where the dataset is that it was fetched from: a copy of it may say another place."""
     with contextlib.suppress(OSError, ValueError, TypeError):  # whoever reads it says that it is none
         folder.save({**folder.record(), "url": url})
 

@@ -186,7 +186,7 @@ class _Snapshot:
         return "anew" if verdict == "update" and not self.update else verdict
 
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
-        self.place.bring_tables()
+        self.place.fetch_tables()
         return is_surely_unchanged(self.request, manifest)
 
     def _make(self, before: Manifest | None, verdict: str) -> bool:

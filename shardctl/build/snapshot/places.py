@@ -45,7 +45,7 @@ class DatasetLocation(Protocol):
         """Return the manifest of the dataset that is there now; None if there is none."""
         ...
 
-    def bring_tables(self) -> None:
+    def fetch_tables(self) -> None:
         """Have the tables here that tell whether the inputs are what they were."""
         ...
 
@@ -92,7 +92,7 @@ class AtHome:
                 raise
             return None
 
-    def bring_tables(self) -> None:
+    def fetch_tables(self) -> None:
         """Nothing to do: they are here."""
 
     def is_broken_off(self) -> bool:
@@ -136,9 +136,9 @@ class OnAStore:
         folder = self.target.folder
         return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
 
-    def bring_tables(self) -> None:
+    def fetch_tables(self) -> None:
         """Bring them: 60 to 80 bytes for each input."""
-        self.target.bring_files(LOOKED_AT)
+        self.target.fetch_files(LOOKED_AT)
 
     def is_broken_off(self) -> bool:
         """Return no: a manifest is there or not, and the next conversion tidies up the state of a job."""

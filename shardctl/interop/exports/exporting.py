@@ -103,7 +103,7 @@ def export(
     `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form
     cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
 
-    `dst` may be the URL of a dataset on a store; its shards are brought to a scratch folder as they are read.
+    `dst` may be the URL of a dataset on a store; its shards are fetched to a scratch folder as they are read.
 
     The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
     called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost

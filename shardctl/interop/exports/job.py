@@ -43,7 +43,7 @@ class ExportJob:
         }
 
     def named(self) -> dict[str, Any]:
-        """Return what is the same in every run of the same export, wherever a dataset on a store is brought to."""
+        """Return what is the same in every run of the same export, wherever a dataset on a store is fetched to."""
         return {**self.to_json(), "dataset": self._folder.text}
 
     @property

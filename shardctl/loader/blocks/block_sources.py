@@ -1,4 +1,4 @@
-"""Where the values of a batch are read: in mapped or loaded files, or in blocks that are brought into memory."""
+"""Where the values of a batch are read: in mapped or loaded files, or in blocks that are fetched into memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class BlockSources:
     def memory(self) -> InMemory:
         """The blocks, in memory. (A cached_property would hold a lock that all threads share before Python 3.12.)"""
         if self._memory is None:
-            self._memory = self._bring(self._places.blocks)
+            self._memory = self._fetch(self._places.blocks)
         return self._memory
 
     def memory_of(self, column: Column) -> InMemory:
@@ -95,10 +95,10 @@ class BlockSources:
         if place is None or column.is_flat or place.pass_by(self.wanted):  # which is in memory whole
             return self.memory
         if self._nested is None:
-            self._nested = self._bring(self._places.nested)
+            self._nested = self._fetch(self._places.nested)
         return self._nested
 
-    def _bring(self, cache: BlockCache) -> InMemory:
+    def _fetch(self, cache: BlockCache) -> InMemory:
         counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks)) * self._counted
         found, faults = cache.get(self.wanted.blocks.tolist(), counts.tolist())
         if faults:

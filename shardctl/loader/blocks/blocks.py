@@ -80,7 +80,7 @@ class BlockCache:
         with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
             for block in blocks:
                 if self._claim(block, found, waiting):
-                    self._bring(block, found, faults)
+                    self._fetch(block, found, faults)
         for block, waiter in waiting.items():
             with self._stages.stage(WAITING):
                 waiter.arrived.wait()
@@ -121,7 +121,7 @@ class BlockCache:
             self.hits += 1
             return False
 
-    def _bring(self, block: int, found: dict[int, Block], faults: Faults) -> None:
+    def _fetch(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Read a block, for this thread and for those that wait for it."""
         loaded, fault, refusal = None, None, None
         try:

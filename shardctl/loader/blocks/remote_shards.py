@@ -17,7 +17,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import Cache
-from shardctl.loader.remote.open import DatasetPlace, bring_file, open_again, open_remote, place_of
+from shardctl.loader.remote.open import DatasetPlace, fetch_file, open_again, open_remote, place_of
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.loader.remote.request_threads import Ahead
 from shardctl.system.text import printable
@@ -104,7 +104,7 @@ class RemoteShards(Shards):
         return map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
-        """Return what brings blocks before they are needed; for other processes only where there is a cache."""
+        """Return what fetches blocks before they are needed; for other processes only where there is a cache."""
         return self.dataset.ahead(keeps) if keeps or self.dataset.cached is not None else None
 
     def missing(self, blocks: Indices, keeps: bool) -> Indices:
@@ -126,10 +126,10 @@ class RemoteShards(Shards):
         """Return how many requests, bytes and blocks came over the network, and how many blocks from the cache."""
         return dict(vars(self.dataset.counts))
 
-    def bring_files(self, names: Sequence[str]) -> Path:
+    def fetch_files(self, names: Sequence[str]) -> Path:
         """Bring files of the dataset. Raises DatasetError, StoreError."""
         for name in names:
-            bring_file(self.dataset, name, self.manifest.files[name])
+            fetch_file(self.dataset, name, self.manifest.files[name])
         return self.dataset.tables
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:

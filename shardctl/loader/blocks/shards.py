@@ -269,11 +269,11 @@ class Shards:
         return load_file if preload else map_resident_file if self.fit_in_memory else map_file
 
     def ahead(self, keeps: bool) -> Ahead | None:
-        """Return what brings blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
+        """Return what fetches blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
         return None
 
     def missing(self, blocks: Indices, keeps: bool) -> Indices:
-        """Return those of these blocks that must be brought, and will be where `ahead(keeps)` is to bring them."""
+        """Return those of these blocks that must be fetched, and will be where `ahead(keeps)` is to fetch them."""
         return blocks[:0]
 
     def in_turn(self, samples: Indices | None) -> AbstractContextManager[None]:
@@ -289,7 +289,7 @@ class Shards:
         """Return how many requests, bytes and blocks came over a network, and how many blocks from a cache."""
         return dict.fromkeys(NETWORK_COUNTS, 0)
 
-    def bring_files(self, names: Sequence[str]) -> Path:
+    def fetch_files(self, names: Sequence[str]) -> Path:
         """Return the local folder where these files of the dataset lie, which are neither tables nor shards."""
         return self.root
 

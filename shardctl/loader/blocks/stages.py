@@ -13,7 +13,7 @@ DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gat
 NETWORK, CACHE = "network", "cache"
 STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
 """`disk` is time without the processor in a stretch that read from storage, `waiting` that for a block that another thread
-is bringing, `network` that for a block from a store; in `cache`, blocks that are in the local cache are opened and checked."""
+is fetching, `network` that for a block from a store; in `cache`, blocks that are in the local cache are opened and checked."""
 
 
 class Stages(Protocol):

@@ -1,7 +1,7 @@
 """A folder of this machine in which blocks of datasets are kept, for all processes that read them. docs/cache.md.
 
     DIR/lock                   locked (flock) while space is reserved, and while datasets are removed
-    DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are brought
+    DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are fetched
     DIR/URLHASH-DIGEST/        one dataset
         dataset.json           its URL, and which manifest.json it is of; written last: without it the folder is unfinished
         in-use                 readers hold a shared lock; its time of change is when it was opened last
@@ -10,7 +10,7 @@
         blocks                 a byte for each shard (its footer), then one for each block: 0 absent, 1 space reserved, 2 there
         shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard
 
-A byte of `blocks` is locked while that block is brought, so that all processes together bring it once; the system drops the
+A byte of `blocks` is locked while that block is fetched, so that all processes together fetch it once; the system drops the
 locks of a process that dies. The byte is set after the data was written.
 """
 
@@ -110,7 +110,7 @@ class Cache:
 
     @contextmanager
     def looking_up(self, url: str) -> Iterator[bool]:
-        """Keep other processes from looking up this URL meanwhile: one of them brings the tables. Raises StorageError.
+        """Keep other processes from looking up this URL meanwhile: one of them fetches the tables. Raises StorageError.
 
         Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
         """
@@ -126,10 +126,10 @@ class Cache:
                     return CachedDataset(self, folder)
         return None
 
-    def make(self, about: About, size: int, bring: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
-        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. Call it in `looking_up`.
+    def make(self, about: About, size: int, fetch: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
+        """Return a new dataset, whose tables `fetch` writes to a folder; None if there is no room. Call it in `looking_up`.
 
-        The tables have `size` bytes; `bring` returns how many shards and blocks there are. Where one with the same digest is
+        The tables have `size` bytes; `fetch` returns how many shards and blocks there are. Where one with the same digest is
         here already, it gets the new version.
         """
         folder = self.folder / f"{_hash_of(about.url)}-{about.digest[:16]}"
@@ -152,7 +152,7 @@ class Cache:
             try:
                 (folder / SHARDS_FOLDER).mkdir(exist_ok=True)
                 (folder / TABLES_FOLDER).mkdir(exist_ok=True)
-                count = sum(bring(folder / TABLES_FOLDER))
+                count = sum(fetch(folder / TABLES_FOLDER))
                 if not self.reserve(folder, self.pages(0, count)):
                     _delete(folder)
                     return None
@@ -368,11 +368,11 @@ class CachedDataset:
         return get()
 
     def forget_tail(self, shard: int) -> None:
-        """Have a footer brought anew: it cannot be read."""
+        """Have a footer fetched anew: it cannot be read."""
         self._forget(shard)
 
     def forget(self, block: int) -> None:
-        """Have a block brought anew: it is not what was written."""
+        """Have a block fetched anew: it is not what was written."""
         self._forget(self._tails + block)
 
     def _forget(self, place: int) -> None:

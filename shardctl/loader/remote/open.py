@@ -1,4 +1,4 @@
-"""Opening a dataset on a store: its tables are brought to a local folder, once on each machine where there is a cache."""
+"""Opening a dataset on a store: its tables are fetched to a local folder, once on each machine where there is a cache."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def place_of(dataset: RemoteDataset) -> DatasetPlace:
     return DatasetPlace(dataset.about, cache, str(dataset.tables))
 
 
-def bring_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
+def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
     """Bring another file of the dataset to its tables, unless it is there. Raises DatasetError, StoreError."""
     if not (dataset.tables / name).exists():
-        _bring(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
+        _fetch(StoreFolder(dataset.url), dataset.base, dataset.tables, name, facts)
 
 
 def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
@@ -118,10 +118,10 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
         manifest = _manifest(folder, data)
         facts = manifest.files[SHARDS]
 
-        def bring(tables: Path) -> tuple[int, int]:
-            return _bring_tables(folder, manifest, data, tables)
+        def fetch(tables: Path) -> tuple[int, int]:
+            return _fetch_tables(folder, manifest, data, tables)
 
-        kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), bring)
+        kept = cache.make(about, cache.pages(0, len(data)) + cache.pages(0, facts.bytes), fetch)
         if kept is not None:
             return _from_cache(about, kept)
     return _in_scratch(folder, (about, data), None)
@@ -139,7 +139,7 @@ def _in_scratch(folder: StoreFolder, found: tuple[About, bytes], kept: CachedDat
     manifest = _manifest(folder, data)
     with ExitStack() as stack:
         tables = stack.enter_context(scratch_folder())
-        _bring_tables(folder, manifest, data, tables)
+        _fetch_tables(folder, manifest, data, tables)
         opened = RemoteDataset(about, manifest.base, tables, kept)
         weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
     return opened
@@ -180,15 +180,15 @@ def _manifest(folder: StoreFolder, data: bytes) -> Manifest:
     return Manifest.from_record(record, shown)
 
 
-def _bring_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path) -> tuple[int, int]:
+def _fetch_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path) -> tuple[int, int]:
     """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there are."""
-    _bring(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
+    _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
     table = ShardTable(LocalFolder(tables))
     write_atomically(tables / MANIFEST, data)
     return len(table), len(table.block_rows)
 
 
-def _bring(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
+def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
     """Bring a file of the dataset: the one that the manifest says, by its digest. Raises DatasetError if it is another one."""
     shown = folder.shown(base + name)
     another = DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")

@@ -78,7 +78,7 @@ class RemoteDataset:
         if self.cached is not None:
             self.cached.attach(len(table), blocks)
         self._checked = np.zeros(blocks, bool)
-        self._brought = np.zeros(blocks, bool)  # over the network, by this process
+        self._fetched = np.zeros(blocks, bool)  # over the network, by this process
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL_BYTES
@@ -136,7 +136,7 @@ class RemoteDataset:
         return self.cached is None or self.cached.cache.refuses
 
     def read(self, block: int, fields: Fields, waiting: Waiting) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-        """Return a block with its metadata. One that is not what was written is brought once more.
+        """Return a block with its metadata. One that is not what was written is fetched once more.
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
@@ -208,7 +208,7 @@ class RemoteDataset:
             raise _DamagedError(str(error)) from error
         self._check(block, batch, metadata)
         with self._lock:
-            if not self._checked[block] and not self._brought[block]:
+            if not self._checked[block] and not self._fetched[block]:
                 self.counts.cached_blocks += 1
             self._checked[block] = True
         return batch, metadata
@@ -244,7 +244,7 @@ class RemoteDataset:
         shard, _ = self._place_of(block)
         return int(self.table.sizes[shard]) * int(self.table.block_rows[block]) // max(1, int(self.table.rows[shard]))
 
-    def bring(self, block: int) -> pa.Buffer | None:
+    def fetch(self, block: int) -> pa.Buffer | None:
         """Bring a block into the cache (None), or into memory."""
         shard, number = self._place_of(block)
         opened = self._shard(shard)
@@ -255,7 +255,7 @@ class RemoteDataset:
             data = self._get(shard, start, length)
             with self._lock:
                 self.counts.network_blocks += 1
-                self._brought[block] = True
+                self._fetched[block] = True
             return data
 
         if self.cached is None or not opened.in_cache:  # without its footer, a block in the cache could not be read
@@ -297,7 +297,7 @@ class RemoteDataset:
         return self.base + self.table.names[shard]
 
     def _shard(self, shard: int) -> _OpenShard:
-        """Return where a shard's blocks lie: from its footer, which is brought once."""
+        """Return where a shard's blocks lie: from its footer, which is fetched once."""
         with self._lock:
             found = self._open.get(shard)
             if found is not None:
@@ -320,7 +320,7 @@ class RemoteDataset:
                 tail = self._kept_tail(shard)
                 if tail is not None:
                     return self._made(shard, tail, in_cache=False)
-                with suppress(DatasetError):  # not what was written: brought anew
+                with suppress(DatasetError):  # not what was written: fetched anew
                     return self._made(shard, self._tail_here(shard), in_cache=True)
                 self.cached.forget_tail(shard)
         return self._made(shard, self._fetched_tail(shard), in_cache=False)
@@ -389,7 +389,7 @@ class RemoteDataset:
 
 
 def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
-    """Return what brings a block, and what says its size, without keeping the dataset alive between calls."""
+    """Return what fetches a block, and what says its size, without keeping the dataset alive between calls."""
     reference = weakref.ref(dataset)
 
     def there() -> RemoteDataset:
@@ -397,11 +397,11 @@ def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], 
         assert found is not None  # its fetcher goes with it
         return found
 
-    return lambda block: there().bring(block), lambda block: there().cost(block)
+    return lambda block: there().fetch(block), lambda block: there().cost(block)
 
 
 class _DamagedError(DatasetError):
-    """A block is not what was written; brought anew, it may be."""
+    """A block is not what was written; fetched anew, it may be."""
 
 
 _ALIVE: weakref.WeakSet[RemoteDataset] = weakref.WeakSet()

@@ -32,7 +32,7 @@ _UNKNOWN, _EXPECTED, _DONE = 0, 1, 2
 
 
 class _Coming(Generic[Result]):
-    """One block on its way. `holders` may still want it; `begun` once a thread brings it."""
+    """One block on its way. `holders` may still want it; `begun` once a thread fetches it."""
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
@@ -77,20 +77,20 @@ class Ahead:
 
 
 class Fetcher(Generic[Result]):
-    """Calls `bring` for blocks in many threads, each block once at a time. Threads may share it.
+    """Calls `fetch` for blocks in many threads, each block once at a time. Threads may share it.
 
     `cost` says how many bytes a block has, about. Blocks that are needed now come before those that are expected. What arrived
     is kept until it is taken, or nobody holds it any more. Threads are started as they are needed, and end when there is
     nothing to do.
     """
 
-    def __init__(self, bring: Callable[[int], Result], cost: Callable[[int], int], blocks: int) -> None:
-        self._bring, self._cost, self._blocks = bring, cost, blocks
+    def __init__(self, fetch: Callable[[int], Result], cost: Callable[[int], int], blocks: int) -> None:
+        self._fetch, self._cost, self._blocks = fetch, cost, blocks
         self._renew()
         _ALIVE.add(self)
 
     def _renew(self) -> None:
-        """Begin with nothing under way: in a forked child, the threads that brought blocks are not there."""
+        """Begin with nothing under way: in a forked child, the threads that fetched blocks are not there."""
         self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
         self._changed = threading.Condition(self._lock)
         self._coming: dict[int, _Coming[Result]] = {}
@@ -106,7 +106,7 @@ class Fetcher(Generic[Result]):
         return made
 
     def queue_up(self, ahead: Ahead, blocks: list[int]) -> None:
-        """Take blocks to be brought when there is room."""
+        """Take blocks to be fetched when there is room."""
         with self._lock:
             ahead.queue.extend(blocks)
             self._call_threads(len(blocks))
@@ -134,7 +134,7 @@ class Fetcher(Generic[Result]):
                     self._urgent.append(block)
                 coming.holders += 1
                 held.append((block, coming))
-            self._call_threads(len(blocks) - 1)  # the caller brings one itself
+            self._call_threads(len(blocks) - 1)  # the caller fetches one itself
         try:
             yield
         finally:
@@ -158,7 +158,7 @@ class Fetcher(Generic[Result]):
                 ahead.state[block] = _DONE
 
     def take(self, block: int) -> Result:
-        """Return what `bring` returned for a block, or bring it now. Raises what `bring` raised."""
+        """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
         coming = self._awaited(block)
         with self._lock:
             self._forget(block, coming)
@@ -191,7 +191,7 @@ class Fetcher(Generic[Result]):
 
     def _run(self, block: int, coming: _Coming[Result]) -> None:
         try:
-            coming.result = self._bring(block)
+            coming.result = self._fetch(block)
         except BaseException as error:  # noqa: BLE001 - raised where the block is taken
             coming.error = error
         finally:
@@ -228,7 +228,7 @@ class Fetcher(Generic[Result]):
                 self._forget(block, coming)
 
     def next_or_rest(self, rested: bool) -> tuple[int, _Coming[Result]] | None:
-        """Return a block to bring now; if there is none, count the calling thread as one that waits. Needs the lock."""
+        """Return a block to fetch now; if there is none, count the calling thread as one that waits. Needs the lock."""
         self._idle -= rested
         found = self._next()
         self._idle += found is None
@@ -240,7 +240,7 @@ class Fetcher(Generic[Result]):
         self._threads -= 1
 
     def _next(self) -> tuple[int, _Coming[Result]] | None:
-        """Return the block to bring now, marked as begun; None if there is none, or no room for one."""
+        """Return the block to fetch now, marked as begun; None if there is none, or no room for one."""
         while self._urgent:
             block = self._urgent.popleft()
             coming = self._coming.get(block)

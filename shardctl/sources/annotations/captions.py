@@ -22,7 +22,7 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.files import bring_all, exists
+from shardctl.sources.files import exists, fetch_all
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations.text import join, name_of
 
@@ -45,7 +45,7 @@ class Captions:
             raise UsageError("give --labels captions: once, with the folder that has all captions")
         matched, lost = _matched(sources[0].path, inputs)
         digest, faults = Digest(), dict[int, Rejection]()
-        bring_all(file.opened for file in matched)
+        fetch_all(file.opened for file in matched)
         captions: list[list[str]] = []
         several = False
         for file in matched:

@@ -24,7 +24,7 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.files import bring_all, is_folder
+from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations.text import beside, join, name_of, parent_of
 from shardctl.system.text import counted
@@ -65,7 +65,7 @@ class Voc:
             lost += others
             offsets |= {file.row: int(source.path not in zero_based) for file in here}
         by_row = {file.row: file for file in matched}
-        bring_all(file.opened for file in matched)
+        fetch_all(file.opened for file in matched)
         writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
         classes: dict[str, int] = {}
         digest, at_zero = Digest(), 0
@@ -108,7 +108,7 @@ def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[F
     matched, lost = match_files(found, inputs, "XML files", _image_of)
     taken = {file.row for file in matched}
     named: list[tuple[FoundFile, str]] = []
-    bring_all(file.opened for file in lost)
+    fetch_all(file.opened for file in lost)
     for file in lost:
         try:
             said = parse(read_small(file.opened)).text.get(FILE_NAME)

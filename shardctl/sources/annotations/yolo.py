@@ -25,7 +25,7 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.files import bring_all, exists, is_folder
+from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
@@ -91,7 +91,7 @@ class Yolo:
             matched += here
             lost += others
         by_row = {file.row: file for file in matched}
-        bring_all(file.opened for file in matched)
+        fetch_all(file.opened for file in matched)
         if not by_row:
             refuse_no_match(matched, lost, inputs, given, "labels")
         if len(by_row) < len(matched):

@@ -1,1 +1,1 @@
-"""Sources on an object store, brought to this machine when a file is opened."""
+"""Sources on an object store, fetched to this machine when a file is opened."""

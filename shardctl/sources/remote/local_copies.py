@@ -70,16 +70,16 @@ class LocalCopies:
         self._shared.leave()
         self._stack.close()
 
-    def bring(self, what: Object, version: int) -> str:
+    def fetch(self, what: Object, version: int) -> str:
         """Return the path of the copy of an object, which this process holds there from now on."""
 
         def fill(new: NewFile) -> int:
-            return self._fetch(what, version, new)
+            return self._fill(what, version, new)
 
         return self._cache.hold(_name_of(what), version, fill)
 
     def find(self, what: Object) -> str | None:
-        """Return the path of a copy that is here already, as `bring` does; None if there is none."""
+        """Return the path of a copy that is here already, as `fetch` does; None if there is none."""
         name = _name_of(what)
         return f"{self.folder}/{name}" if self._cache.is_held(name) else None
 
@@ -94,7 +94,7 @@ class LocalCopies:
         finally:
             os.unlink(place)  # noqa: PTH108 - see pyproject.toml
 
-    def _fetch(self, what: Object, version: int, new: NewFile) -> int:
+    def _fill(self, what: Object, version: int, new: NewFile) -> int:
         """Write an object, and return the number of its version. The first piece says how large it is: no request for that."""
         store = client_of(what.bucket)
         with asking(what):

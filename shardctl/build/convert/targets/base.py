@@ -85,19 +85,19 @@ class Target(Protocol):
         """Have all that workers need in the folder of a job, and let them know who has the right to write."""
         ...
 
-    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Have the markers of those of the chosen shards that are finished in the folder of the job."""
         ...
 
-    def bring_rejects(self, job: DatasetJob) -> None:
+    def fetch_rejects(self, job: DatasetJob) -> None:
         """Have the rejects of all finished shards in the folder of the job."""
         ...
 
-    def bring_dataset(self) -> None:
+    def fetch_dataset(self) -> None:
         """Have the tables of the dataset that is there in `target`."""
         ...
 
-    def bring_listed_rejects(self) -> None:
+    def fetch_listed_rejects(self) -> None:
         """Have rejects.jsonl of the dataset that is there in `target`."""
         ...
 

@@ -89,16 +89,16 @@ class FolderTarget:
                 " here; delete the folder that it is in, and run the same command again"
             )
 
-    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Nothing to do: the markers are here."""
 
-    def bring_rejects(self, job: DatasetJob) -> None:
+    def fetch_rejects(self, job: DatasetJob) -> None:
         """Nothing to do: the rejects are here."""
 
-    def bring_dataset(self) -> None:
+    def fetch_dataset(self) -> None:
         """Nothing to do: the dataset is here."""
 
-    def bring_listed_rejects(self) -> None:
+    def fetch_listed_rejects(self) -> None:
         """Nothing to do: it is here."""
 
     def refuse_lost(self, before: PreviousDataset, shards: list[int]) -> None:

@@ -25,7 +25,7 @@ from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.build.shards.upload import bring_file, done_folder, state_folder, trust_no_place, write_sign
+from shardctl.build.shards.upload import done_folder, fetch_file, state_folder, trust_no_place, write_sign
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, StorageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, LEASE_KEY, MANIFEST, REJECTS, STAGING, is_shard_name
@@ -74,9 +74,9 @@ def on_store(url: str) -> Iterator[StoreTarget]:
 
 @contextmanager
 def on_store_without_jobs(url: str) -> Iterator[StoreTarget]:
-    """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are large, are not brought.
+    """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are large, are not fetched.
 
-    `writing` and `planning` bring them. Raises as `on_store` does.
+    `writing` and `planning` fetch them. Raises as `on_store` does.
     """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
@@ -107,9 +107,9 @@ class StoreTarget:
         shutil.rmtree(self.folder.root)
         self.folder.root.mkdir()
         self._version = None
-        self._bring_manifest()
+        self._fetch_manifest()
         if self._has_tables:
-            self.bring_dataset()
+            self.fetch_dataset()
 
     def look_at_jobs(self) -> None:
         """Bring which jobs were begun, and how far they are."""
@@ -137,7 +137,7 @@ class StoreTarget:
                 return sum(key.endswith(".arrow") for key in keys), sum(split["shards"] for split in record["splits"])
         return None
 
-    def _bring_manifest(self) -> bool:
+    def _fetch_manifest(self) -> bool:
         """Bring the manifest, and return whether it is another one than before: without the lease, it may change meanwhile."""
         while True:
             found = self._store.stat(MANIFEST)
@@ -169,9 +169,9 @@ class StoreTarget:
         JobFolder(self.folder.root / STAGING / job).make_folders(NEW_FOLDER)
         if inner[0] == DONE_FOLDER:
             path.touch()
-        elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job brings them
+        elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job fetches them
             with contextlib.suppress(NoSuchKeyError, ObjectChangedError):  # it has ended meanwhile
-                bring_file(self._store, entry, path)
+                fetch_file(self._store, entry, path)
             if path.name == JOB:
                 trust_no_place(JobFolder(path.parent), self.url)
 
@@ -300,49 +300,49 @@ class StoreTarget:
         for entry in self._store.children(state_folder(job.folder))[1]:
             path = job.folder / entry.name.rpartition("/")[2]
             if not path.exists():
-                bring_file(self._store, entry, path)
+                fetch_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def bring_done(self, job: DatasetJob, chosen: Chosen) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:
         """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):
             for entry in page:
                 (job.folder / DONE_FOLDER / entry.name.rpartition("/")[2]).touch()
         there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
-        self._bring_to([job.marker_path(shard) for shard in there], job)
+        self._fetch_to([job.marker_path(shard) for shard in there], job)
 
-    def bring_rejects(self, job: DatasetJob) -> None:
+    def fetch_rejects(self, job: DatasetJob) -> None:
         """Bring the rejects of all shards."""
-        self._bring_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
+        self._fetch_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
 
-    def _bring_to(self, paths: list[Path], job: DatasetJob) -> None:
+    def _fetch_to(self, paths: list[Path], job: DatasetJob) -> None:
         """Bring the files of the folder of markers that have only been noted."""
 
-        def bring(path: Path) -> None:
+        def fetch(path: Path) -> None:
             write_atomically(path, self._store.get(f"{done_folder(job.folder)}{path.name}").to_pybytes())
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(bring, [path for path in paths if path.stat().st_size == 0]))
+            list(threads.map(fetch, [path for path in paths if path.stat().st_size == 0]))
 
-    def bring_dataset(self) -> None:
+    def fetch_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        self._bring_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST})
+        self._fetch_of_dataset(lambda: {*BESIDE_SHARDS, *Manifest.load(self.folder).files} - {MANIFEST})
 
-    def bring_listed_rejects(self) -> None:
+    def fetch_listed_rejects(self) -> None:
         """Bring the list, which may be long: the other tables are not needed with it."""
         if not self._has_tables:
-            self._bring_of_dataset(lambda: {REJECTS})
+            self._fetch_of_dataset(lambda: {REJECTS})
 
-    def _bring_of_dataset(self, names: Callable[[], set[str]]) -> None:
+    def _fetch_of_dataset(self, names: Callable[[], set[str]]) -> None:
         """Bring the files of the dataset that is there that have these names."""
         while (self.folder.root / MANIFEST).exists():
-            complete = self.bring_files(sorted(names()))
+            complete = self.fetch_files(sorted(names()))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
-            if complete or not self._bring_manifest():
+            if complete or not self._fetch_manifest():
                 return
 
-    def bring_files(self, names: Iterable[str]) -> bool:
+    def fetch_files(self, names: Iterable[str]) -> bool:
         """Bring some files of the dataset that is there, and return whether all are there.
 
         Not every dataset has all of them: who needs one says that it is missing.
@@ -352,7 +352,7 @@ class StoreTarget:
             try:
                 found = self._store.stat(base + name)
                 if found is not None:
-                    bring_file(self._store, found, self.folder.root / name)
+                    fetch_file(self._store, found, self.folder.root / name)
                     continue
             except (NoSuchKeyError, ObjectChangedError):
                 pass

@@ -19,7 +19,7 @@ from typing import Any
 from shardctl.build.plan.fingerprint import deciding_versions, version_changes
 from shardctl.build.shards.engines.local import LocalPool
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.upload import SIGN, bring_job
+from shardctl.build.shards.upload import SIGN, fetch_job
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.format.names import STAGING
 from shardctl.system.job_folder import JobFolder
@@ -138,7 +138,7 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
     folder = Path(order.folder)
     if order.url:
         folder = copies.enter_context(scratch_folder()) / "out" / STAGING / folder.name
-        bring_job(order.url, folder)
+        fetch_job(order.url, folder)
         (folder / SIGN).write_text(order.sign)
     if not JobFolder(folder).is_begun():
         raise StorageError(
