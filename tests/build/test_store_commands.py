@@ -25,8 +25,8 @@ from shardctl.build.repair import Listener
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
 from shardctl.format.dataset_place import open_place
 from shardctl.format.footer import footer_bytes
+from shardctl.format.names import LEASE_KEY
 from shardctl.format.on_store.block_reads import OpenFile, RemoteFile, read_tail
-from shardctl.format.write_back import LEASE
 from shardctl.system.lease.store_lease import hold
 from shardctl.system.locations.folder import hash_file
 from shardctl.system.locations.local import LocalFolder
@@ -392,7 +392,7 @@ def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
     store = open_store(put(dataset, bucket))
     heard: list[str] = []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hold(store, LEASE, None))
+        stack.enter_context(hold(store, LEASE_KEY, None))
 
         def waiting(owner: str) -> None:
             heard.append(owner)
