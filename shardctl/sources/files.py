@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -43,17 +44,31 @@ T = TypeVar("T")
 def local_copy(text: str, version: int = 0) -> str:
     """Return a path at which a file can be opened now: its own, or that of a copy of an object, which is fetched first.
 
-    Another version than `version` is refused; 0: than the one that is there now. Raises Rejection (changed), OSError,
-    SourceGoneError, StorageError.
+    Another version than `version` is refused; 0: what is there now is wanted, not an older copy. Raises Rejection (it has not
+    that version), OSError, SourceGoneError, StorageError.
     """
     what = object_at(text)
-    return text if what is None else _entered().fetch(what, version or _version_now(what))
+    if what is None:
+        return text
+    return _entered().fetch(what, version) if version else _copy_of_now(what)
 
 
-def _version_now(what: Object) -> int:
-    """Return the number of the version of an object that is there now; 0 if it is not there, or may not be looked at."""
+def _copy_of_now(what: Object) -> str:
+    """Return the path of a copy of an object as it is now. Raises OSError, SourceGoneError, StorageError."""
     keys = _listed_with(what)
-    found = _stat(what) if keys is None else keys.get(what.key)
+    known = _stat(what) if keys is None else keys.get(what.key)
+    with contextlib.suppress(Rejection):  # it has changed since it was listed
+        return _entered().fetch(what, _number(known))
+    try:
+        with asking(what):
+            found = client_of(what.bucket).stat(what.key)
+        return _entered().fetch(what, _number(found))
+    except Rejection as rejection:
+        raise OSError(errno.ESTALE, "it changes while it is read", what.url) from rejection
+
+
+def _number(found: Entry | None) -> int:
+    """Return the number of the version of an object; 0 if there is none, or nothing is known of it."""
     return 0 if found is None else number_of(found.version)
 
 

@@ -66,10 +66,7 @@ class ObjectCache:
     """The folder, as this process uses it. Threads may share it."""
 
     def __init__(self, folder: str, limits: Limits, writing: Writing) -> None:
-        """Use a folder that is there.
-
-        Raises OSError.
-        """
+        """Use a folder that is there. Raises OSError."""
         self.folder, self.writing = folder, writing
         self._limits = limits
         for name in (_LOCKS, _NEW):

@@ -31,10 +31,12 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.build.convert.listener import Listener
-from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
+from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError, StorageError, StoreError, UsageError
 from shardctl.sources import files
+from shardctl.sources.delimited import read_delimited
 from shardctl.sources.remote import local_copies
 from shardctl.sources.remote.local_copies import LocalCopies, folder_of_copies
+from shardctl.sources.remote.object_faults import number_of
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
@@ -294,6 +296,19 @@ def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket: str, 
         subprocess.run([sys.executable, "-m", "shardctl", *words], check=True, capture_output=True)
     assert shardctl.open(tmp_path / "out").manifest.class_counts == {"train": [1]}
     assert list(shardctl.open(tmp_path / "out").classes) == ["dog"]
+
+
+def test_a_labels_file_that_is_replaced_after_the_listing_is_read_as_it_is_now(bucket: str) -> None:
+    store, url = open_store(bucket), f"{bucket}/in/labels.csv"
+    store.put("in/labels.csv", b"file_name,label\na.txt,cat\n")
+    with files.in_use():
+        listed = files.keys_of(f"{bucket}/in").get("in/labels.csv")
+        assert listed is not None
+        store.put("in/labels.csv", b"file_name,label\na.txt,dog\n")
+        table, _ = read_delimited(url)
+        assert table.to_pylist() == [{"file_name": "a.txt", "label": "dog"}]
+        with pytest.raises(Rejection, match="it changed after the files were listed"):
+            files.local_copy(url, number_of(listed.version))
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
