@@ -73,6 +73,7 @@ _PUBLIC = {
 """Where each public function is. Type checkers read the same in the imports and the names above: tests/test_public.py."""
 
 find_moved_modules()
+del find_moved_modules  # no name of the package's own
 
 
 def __dir__() -> list[str]:
