@@ -1,6 +1,6 @@
 """A folder of this machine with copies of objects, for all processes that read them: those used least lately make room.
 
-NAME        an object, or what is needed of it; who reads it holds a shared lock (flock)
+NAME        an object, or a part of it; a reader of the file holds a shared lock (flock)
 .space      locked while a process counts space and removes files: the bytes and the files that are there
 .locks/N    locked while a process fetches a file whose path has this number
 .new/       what is being fetched

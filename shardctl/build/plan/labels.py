@@ -31,7 +31,7 @@ ANNOTATED_ROWS = 8192
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How inputs are labelled and divided: what a manifest has as `settings`, but for the sizes of shards.
+    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of shards.
 
     `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
     `by_key` says that records have keys of their own, which decide the splits that are drawn.

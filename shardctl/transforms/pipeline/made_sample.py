@@ -13,26 +13,32 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MadeSample:
-    """A sample after all steps of the recipe.
-
-    `fields` are the values of the columns, in the layout's order. An image is pixels for `raw`, otherwise its bytes and path.
-    `size` is about their bytes. `label` is the class, None if it has none or the dataset has no classes. `shape` is that of the
-    decoded image. `jpeg` is what the image is as JPEG, where the original bytes are kept.
-
-    `objects` are marked in the image, and `cut_off` of them the steps have cut off, or the rule for boxes has dropped. `waits`
-    says that values are DeferredObjects, which `SamplePipeline.settle` replaces: until then these are in `size` as they are
-    before they are moved, and not among the numbers of objects.
-
-    Where there is no layout yet, `fields` has all fields of the sample, `given` has what each of the user's functions was
-    given, and nothing is counted.
-    """
+    """A sample after all steps of the recipe. If there is no layout yet, nothing of it is counted."""
 
     fields: Sample
+    """The values of the columns, in the order of the layout; all fields of the sample if there is no layout yet. An image is
+    pixels with `raw`, otherwise its bytes and its path."""
+
     shape: Shape | None = None
+    """The shape of the decoded image; None without an image."""
+
     cut_off: int = 0
+    """The number of objects that steps or the rule for boxes have removed."""
+
     jpeg: JpegFacts | None = None
+    """What the image is as JPEG, if its original bytes are kept."""
+
     size: int = 0
+    """The bytes of the values, about. Objects that wait count as they are before they are moved."""
+
     label: int | None = None
+    """The class; None if the sample has no class, or the dataset has none."""
+
     objects: int = 0
+    """The number of objects in the image. Objects that wait do not count yet."""
+
     waits: bool = False
+    """Whether values are DeferredObjects, which `SamplePipeline.settle` replaces."""
+
     given: Given = ()
+    """What each of the user's functions was given, if there is no layout yet."""

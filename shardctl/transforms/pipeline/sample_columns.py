@@ -22,7 +22,7 @@ Fill = Callable[[Sample, Given], Any]
 class SampleColumns:
     """The columns of a layout. `has_image` says that the recipe stores an image in `image`.
 
-    `functions` are those of the user, which a message names where one of them has set a value that does not fit.
+    If a value does not fit, and one of the user's `functions` has set it, the message names that function.
     """
 
     def __init__(self, layout: Layout, has_image: bool, functions: Functions) -> None:
