@@ -555,6 +555,7 @@ def run_commands(here: Path, names: list[str]) -> str:
 READING = ["open", "inspect", "verify", "export", "up to date", "update", "compact", "prune", "snapshot", "merge"]
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "name", ["train-00000.arrow", "manifest.json", "shards.arrow", "files.arrow", "plan.arrow", "SHA256SUMS", "rejects.jsonl"]
 )

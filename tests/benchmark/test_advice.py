@@ -207,6 +207,7 @@ def names_of(found: advice.Advice, verdict: str) -> set[str]:
     return {choice.name for choice in found.choices if choice.network is not None and choice.network.first.verdict == verdict}
 
 
+@pytest.mark.thorough
 def test_what_is_recommended_changes_with_the_bandwidth(photos: Path) -> None:
     """The bandwidth is chosen between what raw pixels of 32 x 32 need and what JPEGs of them do."""
     given: dict[str, Any] = {"consumer_rate": 20, "inputs": 8, "batch_size": 4, "workers": 0}
@@ -239,6 +240,7 @@ def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cac
     assert [each.store for each in advice.ranked(tried)] == ["e", "d", "c", "b"]
 
 
+@pytest.mark.thorough
 def test_the_command_says_what_the_network_and_the_cache_do(cli: Any, photos: Path) -> None:
     options = ["--resize", 40, "--crop", 32, "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--workers", 0]
     found = cli("advise", photos, *options, "--lossless", "--bandwidth", "800bit", "--latency", "30ms", "--cache-limit", "1GB")

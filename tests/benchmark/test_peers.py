@@ -240,6 +240,7 @@ def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path: Path, pytho
     assert processes() == []
 
 
+@pytest.mark.thorough
 def test_advice_says_how_fast_the_shards_are_read_today(cli: Any, dataset: Path, python_with: Any) -> None:
     options = ("--consumer-rate", 50, "--inputs", 20, "--batch-size", 8, "--workers", 0)
     told = cli("advise", exported(dataset, "webdataset"), *options)

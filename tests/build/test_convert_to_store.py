@@ -386,6 +386,7 @@ def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch
     nothing_is_left(url)
 
 
+@pytest.mark.thorough
 def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
     here: Path, url: str, object_server: ObjectServer
 ) -> None:

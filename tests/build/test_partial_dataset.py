@@ -50,6 +50,7 @@ def test_batches_come_before_the_dataset_is_there(source: Path, tmp_path: Path, 
     assert keys_of(loader) == keys_of(expected)
 
 
+@pytest.mark.thorough
 def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
     ds = arriving(source, tmp_path / "out", recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):

@@ -293,6 +293,7 @@ def owner(out: Path) -> int | None:
         return None
 
 
+@pytest.mark.thorough
 def test_the_first_rank_makes_it_and_the_others_wait(source: Path, tmp_path: Path) -> None:
     with ranks(3, source, tmp_path / "out", tmp_path) as processes:
         ended = [process.communicate(timeout=60) for process in processes]

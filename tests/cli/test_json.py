@@ -146,6 +146,7 @@ def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
     check("preview", shown, [*shown, "--html", tmp_path / "p.html", "--images", tmp_path / "p.png"])
 
 
+@pytest.mark.thorough
 def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
     monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]

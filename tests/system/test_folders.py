@@ -17,8 +17,9 @@ from shardctl.system.locations.folder import EditableFolder, Folder, hash_file, 
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.stores.base import PIECE
 
-LARGE = os.urandom(20 << 20)
+LARGE = os.urandom(PIECE + 1)
 FILES = {"a.bin": b"0123456789", "empty": b"", "large": LARGE, "ä ö.txt": b"text", "in/b": b"below"}
 
 KINDS = ["local", "on a store", "whole", "blocks"]
