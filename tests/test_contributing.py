@@ -40,7 +40,7 @@ def add(example: str, copy: Path) -> None:
         (copy / path).write_text("".join([*lines[: place + 1], line, *lines[place + 1 :]]), encoding="utf-8")
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_sibling_is_one_file_and_one_line_and_works(name: str, copy: Path) -> None:
     add(EXAMPLES[name], copy)

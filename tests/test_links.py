@@ -159,6 +159,7 @@ def refused(call: Callable[[Path], Any], here: Path) -> str | None:
     return None
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
     before = state(here / "precious")
@@ -219,6 +220,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
 @pytest.mark.parametrize("command", WRITERS)
 def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str) -> None:
@@ -555,7 +557,7 @@ def run_commands(here: Path, names: list[str]) -> str:
 READING = ["open", "inspect", "verify", "export", "up to date", "update", "compact", "prune", "snapshot", "merge"]
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "name", ["train-00000.arrow", "manifest.json", "shards.arrow", "files.arrow", "plan.arrow", "SHA256SUMS", "rejects.jsonl"]
 )
@@ -582,6 +584,7 @@ def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here: Path, mon
         COMMANDS["open"](here)
 
 
+@pytest.mark.thorough
 def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here: Path) -> None:
     job = here / "out" / ".shardctl" / FINGERPRINT
     (job / "done").mkdir(parents=True)
@@ -618,6 +621,7 @@ NAMED = {
 }
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_pipe_that_is_named_on_the_command_line_is_refused(here: Path, name: str, photos: Path) -> None:
     os.mkfifo(here / name)

@@ -61,6 +61,7 @@ def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) 
     assert rates[named] == max(rates.values())
 
 
+@pytest.mark.thorough
 def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None:
     options = [
         "--resize",
@@ -196,6 +197,7 @@ def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) 
     assert found.total_bytes < 2 * found.best.sample_bytes * 23
 
 
+@pytest.mark.thorough
 def test_images_have_no_blocks(photos: Path) -> None:
     found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True)
     assert found.blocks is None

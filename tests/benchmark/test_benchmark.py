@@ -303,6 +303,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
     assert found.rejected == 0
 
 
+@pytest.mark.thorough
 def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)

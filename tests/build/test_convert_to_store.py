@@ -152,6 +152,7 @@ def test_faults_of_the_store_change_nothing(photos: Path, url: str, whole: bytes
     nothing_is_left(url)
 
 
+@pytest.mark.thorough
 def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(photos: Path, url: str) -> None:
     convert(photos, url)
     before = shardctl.open(url)
@@ -441,6 +442,7 @@ def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
         assert before[50]["image"].shape == (20, 20, 3), "the dataset of before stays for its readers"
 
 
+@pytest.mark.thorough
 def test_a_merge_that_ended_right_after_its_commit(
     source: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -582,6 +584,7 @@ def test_who_is_taken_over_puts_no_more_shards(photos: Path, url: str) -> None:
     assert sum("train-" in key for key in keys(url)) == len(built) == 1
 
 
+@pytest.mark.thorough
 def test_a_copy_of_an_unfinished_conversion_goes_on_where_it_lies(
     photos: Path, bucket: str, whole: bytes, object_server: ObjectServer
 ) -> None:

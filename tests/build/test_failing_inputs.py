@@ -298,6 +298,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path: 
     assert "The file looks like Windows-1251 (Cyrillic)" in ran.err
 
 
+@pytest.mark.thorough(after=20)
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
 @pytest.mark.parametrize("text", ["text", "текст"])
 @pytest.mark.parametrize(
@@ -332,6 +333,7 @@ def test_nul_bytes_alone_make_no_text_utf_16(tmp_path: Path, data: bytes) -> Non
     assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 3
 
 
+@pytest.mark.thorough
 def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl.gz"
     rows = [f"# comment {number}" for number in range(2000)] + [json.dumps({"number": number}) for number in range(9000)]

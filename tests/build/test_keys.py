@@ -438,6 +438,7 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
     assert "39 of 39 records" in warned(shardctl.convert(source, out, **options))[0]
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".json", ".json.gz"])
 def test_keys_that_do_not_fit_their_type_cost_their_records(tmp_path: Path, ending: str) -> None:
     """The others are in the splits that they are in without these."""

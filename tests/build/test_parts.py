@@ -388,6 +388,7 @@ def cluster(photos: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_the_example_for_slurm(cluster: Path) -> None:
     array, merge = (script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script)
     tasks = array.split("--array=0-")[1].split()[0]

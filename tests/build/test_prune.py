@@ -115,6 +115,7 @@ def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: 
     assert gone not in keys_of(out)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}, {"split": "train=0.5,val=0.5", "shuffle": 4}]
 )

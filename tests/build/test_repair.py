@@ -760,6 +760,7 @@ def exchange_for_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.thorough(after=5)
 @pytest.mark.parametrize("damage", [lose, cut, exchange_for_a_pipe])
 @pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
 def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(

@@ -117,7 +117,7 @@ except RuntimeError:
     assert (ran.returncode, ran.stdout.strip()) == (0, "would be noticed"), ran.stderr
 
 
-@pytest.mark.thorough(after=6)
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_path: Path) -> None:
     snapshot(source, tmp_path / "out")
@@ -129,7 +129,7 @@ def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["nothing", "touched", "gone", "new", "a text beside the images"])
 def test_a_slow_disk_is_asked_for_several_files_at_a_time(
     change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

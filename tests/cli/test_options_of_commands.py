@@ -49,6 +49,7 @@ for wrong in (0, "x"):
 """
 
 
+@pytest.mark.thorough
 def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
     package = tmp_path / "copy" / "shardctl"
     shutil.copytree(Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -261,6 +261,7 @@ def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.thorough
 def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos: Path) -> None:
     """Each worker takes three descriptors of the command."""
     ran = limited("-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3")

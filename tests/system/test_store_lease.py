@@ -253,6 +253,7 @@ def test_a_heartbeat_that_arrived_after_all_is_known(
         lease.check()
 
 
+@pytest.mark.thorough
 def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server: ObjectServer, bucket: str) -> None:
     """The store deletes the lease so late that it would have grown old."""
     store = open_store(bucket)

@@ -393,6 +393,7 @@ def test_a_store_that_stays_out_of_order_is_told(
             call(store)
 
 
+@pytest.mark.thorough
 def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
     object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

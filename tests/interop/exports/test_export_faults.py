@@ -213,6 +213,7 @@ def stored(dataset: Path) -> pa.Table:
     return pa.ipc.open_file(dataset / "train-00000.arrow").read_all().replace_schema_metadata(None)
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "mds"])
 @pytest.mark.parametrize(
     "rename", [{"image": "picture", "caption": "image"}, {"mask": "image", "image": "mask"}, {"mask": "M?", "caption": "mask"}]

@@ -208,7 +208,7 @@ def _encoded(column: Column) -> Column:
     return Column(ENCODED_IMAGE, replace(column.role, store="png"), [(png(each), None) for each in column.values])
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", FORMS)
 @examples(15)
 @given(datasets())

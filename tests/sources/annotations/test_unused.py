@@ -132,6 +132,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.thorough(after=5)
 @pytest.mark.parametrize(("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS])
 def test_the_option_is_said_and_takes_the_file(
     cli: Any, photos: Path, tmp_path: Path, make: Any, option: str, said: str, column: str

@@ -227,6 +227,7 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["file", "stream"])
 def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form: str, tmp_path: Path) -> None:
     for name, (array, values) in VIEWS.items():
