@@ -21,7 +21,8 @@ from shardctl.benchmark.measure.result import BaselineResult
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import Job, PlannedUnit, Root
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.record_choice import choice_of
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.records import read_unit, sample_of

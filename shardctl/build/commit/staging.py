@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from shardctl.build.plan.fingerprint import difference
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.build.shards.job import NEW_FOLDER, Job, Root
+from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.marker import ShardMarker, read_finished
+from shardctl.build.shards.planned import Root
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.names import REPLACED
 from shardctl.system.files import is_file, is_folder, naming_the_path

@@ -13,7 +13,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.units import Units
 from shardctl.build.shards.image_hashes import SILENT, ImageHashTask, ListedFile
 from shardctl.build.shards.inputs import OTHERS
-from shardctl.build.shards.job import Root
+from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
 from shardctl.system.sequences import LazySequence

@@ -12,7 +12,7 @@ from shardctl.build.plan.fingerprint import fingerprint_parts
 from shardctl.build.plan.listing import KnownFiles, Listing, list_files
 from shardctl.build.plan.splits import warn_of_mixed
 from shardctl.build.shards.engines import registry
-from shardctl.build.shards.job import Root
+from shardctl.build.shards.planned import Root
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot
 

@@ -38,7 +38,7 @@ from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import Root
+from shardctl.build.shards.planned import Root
 from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, STAGING

@@ -25,8 +25,9 @@ from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, Split
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
 from shardctl.build.shards.engines.base import Engine
-from shardctl.build.shards.job import KNOWN, Job, PlannedUnit, Root
+from shardctl.build.shards.job import KNOWN, Job
 from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.planned import PlannedUnit, Root
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import DatasetError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.sample_writer import SampleWriter

@@ -11,9 +11,9 @@ from shardctl.build.shards.batch_maker import BatchMaker
 from shardctl.build.shards.file_units import FileUnits
 from shardctl.build.shards.function_maker import FunctionMaker
 from shardctl.build.shards.image_facts import record_of_jpegs
-from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.model_maker import ModelMaker
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.previous_samples import PreviousSamples, PreviousUnits
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages

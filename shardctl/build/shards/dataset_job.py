@@ -8,8 +8,9 @@ from typing import Any
 
 from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.shards.costs import Costs
-from shardctl.build.shards.job import Job, Root
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.lineage import Lineage
+from shardctl.build.shards.planned import Root
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.format.layout import Layout
 from shardctl.transforms.recipe import Recipe

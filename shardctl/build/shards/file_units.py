@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardctl.build.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
 from shardctl.build.shards.mask_files import digest_with, read_mask
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import UnitOutcome

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages, is_nothing
 from shardctl.build.shards.records import key_of, records_of
 from shardctl.build.shards.retry_hints import RetryHints

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardctl.build.shards.job import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_maker import RecordMaker
 from shardctl.build.shards.records import samples_of
 from shardctl.build.shards.reject_writer import RejectedRecord

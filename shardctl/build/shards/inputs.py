@@ -14,7 +14,8 @@ import numpy.typing as npt
 import xxhash
 
 from shardctl.build.shards import prefetch
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources.files import read_part, size_of

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from shardctl.build.shards import prefetch
 from shardctl.build.shards.inputs import request_beside
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.mask_files import mask_path
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.system.locations.text import is_stored
 

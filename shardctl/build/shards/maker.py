@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from shardctl.build.shards.job import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.reject_writer import RejectedRecord
 from shardctl.build.shards.retry_hints import BuildAgain
 from shardctl.build.shards.shard_totals import UnitOutcome

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardctl.build.shards.inputs import digest_of, read_beside
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.sources.annotations.masks import MASK_FILE
 from shardctl.system.locations.text import follow
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.build.shards.job import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.record_maker import RecordMaker

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder, ShardContent
 from shardctl.build.shards.first_records import inspect_first_records
-from shardctl.build.shards.job import Job, PlannedUnit, ShardPlace
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.job_units import prefetched_units
+from shardctl.build.shards.planned import PlannedUnit, ShardPlace
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import records_of, sample_of
 from shardctl.build.shards.retry_hints import RetryHints

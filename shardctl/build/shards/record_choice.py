@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.records import FITTED_RECORDS, read_fields
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_build import ShardBuild

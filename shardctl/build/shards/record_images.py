@@ -12,7 +12,8 @@ import xxhash
 
 from shardctl.build.shards import prefetch
 from shardctl.build.shards.inputs import digest_of, read_beside, request_beside
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection
 from shardctl.format.roles import Mask

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import sample_of
 from shardctl.build.shards.reject_writer import RejectedRecord

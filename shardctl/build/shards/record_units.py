@@ -8,8 +8,8 @@ import numpy as np
 import xxhash
 
 from shardctl.build.shards.inputs import changed, check_digest
-from shardctl.build.shards.job import PlannedUnit
 from shardctl.build.shards.maker import Maker
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_choice import RecordChoice
 from shardctl.build.shards.record_images import TableImages
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit

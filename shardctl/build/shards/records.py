@@ -11,8 +11,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import check_state, read_whole, reading, state_of
-from shardctl.build.shards.job import KEY, File, Job, PlannedUnit
+from shardctl.build.shards.job import KEY, Job
 from shardctl.build.shards.mask_files import read_mask
+from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection
 from shardctl.format.exact_values import python_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from shardctl.build.shards.job import PlannedUnit
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.build.shards.shard_totals import ShardTotals, UnitOutcome
 from shardctl.errors import Rejection

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.shards.builder import ShardBuilder
-from shardctl.build.shards.job import Job, ShardPlace
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.job_units import prefetched_units
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker, write_marker
+from shardctl.build.shards.planned import ShardPlace
 from shardctl.build.shards.previous_samples import PreviousUnits
 from shardctl.build.shards.retry_hints import BuildAgain, RecordPlace, RetryHints
 from shardctl.build.shards.shard_build import ShardBuild

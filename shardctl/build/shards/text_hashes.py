@@ -17,8 +17,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.build.shards.inputs import read_whole
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
 from shardctl.build.shards.job_units import requests_of
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.build.shards.records import FITTED_RECORDS, read_unit
 from shardctl.build.shards.scan import Found

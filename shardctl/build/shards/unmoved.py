@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.build.shards.job import Job, PlannedUnit
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.record_images import TableImages, bytes_in, columns_of_bytes, holds_image
 from shardctl.build.shards.records import records_of
 from shardctl.build.shards.retry_hints import RetryHints

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, KnownFiles, LabelRule
-from shardctl.build.shards.job import Root
+from shardctl.build.shards.planned import Root
 from shardctl.errors import InputError
 from shardctl.sources.kinds import Form
 from shardctl.sources.roots import SourceRoot, folder_of

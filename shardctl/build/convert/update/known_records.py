@@ -19,7 +19,8 @@ from shardctl.build.convert.update.match import Matching
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import NOT_KEPT
-from shardctl.build.shards.job import KNOWN, File, Job, PlannedUnit
+from shardctl.build.shards.job import KNOWN, Job
+from shardctl.build.shards.planned import File, PlannedUnit
 from shardctl.build.shards.reject_writer import of_several
 from shardctl.errors import Rejection
 from shardctl.format.names import FILES

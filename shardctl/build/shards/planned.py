@@ -1,0 +1,117 @@
+"""The rows of a plan, as Python objects: a root, a file, a unit with its file, and a shard with its place in the plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shardctl.build.plan.plan import NOT_KEPT
+from shardctl.errors import InputError, Rejection, SourceGoneError
+from shardctl.format.names import shard_name
+from shardctl.sources.files import check_on_store
+from shardctl.sources.formats import Unit
+from shardctl.system.locations.text import is_stored
+from shardctl.system.text import printable
+
+UNKNOWN_DEVICE = -1
+"""The device of a root that is looked at later: it may be another one then."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder that sources are relative to, by its path or its URL, and the number of the file system that it was on."""
+
+    path: str
+    device: int
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether it is on an object store."""
+        return is_stored(self.path)
+
+    @classmethod
+    def of(cls, path: str) -> Root:
+        """Return the root as it is now. Raises InputError if it is a folder of this machine that is gone."""
+        if is_stored(path):
+            return cls.anywhere(path)
+        try:
+            return cls(path, Path(path).stat().st_dev)
+        except OSError as error:
+            raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
+
+    @classmethod
+    def anywhere(cls, path: str) -> Root:
+        """Return a root that may be gone, or be on another file system now: each input is verified by itself."""
+        return cls(path, UNKNOWN_DEVICE)
+
+    def check(self) -> None:
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        if self.is_stored:
+            check_on_store(self.path)
+            return
+        try:
+            same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
+            with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
+                if same and next(entries, None):
+                    return
+        except OSError:
+            pass
+        raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")
+
+
+class File(NamedTuple):
+    """A row of files.arrow. `mtime_ns` is 0 where the job is that of a finished dataset."""
+
+    path: str
+    root: int
+    size: int
+    mtime_ns: int
+    label: int | None
+    columns: dict[str, Any] | None
+    fault: Rejection | None
+
+
+class PlannedUnit(NamedTuple):
+    """A row of the plan, and its file, which is row `file_number` of files.arrow.
+
+    A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
+    """
+
+    number: int
+    unit: Unit
+    file_number: int
+    file: File
+    fault: Rejection | None
+    digest: int | None
+
+    def key(self, record: int | None = None) -> str:
+        """Return the key of a record, by default of the first one."""
+        number = self.unit.first if record is None else record
+        return f"{self.file.path}#{number}" if number else self.file.path
+
+
+@dataclass(frozen=True)
+class ShardPlace:
+    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records.
+
+    `kept` is the number of the shard that it was before, where it is kept as it is, and `blocks` has the rows of its blocks
+    where these are known (plan.JOB_SHARDS_SCHEMA).
+    """
+
+    split: int
+    split_name: str
+    number: int
+    first_unit: int
+    units: int
+    records: int
+    kept: int = NOT_KEPT
+    blocks: Sequence[int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The file name of the shard."""
+        return shard_name(self.split_name, self.number)
