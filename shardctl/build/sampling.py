@@ -152,8 +152,8 @@ def _take_records(
         engine.close()
     met = [*islice(units.faults.items(), 1), *discovery.untyped.items()]
     met += [] if fault is None else [(int(chosen[fault[0]]), Rejection("read", "", fault[1]))]
-    told = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
-    faults = tuple(dict.fromkeys(map(printable, told)))
+    sentences = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
+    faults = tuple(dict.fromkeys(map(printable, sentences)))
     if schema is None or not taken:
         raise InputError(": ".join(("none of the records that were tried can be read", *faults[-1:])))
     _write(path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None)

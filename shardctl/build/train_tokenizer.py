@@ -164,16 +164,16 @@ class _Texts:
     def __iter__(self) -> Iterator[list[str]]:
         self.documents = self.bytes = 0
         total = sum(len(text.encode()) for group in self._all() for text in group) if self._most is not None else 0
-        seen = 0
+        size_seen = 0
         for group in self._all():
             chosen = []
             for text in group:
                 size = len(text.encode())
-                if self._most is None or self.bytes * total <= self._most * seen:
+                if self._most is None or self.bytes * total <= self._most * size_seen:
                     self.documents += 1
                     self.bytes += size
                     chosen.append(text)
-                seen += size
+                size_seen += size
             if chosen:
                 yield chosen
 

@@ -460,7 +460,7 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
     if output.as_json:
         print_json({**shown[0], "records": shown})
         return
-    for record, told in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
+    for record, shown_record in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
         click.echo(
             f"{record.shard}, block {record.block}, row {record.row}"
             + (f", sample {record.index} of the dataset" if record.index is not None else "")
@@ -468,12 +468,12 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
         click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else 'DIFFERS'}")
         if record.source:
             click.echo(f"  source: {printable(record.source)}")
-        values = _for_people(without_texts(told["values"], record), record)
+        values = _for_people(without_texts(shown_record["values"], record), record)
         print_table([(name, shortened(value)) for name, value in values.items()])
         for name, role in record.roles.objects.items():
             if name in values:
                 print_objects(name, record.values[name], role)
-        print_texts(record, told["values"], given["key"], output.verbose)
+        print_texts(record, shown_record["values"], given["key"], output.verbose)
     if len(records) > SHOWN_BLOCKS:
         most = len(records) >= MOST_BLOCKS
         click.echo(f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has {len(records):,})")

@@ -452,8 +452,8 @@ def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
 
 def failures(reasons: Mapping[str, int]) -> dict[str, int]:
     """Return those of counted reasons that nobody asked for: all but filters, duplicates, and what a user took or left out."""
-    asked = ("plan: duplicate", f"prune: {PRUNED}", "transform: left-out")
-    return {reason: count for reason, count in reasons.items() if not reason.startswith("filter: ") and reason not in asked}
+    wanted = ("plan: duplicate", f"prune: {PRUNED}", "transform: left-out")
+    return {reason: count for reason, count in reasons.items() if not reason.startswith("filter: ") and reason not in wanted}
 
 
 def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reject, ...]]:

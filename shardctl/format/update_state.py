@@ -24,7 +24,7 @@ from shardctl.system.locations.folder import FolderHere, hash_file
 
 Numbers = npt.NDArray[np.int64]
 
-SEEN_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
+FILE_STATES_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
 """A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its mask; 0: there is none."""
 
 COUNTS_SCHEMA = pa.schema(
@@ -105,11 +105,11 @@ class UpdateWriter:
         self._counts: pa.RecordBatchWriter | None = None
         self._rows: list[dict[str, Any]] = []
 
-    def write_files(self, seen: pa.Table, beside: str) -> None:
-        """Write the rows of all files; more columns than those of SEEN_SCHEMA are left out."""
-        schema = SEEN_SCHEMA.with_metadata({BESIDE_KEY: beside})
+    def write_files(self, file_states: pa.Table, beside: str) -> None:
+        """Write the rows of all files; more columns than those of FILE_STATES_SCHEMA are left out."""
+        schema = FILE_STATES_SCHEMA.with_metadata({BESIDE_KEY: beside})
         with pa.ipc.new_stream(self._file, schema) as writer:
-            for batch in seen.select(SEEN_SCHEMA.names).to_batches():
+            for batch in file_states.select(FILE_STATES_SCHEMA.names).to_batches():
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         self._counts = pa.ipc.new_stream(self._file, COUNTS_SCHEMA)
 
@@ -160,7 +160,7 @@ class UpdateState:
                 pruned: pa.Table = pa.ipc.open_stream(file).read_all()
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{self._why} cannot be read ({error})") from error
-        if self.files.schema != SEEN_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
+        if self.files.schema != FILE_STATES_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
             raise DatasetError(f"{self._why} is of another version of shardctl")
         self.pruned: Pruned = set(zip(pruned["source"].to_pylist(), pruned["record"].to_pylist(), strict=True))
         """The records that were taken out."""

@@ -155,11 +155,11 @@ class KeepRule:
         return np.where(flat, centred, inside & (visible >= self.share - _ROUNDING))
 
 
-Seen = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+VisibleSpans = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """The pixels of an image that are still seen: those from the first to before the second column that is given for each row."""
 
 
-def columns_seen(motion: Motion, size: Size) -> Seen:
+def visible_columns(motion: Motion, size: Size) -> VisibleSpans:
     """Return which pixels of an image of this size have their centre still in the image after a motion: (height,) each."""
     rows = np.arange(size[1]) + 0.5
     first, end = np.full(size[1], -np.inf), np.full(size[1], np.inf)
@@ -199,12 +199,14 @@ class MovedMasks:
         self.share, self.times = np.ones(count), np.ones(count)
         self.boxes = np.zeros((count, 4))
 
-    def moved(self, place: int, mask: PixelMask, seen: Seen, move: Callable[[PixelMask], PixelMask]) -> PixelMask | None:
+    def moved(
+        self, place: int, mask: PixelMask, visible: VisibleSpans, move: Callable[[PixelMask], PixelMask]
+    ) -> PixelMask | None:
         """Return what `move` makes of the mask of an object; None if nothing is left of it."""
         total = np.count_nonzero(mask)
         if not total:  # its box says where it is
             return move(mask)
-        first, end = seen
+        first, end = visible
         left, right = int(first.min(initial=mask.shape[1])), int(end.max(initial=0))
         columns = np.arange(left, right)
         within = mask[:, left:right] & (columns >= first[:, None]) & (columns < end[:, None])
@@ -372,11 +374,11 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
     if len(polygons.points):
         of_point = polygons.owners[polygons.of_points]
         polygons = polygons.at(polygons.points * scale[of_point] + shift[of_point])
-    seen_of = left_of(before, polygons, low, high)
-    after, visible = seen_of.after, seen_of.visible
-    kept = seen_of.are_there & rule.keeps(before, seen_of.within, visible, seen_of.masked)
+    cut_boxes = left_of(before, polygons, low, high)
+    after, visible = cut_boxes.after, cut_boxes.visible
+    kept = cut_boxes.are_there & rule.keeps(before, cut_boxes.within, visible, cut_boxes.masked)
     left = (np.abs(np.linalg.det(matrices[:, :2, :2]))[of_object] * visible)[kept].tolist()
-    boxes, outlines = _xywh(after[kept]), (seen_of.polygons or polygons).only(kept).without_slivers().lists()
+    boxes, outlines = _xywh(after[kept]), (cut_boxes.polygons or polygons).only(kept).without_slivers().lists()
     stays, first, of_all = kept.tolist(), 0, 0
     for objects, motion in given:
         places = [place for place in range(len(objects["bbox"])) if stays[of_all + place]]

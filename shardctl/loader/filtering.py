@@ -69,8 +69,8 @@ def _matching(selection: Selection, predicate: pc.Expression, columns: list[str]
         table = samples.table(places)
         if images:
             headers = {name: headers_of(by_name[name], table.column(name).combine_chunks()) for name in set(images.values())}
-            asked = {name: headers[of] if name == of else headers[of].field(name) for name, of in images.items()}
-            table = pa.table({**{name: table.column(name) for name in columns}, **asked})
+            of_images = {name: headers[of] if name == of else headers[of].field(name) for name, of in images.items()}
+            table = pa.table({**{name: table.column(name) for name in columns}, **of_images})
         if "index" in derived:
             table = table.append_column("index", pa.array(np.arange(begin, end)))
         if "split" in derived:  # these samples are in one block, so in one split

@@ -64,10 +64,10 @@ class Where:
     columns: tuple[str, ...]
 
 
-def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], asked: str = "--where") -> Where:
+def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str = "--where") -> Where:
     """Read a condition on the columns of `schema`. `classes` has, by field of labels, the names of its values.
 
-    `asked` is the name of the option, for messages.
+    `option` is the name of the option, for messages.
 
     Raises UsageError: not a condition, a column that there is not, a value that does not fit.
     """
@@ -78,17 +78,17 @@ def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else first_line(error)
         raise UsageError(
-            f"{asked} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
+            f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
-    reader = _Reader(text, schema, classes, asked)
+    reader = _Reader(text, schema, classes, option)
     try:
         expression = reader.condition(tree, 0)
     except RecursionError:
-        raise UsageError(f"{asked} {quoted(text)} cannot be read: it is nested too deep") from None
+        raise UsageError(f"{option} {quoted(text)} cannot be read: it is nested too deep") from None
     except ValueError as error:  # a number of so many digits that Python refuses to write it into a message
-        raise UsageError(f"{asked} {quoted(text)} cannot be read: {first_line(error)}") from None
+        raise UsageError(f"{option} {quoted(text)} cannot be read: {first_line(error)}") from None
     where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
-    _check(where, schema, asked)
+    _check(where, schema, option)
     return where
 
 
@@ -104,7 +104,7 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(use_threads=False)
 
 
-def _check(where: Where, schema: pa.Schema, asked: str) -> None:
+def _check(where: Where, schema: pa.Schema, option: str) -> None:
     """Raise UsageError if the condition does not fit the types: found on a table without rows."""
     names = list(where.columns)
     try:
@@ -112,7 +112,7 @@ def _check(where: Where, schema: pa.Schema, asked: str) -> None:
     except (pa.ArrowException, TypeError, ValueError):
         types = ", ".join(f"{name} is {_KINDS.get(kind_of(t), t)}" for name in names for t in [schema.field(name).type])
         raise UsageError(
-            f"{asked} {quoted(where.text)} does not fit the columns ({types}): a condition is true or false of a sample,"
+            f"{option} {quoted(where.text)} does not fit the columns ({types}): a condition is true or false of a sample,"
             " compares numbers with numbers and text with text, and computes with numbers"
         ) from None
 
@@ -140,8 +140,8 @@ def quoted(text: str) -> str:
 class _Reader:
     """Turns Python's syntax tree of a condition into an Arrow expression."""
 
-    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], asked: str) -> None:
-        self._text, self._schema, self._classes, self._asked = text, schema, classes, asked
+    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str) -> None:
+        self._text, self._schema, self._classes, self._option = text, schema, classes, option
         self._parts = 0
         self.columns: list[str] = []
 
@@ -244,7 +244,7 @@ class _Reader:
         classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
         if classes and isinstance(value, str):
             if value not in classes:
-                raise UsageError(f"{self._asked} {quoted(self._text)}: no class {value!r}{_near(value, classes)}")
+                raise UsageError(f"{self._option} {quoted(self._text)}: no class {value!r}{_near(value, classes)}")
             return classes.index(value)
         return value
 
@@ -285,7 +285,7 @@ class _Reader:
             names = self._schema.names
             parts = [f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)]
             close = f"; did you mean {' or '.join(parts)}?" if parts else _near(name, names)
-            raise UsageError(f"{self._asked} {quoted(self._text)}: no column {name!r}{close}; there are {', '.join(names)}")
+            raise UsageError(f"{self._option} {quoted(self._text)}: no column {name!r}{close}; there are {', '.join(names)}")
         self.columns.append(name)
         self._type(path)
         return pc.field(*path)
@@ -296,7 +296,7 @@ class _Reader:
         type_ = self._schema.field(name).type
         for part in inner:
             if not _has_part(type_, part):
-                raise UsageError(f"{self._asked} {quoted(self._text)}: {name} has no part {part!r}")
+                raise UsageError(f"{self._option} {quoted(self._text)}: {name} has no part {part!r}")
             type_ = type_.field(part).type
         return type_
 
@@ -325,7 +325,7 @@ class _Reader:
     def _refused(self, why: str) -> UsageError:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
-        return UsageError(f"{self._asked} {quoted(self._text)} cannot be read: {shown}")
+        return UsageError(f"{self._option} {quoted(self._text)} cannot be read: {shown}")
 
 
 def _has_part(type_: pa.DataType, part: str) -> bool:

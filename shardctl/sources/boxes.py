@@ -313,25 +313,25 @@ def _is_place(words: list[str], within: list[str], type_: pa.DataType, values: p
         return depth > 0 or not is_number
     if is_bytes and words[-1:] == ["xml"]:  # VOC
         return True
-    told = _told(words)
+    terms = _terms(words)
     if _is_image(leaf):
-        return not _NO_PICTURES & set(told)
-    if not told or told[0] in _COUNTED:
+        return not _NO_PICTURES & set(terms)
+    if not terms or terms[0] in _COUNTED:
         return False
-    pairs = {one + other for one, other in pairwise(told)}  # key_points
-    if depth > 1 and is_number and MASK_WORDS & {*told, *pairs} and told[-1] not in _ABOUT - _OF_EACH_PIXEL:
-        return not _OF_TOKENS & set(told)
-    if told[-1] in _ABOUT:
+    pairs = {one + other for one, other in pairwise(terms)}  # key_points
+    if depth > 1 and is_number and MASK_WORDS & {*terms, *pairs} and terms[-1] not in _ABOUT - _OF_EACH_PIXEL:
+        return not _OF_TOKENS & set(terms)
+    if terms[-1] in _ABOUT:
         return False
-    if told[0].startswith("bbox"):  # bbox_xywh, bbox_left
+    if terms[0].startswith("bbox"):  # bbox_xywh, bbox_left
         return True
-    if depth == 1 and _is_elsewhere({*told, *pairs}, within):
+    if depth == 1 and _is_elsewhere({*terms, *pairs}, within):
         return False
-    if (PLACE_WORDS | RLE_WORDS) & {*told, *pairs}:
+    if (PLACE_WORDS | RLE_WORDS) & {*terms, *pairs}:
         return is_bytes or (depth > 0 and (is_number or pa.types.is_struct(leaf) or pa.types.is_null(leaf)))
     if is_bytes:
-        return bool((MASK_WORDS | IMAGE_WORDS) & {*told, *pairs})
-    return depth > 2 and is_number and bool((IMAGE_WORDS | SECOND_WORDS) & set(told))
+        return bool((MASK_WORDS | IMAGE_WORDS) & {*terms, *pairs})
+    return depth > 2 and is_number and bool((IMAGE_WORDS | SECOND_WORDS) & set(terms))
 
 
 def _is_elsewhere(words: Collection[str], within: Collection[str]) -> bool:
@@ -346,20 +346,24 @@ def _is_text_of_place(words: list[str], within: list[str], values: pa.Array | No
     Texts of any kind have such names, for instance a landmark. So the values decide where there are some that say something.
     """
     is_path = words[-1] in _PATHS or words[-2:] == ["file", "name"]
-    told = _told([word for word in words[: -1 if is_path else None] if word not in _PATHS])
-    if not told or told[-1] in _ABOUT - LABEL_WORDS or told[0] in _COUNTED:
+    terms = _terms([word for word in words[: -1 if is_path else None] if word not in _PATHS])
+    if not terms or terms[-1] in _ABOUT - LABEL_WORDS or terms[0] in _COUNTED:
         return False
-    if RLE_WORDS & set(told):
+    if RLE_WORDS & set(terms):
         return True
-    if "".join(words) in PLACE_NAMES or "".join(told) in PLACE_NAMES or (told[0].startswith("bbox") and told[-1] not in _ABOUT):
+    if (
+        "".join(words) in PLACE_NAMES
+        or "".join(terms) in PLACE_NAMES
+        or (terms[0].startswith("bbox") and terms[-1] not in _ABOUT)
+    ):
         return values is None or tell_places(values) is not False
-    pairs = {one + other for one, other in pairwise(told)}  # ground_truth
+    pairs = {one + other for one, other in pairwise(terms)}  # ground_truth
     if values is not None:
-        if (MASK_WORDS | LABEL_WORDS | SECOND_WORDS) & {*told, *pairs} and name_images(values):
+        if (MASK_WORDS | LABEL_WORDS | SECOND_WORDS) & {*terms, *pairs} and name_images(values):
             return True
-        is_named = told[-1] not in _ABOUT and PLACE_WORDS & {*told, *pairs} and not _is_elsewhere({*told, *pairs}, within)
+        is_named = terms[-1] not in _ABOUT and PLACE_WORDS & {*terms, *pairs} and not _is_elsewhere({*terms, *pairs}, within)
         return bool(is_named) and tell_places(values) is True
-    return bool(MASK_WORDS & {*told, *pairs}) and (is_path or set(told) <= {"mask", "masks"})
+    return bool(MASK_WORDS & {*terms, *pairs}) and (is_path or set(terms) <= {"mask", "masks"})
 
 
 def _shows_place(type_: pa.DataType, values: pa.Array | None, sizes: Sequence[Size | None]) -> bool:
@@ -372,7 +376,7 @@ def _shows_place(type_: pa.DataType, values: pa.Array | None, sizes: Sequence[Si
     return show_images(values) if has_bytes(leaf) else depth > 1 and are_of_size(values, sizes)
 
 
-def _told(words: Sequence[str]) -> list[str]:
+def _terms(words: Sequence[str]) -> list[str]:
     """Return the words of a name that say what the values are, without numbers behind them: image of image2_png_bytes."""
     said = (word for word in words if word not in _STORED and not word.isdecimal())
     return [word if word in _ABOUT else _NUMBERED.sub("", word) for word in said]

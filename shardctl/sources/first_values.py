@@ -33,8 +33,8 @@ def tell_places(values: pa.Array) -> bool | None:
 
     One is enough, since others may say that there is nothing: n/a, or -1.
     """
-    told = [_tells_place(text) for text in _texts(values)]
-    return True if True in told else False if False in told else None
+    verdicts = [_tells_place(text) for text in _texts(values)]
+    return True if True in verdicts else False if False in verdicts else None
 
 
 def _tells_place(text: str) -> bool | None:

@@ -41,7 +41,7 @@ LOOK_SECONDS = 0.02
 """Seconds between two tries to get a lock."""
 
 _SPACE, _LOCKS, _NEW = ".space", ".locks", ".new"
-_TOLD_BYTES = 64
+_NOTE_BYTES = 64
 
 Writing = Callable[[int], AbstractContextManager[None]]
 """What surrounds the writing of an object of so many bytes: it tells what the system refuses."""
@@ -159,7 +159,7 @@ class ObjectCache:
     def make_room(self, size: int) -> None:
         """Count an object in, and remove those that were used least lately if there are too many. Raises OSError."""
         with _flocked(f"{self.folder}/{_SPACE}") as descriptor:
-            counted = os.pread(descriptor, _TOLD_BYTES, 0).split()
+            counted = os.pread(descriptor, _NOTE_BYTES, 0).split()
             taken, files = map(int, counted) if counted else (0, 0)
             most_bytes, most_files = self._limits.bytes, self._limits.files
             if most_bytes is None:
@@ -247,18 +247,18 @@ class NewFile:
 
 def tell_progress(lock: int, new: str, size: int) -> None:
     """Write into a lock file how much has come of the file `new`, for those who wait for it."""
-    os.pwrite(lock, f"{os.path.basename(new)} {size}".encode().ljust(_TOLD_BYTES), 0)  # noqa: PTH119 - see pyproject.toml
+    os.pwrite(lock, f"{os.path.basename(new)} {size}".encode().ljust(_NOTE_BYTES), 0)  # noqa: PTH119 - see pyproject.toml
 
 
 def _wait_for(descriptor: int) -> None:
     """Lock the lock file of an object, or wait until who holds it has told nothing new for PATIENCE."""
-    told, until = b"", time.monotonic() + PATIENCE
+    note, until = b"", time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        if (now := os.pread(descriptor, _TOLD_BYTES, 0)) != told:
-            told, until = now, time.monotonic() + PATIENCE
+        if (now := os.pread(descriptor, _NOTE_BYTES, 0)) != note:
+            note, until = now, time.monotonic() + PATIENCE
         time.sleep(LOOK_SECONDS)
 
 

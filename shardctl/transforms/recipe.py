@@ -472,18 +472,18 @@ class Recipe(Settings):
 
         Functions are not imported. Whether the settings fit each other is looked at only if the kind and the steps are right.
         """
-        told: list[SettingError] = []
-        values = cls.values(given, told.append)
+        errors: list[SettingError] = []
+        values = cls.values(given, errors.append)
         recipe = None
-        if not {"kind", "transform"} & {error.key[0] for error in told if error.key}:
+        if not {"kind", "transform"} & {error.key[0] for error in errors if error.key}:
             try:
                 recipe = cls(**values)._decided()
-                told += recipe.misfits()
+                errors += recipe.misfits()
             except UsageError as error:
-                told.append(error if isinstance(error, SettingError) else SettingError(str(error)))
-        for each in told:
+                errors.append(error if isinstance(error, SettingError) else SettingError(str(error)))
+        for each in errors:
             report(each)
-        return None if told else recipe
+        return None if errors else recipe
 
     @classmethod
     def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:

@@ -435,14 +435,14 @@ class Settings:
     @classmethod
     def checked(cls: type[C], given: dict[str, Any], report: Report) -> C | None:
         """Build from what a recipe says; None if something is wrong, after telling `report` of all that is."""
-        told: list[SettingError] = []
-        values = cls.values(given, told.append)
-        if not told:
+        errors: list[SettingError] = []
+        values = cls.values(given, errors.append)
+        if not errors:
             try:
                 return cls(**values)
             except UsageError as error:  # settings that do not fit each other
-                told.append(_as_setting_error(error).within(owner=cls.name))
-        for each in told:
+                errors.append(_as_setting_error(error).within(owner=cls.name))
+        for each in errors:
             report(each)
         return None
 
@@ -456,11 +456,11 @@ class Settings:
         values = {}
         for key, field in fields.items():
             if key in given:
-                told: list[SettingError] = []
-                value = field.metadata["kind"].checked(given[key], key, told.append)
-                for error in told:
+                errors: list[SettingError] = []
+                value = field.metadata["kind"].checked(given[key], key, errors.append)
+                for error in errors:
                     report(error.within(key, owner=cls.name))
-                if not told:
+                if not errors:
                     values[key] = value
             elif field.default is dataclasses.MISSING:
                 report(SettingError(f"needs {key}", owner=cls.name))

@@ -161,9 +161,9 @@ class Steps(SettingType[tuple[Transform, ...]]):
             return None
         steps = []
         for number, given in enumerate(value):
-            told: list[SettingError] = []
-            step = checked_step(given, told.append)
-            for error in told:
+            errors: list[SettingError] = []
+            step = checked_step(given, errors.append)
+            for error in errors:
                 report(error.within(number))
             if step is not None:
                 steps.append(step)

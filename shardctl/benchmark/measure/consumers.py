@@ -64,11 +64,11 @@ def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Ca
     _sleep_until(due)
     began, steps, samples = due, 0, 0
     while True:
-        asked = time.perf_counter()
+        since = time.perf_counter()
         batch = next(batches, None)
         if batch is None:
             break
-        waited, count = time.perf_counter() - asked, count_of(batch)
+        waited, count = time.perf_counter() - since, count_of(batch)
         due += waited + count / rate
         steps, samples = steps + 1, samples + count
         report(count)

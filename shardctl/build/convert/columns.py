@@ -92,8 +92,8 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         may_be = bool(recipe.moving) or is_struct(fields.field(old).type)
         if may_be and old not in found and new not in recipe.unmoved and is_named_mask(fields.field(old).with_name(new)):
             found.append(old)
-    told = {name for export in _exports(listing) for name in _told_by(export)} if found else set()
-    return mark_masks(fields, {name: 8 for name in found if name not in told})
+    with_roles = {name for export in _exports(listing) for name in _columns_with_roles(export)} if found else set()
+    return mark_masks(fields, {name: 8 for name in found if name not in with_roles})
 
 
 def masks_of(fields: pa.Schema | None, renames: Mapping[str, str]) -> dict[str, Role]:
@@ -120,7 +120,7 @@ def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: 
         return fields
     has_image = fields is not None and bool(marked_columns(fields, MAIN))
     objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
-    if objects is not None and objects in {name for export in _exports(listing) for name in _told_by(export)}:
+    if objects is not None and objects in {name for export in _exports(listing) for name in _columns_with_roles(export)}:
         objects = None
     of_objects = [objects] if objects is not None else []
     masks = list(marked_masks(fields)) if has_image else []
@@ -267,7 +267,7 @@ def _exports(listing: Listing) -> list[Description | None]:
     return [described(listing.opened(listing.table.slice(row, 1).to_pylist()[0])) for row in rows.tolist()]
 
 
-def _told_by(export: Description | None) -> list[str]:
+def _columns_with_roles(export: Description | None) -> list[str]:
     """Return the columns that an export tells the role of, by their names in its records."""
     if export is None:
         return []

@@ -63,7 +63,7 @@ def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDatas
     if isinstance(shards, Filled):
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
-    given = {"seen": job.files, "beside": job.lineage.beside, "pruned": pruned}
+    given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
     commit = TableWriter(shards.job, closing.settings, shards.done, shards.lines, **given)
     return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
 

@@ -93,16 +93,16 @@ def changed_inputs(changes: Changes) -> str:
     return f"+{changes.added:,} -{changes.removed:,} ~{changes.changed:,} inputs"
 
 
-def notices_of(told: Estimate | ConvertResult) -> tuple[str, ...]:
+def notices_of(found: Estimate | ConvertResult) -> tuple[str, ...]:
     """Return the notices and the warnings of an estimate or a result."""
-    return (*told.notices, *told.warnings)
+    return (*found.notices, *found.warnings)
 
 
-def notice_lines(notices: Iterable[str], warnings: Iterable[str], told: Collection[str] = ()) -> list[str]:
-    """Return a line for each notice and each warning that is not among those that were `told` already."""
+def notice_lines(notices: Iterable[str], warnings: Iterable[str], printed: Collection[str] = ()) -> list[str]:
+    """Return a line for each notice and each warning that is not among those that were `printed` already."""
     return [
-        *(f"note: {notice}" for notice in notices if notice not in told),
-        *(f"WARNING: {warning}" for warning in warnings if warning not in told),
+        *(f"note: {notice}" for notice in notices if notice not in printed),
+        *(f"WARNING: {warning}" for warning in warnings if warning not in printed),
     ]
 
 
@@ -164,13 +164,13 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     return lines + [printable(line) for line in step_lines(result.steps or ())]
 
 
-def result_log_lines(result: ConvertResult, told: Collection[str]) -> list[str]:
-    """Say what was made, how many inputs were rejected, and the notices that were not `told` yet."""
+def result_log_lines(result: ConvertResult, printed: Collection[str]) -> list[str]:
+    """Say what was made, how many inputs were rejected, and the notices that were not `printed` yet."""
     changes = "" if result.changes is None else f" ({changed_inputs(result.changes)})"
     lines = [f"{result.status}: {_samples(result)} {_took(result)}{changes}"]
     if result.rejected:
         lines.append(f"{_rejected(result)}; {REJECTS} has the reasons")
-    return [*lines, *(notice for notice in notices_of(result) if notice not in told)]
+    return [*lines, *(notice for notice in notices_of(result) if notice not in printed)]
 
 
 def copied_line(result: ConvertResult, folder: str) -> str:

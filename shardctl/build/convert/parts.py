@@ -113,10 +113,10 @@ def _begin(
 ) -> tuple[DatasetJob, Parted, WriteLease] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
     waiting = listener.waiting if request.options.if_running == "wait" else None
-    told = ""
+    announced = ""
     while True:
         # Who waits for a part too holds this lease now and then, for a moment: of that nothing is said.
-        with target.planning(waiting and (_say_nothing if told else waiting)) as held:
+        with target.planning(waiting and (_say_nothing if announced else waiting)) as held:
             found: tuple[DatasetJob, Parted] | ConvertResult | None = _job_of(request, part)
             if found is None:
                 target.await_parts(waiting)  # of another conversion, whose job gives way to the new one
@@ -129,9 +129,9 @@ def _begin(
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
                 busy = f"part {part}: {error.owner or 'one that is just ending'}"
-        if waiting is not None and busy != told:
+        if waiting is not None and busy != announced:
             waiting(busy)
-            told = busy
+            announced = busy
         time.sleep(LOOK_SECONDS)
 
 

@@ -64,19 +64,19 @@ class TableWriter:
         lines: Callable[[int, ShardMarker], Iterable[bytes]],
         fields: dict[str, Any] | None = None,
         records_jpegs: bool = True,
-        seen: pa.Table | None = None,
+        file_states: pa.Table | None = None,
         beside: str = "",
         pruned: Pruned = (),
     ) -> None:
         """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 
         Both are called in the order of the dataset. `fields` is what the manifest says of them; without it, that is found from
-        the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did. `seen`
-        says when the files were changed last (SEEN_SCHEMA); None: no update.arrows is written. `beside` and `pruned` are for
-        that file too.
+        the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did.
+        `file_states` says when the files were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside`
+        and `pruned` are for that file too.
         """
         self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
-        self._seen, self._beside, self._pruned = seen, beside, pruned
+        self._file_states, self._beside, self._pruned = file_states, beside, pruned
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
@@ -124,11 +124,11 @@ class TableWriter:
     @contextmanager
     def _writing_update(self) -> Iterator[tuple[Callable[[ShardCounts], None], HashingFile | None]]:
         """Yield what takes the counts of each shard for update.arrows, and that file, None if it is not written."""
-        if self._seen is None:
+        if self._file_states is None:
             yield lambda counts: None, None
             return
         with writing_update(self._new, self._pruned) as (writer, sink):
-            writer.write_files(self._seen, self._beside)
+            writer.write_files(self._file_states, self._beside)
             yield writer.add, sink
 
     def _add_steps(self, done: ShardMarker, first: bool) -> None:

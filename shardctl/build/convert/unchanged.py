@@ -63,11 +63,11 @@ def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
     if recipe is None:
         return False
     try:
-        seen = UpdateState(request.folder, manifest.update)
+        state = UpdateState(request.folder, manifest.update)
         files = open_checked_table(request.folder, FILES)
-        if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
+        if state.digest_beside or len(state.mtime_ns) != files.num_rows:
             return False
-        return _labels_if_same(request, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")
+        return _labels_if_same(request, recipe, Listed(files, state.mtime_ns)) == manifest.fingerprint_parts.get("labels")
     except (DatasetError, ChangedError, OSError):
         return False
 

@@ -143,6 +143,6 @@ def storing_in_words(preview: Preview, annotated: bool) -> str:
         said[-1] += ", the first of which is stored without --variants"
     if annotated and recipe.image_transforms:
         rule = recipe.keep_objects
-        seen = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
-        said.append(f"an object is kept where {seen} can be seen")
+        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
+        said.append(f"an object is kept where {share} can be seen")
     return ", ".join(said) + "."

@@ -57,7 +57,7 @@ def _repair(
     transforms: Sequence[str],
     drop_lost: bool,
     workers: int | str,
-    told: Listener,
+    listener: Listener,
 ) -> RepairResult:
     options = Options(workers=workers)
     options.check()
@@ -69,8 +69,8 @@ def _repair(
         )
     with open_place(path, "blocks") as there:
         _check_that_it_is_one(there)
-    with changed_folder(path, told.waiting) as changed:
-        result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, told)
+    with changed_folder(path, listener.waiting) as changed:
+        result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, listener)
         if result.repaired:
             changed.put_back(result.repaired)
     return result
@@ -90,15 +90,15 @@ def _repair_in(
     transforms: tuple[str, ...],
     drop_lost: bool,
     workers: int | str,
-    told: Listener,
+    listener: Listener,
 ) -> RepairResult:
-    with file_lease.hold(dataset.work / STAGING, told.waiting) as held:
+    with file_lease.hold(dataset.work / STAGING, listener.waiting) as held:
         completed = publish.recover(dataset.work)
         folder = dataset.work / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         with naming_the_path(folder):
             folder.mkdir()
         try:
-            result = Repair(dataset, folder, given, transforms, drop_lost, workers, told, held).run()
+            result = Repair(dataset, folder, given, transforms, drop_lost, workers, listener, held).run()
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
                 with contextlib.suppress(OSError):  # the next repair deletes it

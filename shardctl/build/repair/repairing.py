@@ -408,10 +408,10 @@ class Repair:
         outcomes = Outcomes(self.dataset, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
         given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
-        seen = outcomes.counts
-        if seen is None:
+        state = outcomes.counts
+        if state is None:
             return TableWriter(job, *given)
-        return TableWriter(job, *given, seen.files, seen.digest_beside, seen.pruned)
+        return TableWriter(job, *given, state.files, state.digest_beside, state.pruned)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""

@@ -81,7 +81,7 @@ class SourceDataset:
         return found
 
     @cached_property
-    def seen(self) -> UpdateState | None:
+    def state(self) -> UpdateState | None:
         """What an update must know; None if that is lost."""
         try:
             return UpdateState(LocalFolder(self.root), self.manifest.update)
@@ -90,7 +90,7 @@ class SourceDataset:
 
     def counts(self, shard: int) -> ShardCounts:
         """Return what was counted in a shard; nothing, if that is lost."""
-        return NO_COUNTS if self.seen is None else self.seen.counts(shard)
+        return NO_COUNTS if self.state is None else self.state.counts(shard)
 
     def plain(self, shard: int) -> Flags | None:
         """Return which images of a shard are plain JPEG, (rows,); None where that is not recorded."""
@@ -181,9 +181,9 @@ def commit(
     update = None
     with ShardSpool(new.parent) as spool:
         _write_plan_and_rejects(new, shards, spool)
-        if old.seen is not None:
-            with writing_update(new, {*old.seen.pruned, *pruned}) as (record, file):
-                record.write_files(old.seen.files, old.seen.digest_beside)
+        if old.state is not None:
+            with writing_update(new, {*old.state.pruned, *pruned}) as (record, file):
+                record.write_files(old.state.files, old.state.digest_beside)
                 for shard in shards:
                     record.add(shard.counts)
             update = file.facts

@@ -123,7 +123,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     if not wanted:
         raise UsageError("no key was given")
     rows, found = _rows_with(old, wanted)
-    before = {pruned_reject(source, record).key for source, record in (() if old.seen is None else old.seen.pruned)}
+    before = {pruned_reject(source, record).key for source, record in (() if old.state is None else old.state.pruned)}
     missing = tuple(sorted(wanted - found - before))
     if rows or any(_rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept):
         return _Chosen(rows, missing, tuple(kept))
@@ -378,6 +378,6 @@ def _totals(old: SourceDataset, dropped: _Dropped) -> RewriteTotals:
         }
     objects = manifest.objects
     if objects is not None:
-        objects = {**objects, "kept": objects["kept"] - dropped.objects} if old.seen is not None else None
+        objects = {**objects, "kept": objects["kept"] - dropped.objects} if old.state is not None else None
     jpeg = manifest.jpeg and {name: count - dropped.jpegs[name] for name, count in manifest.jpeg.items()}
     return RewriteTotals(counts, objects, jpeg, manifest.steps)

@@ -1,4 +1,4 @@
-"""The rows of a plan, as Python objects: a root, a file, a unit with its file, and a shard with its place in the plan."""
+"""What a job says of its plan, as Python objects: roots, files, units with their files, and the places of shards."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class PlannedUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records.
+    """One shard of a job: its split, its number within the split, its rows of the plan, and how many records these are.
 
-    `kept` is the number of the shard that it was before, where it is kept as it is, and `blocks` has the rows of its blocks
-    where these are known (plan.JOB_SHARDS_SCHEMA).
+    `kept`: the shard is kept as it is, and this was its number before. `blocks`: the rows of each of its blocks, where these
+    are known (plan.JOB_SHARDS_SCHEMA).
     """
 
     split: int

@@ -51,9 +51,9 @@ class RejectWriter:
         ahead = [record for record in self._lost if last is None or record <= last]
         self._lost = self._lost[len(ahead) :]
         known = [(record, self._hints.lost[planned.number, record]) for record in ahead]
-        told = sorted([*self._late, *rejects, *known], key=itemgetter(0))
-        self._late = [] if waiting is None else [each for each in told if each[0] > waiting]
-        for record, rejection in told[: len(told) - len(self._late)]:
+        ordered = sorted([*self._late, *rejects, *known], key=itemgetter(0))
+        self._late = [] if waiting is None else [each for each in ordered if each[0] > waiting]
+        for record, rejection in ordered[: len(ordered) - len(self._late)]:
             self.reject(planned, outcome, record, rejection)
 
     def reject(self, planned: PlannedUnit, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:

@@ -214,7 +214,7 @@ class _Reporter:
 
     def __init__(self, report: Callable[[WorkDone], None]) -> None:
         self._report = report
-        self._told = WorkDone(0, 0, 0, 0)
+        self._reported = WorkDone(0, 0, 0, 0)
         # Numbers, and not a WorkDone that is added to: there may be millions of tiny units.
         self._records = self._samples = self._rejected = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
@@ -231,14 +231,14 @@ class _Reporter:
     def flush(self) -> None:
         """Pass on what has not been passed on."""
         done = WorkDone(self._records, self._samples, self._rejected, self._bytes)
-        self._told += done
+        self._reported += done
         self._report(done)
         self._begin()
 
     def take_back(self) -> None:
         """Take back all that was passed on, and begin anew."""
-        self._report(-self._told)
-        self._told = WorkDone(0, 0, 0, 0)
+        self._report(-self._reported)
+        self._reported = WorkDone(0, 0, 0, 0)
         self._begin()
 
     def _begin(self) -> None:

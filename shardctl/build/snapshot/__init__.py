@@ -229,12 +229,12 @@ class _Snapshot:
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
-        until, told = time.monotonic() + FIRST_RANK_SECONDS, False
+        until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
         while time.monotonic() < until and not self.place.is_sought() and self.place.manifest() == before:
             time.sleep(self.place.look_seconds)
-            if not told and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
+            if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.teller.leaving()
-                told = True
+                announced = True
 
 
 class _Looking:

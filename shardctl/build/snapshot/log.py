@@ -25,7 +25,7 @@ class Teller:
         self._shown, self._show = shown, show
         self._next = time.monotonic()
         self._pace = Pace()
-        self._told: tuple[str, ...] = ()
+        self._printed: tuple[str, ...] = ()
 
     def listener(self) -> Listener:
         """Return the callbacks for a conversion in this process."""
@@ -47,11 +47,11 @@ class Teller:
 
     def ended(self, result: ConvertResult) -> None:
         """Say what was made, and of what there are no samples: nothing is left out without a word."""
-        self._say(narration.result_log_lines(result, self._told))
+        self._say(narration.result_log_lines(result, self._printed))
 
     def _announce(self, estimate: Estimate) -> None:
         self._pace.begin(estimate.records)
-        self._told = narration.notices_of(estimate)
+        self._printed = narration.notices_of(estimate)
         self._say(narration.estimate_log_lines(estimate))
         self._next = time.monotonic() + LINE_SECONDS
 

@@ -27,7 +27,7 @@ class ConversionView:
         self._dst, self._output = dst, output
         self._bar: tqdm[Any] | None = None
         self._pace, self._records = Pace(), 0
-        self._told: tuple[str, ...] = ()
+        self._printed: tuple[str, ...] = ()
 
     def listener(self) -> Listener:
         """Return the callbacks for the conversion."""
@@ -47,7 +47,7 @@ class ConversionView:
 
     def tell_rest(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
-        print_notices(result, self._output, self._told)
+        print_notices(result, self._output, self._printed)
 
     def close(self) -> None:
         """End the line of the progress bar."""
@@ -74,7 +74,7 @@ class ConversionView:
     def _announce(self, estimate: Estimate) -> None:
         self.close()  # the bar of the comparison
         _show(narration.estimate_lines(estimate))
-        self._told, self._records = narration.notices_of(estimate), estimate.records
+        self._printed, self._records = narration.notices_of(estimate), estimate.records
 
     def _resuming(self, done: int, shards: int) -> None:
         _show([narration.resuming_line(done, shards)])
@@ -103,10 +103,10 @@ class ConversionView:
         self._bar.update(progress.records)
 
 
-def print_notices(result: ConvertResult, output: Output, told: Collection[str] = ()) -> None:
-    """Print on stderr the notices and warnings that were not `told` yet; warnings even with --quiet."""
+def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
+    """Print on stderr the notices and warnings that were not `printed` yet; warnings even with --quiet."""
     notices = () if output.hides_progress else result.notices
-    _show(narration.notice_lines(notices, result.warnings, told))
+    _show(narration.notice_lines(notices, result.warnings, printed))
 
 
 def print_result(result: ConvertResult, dst: str) -> None:

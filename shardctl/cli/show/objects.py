@@ -34,8 +34,8 @@ def print_objects(name: str, objects: Any, role: Objects) -> None:
 
 def print_object_statistics(name: str, found: ObjectStatistics, whole: bool) -> None:
     """Print what was counted in a column of objects; `whole` says that it is all of the dataset or split."""
-    seen = f"{found.samples:,} samples" if whole else f"{found.samples:,} samples; --stats reads all"
-    click.echo(f"{printable(name)}: {counted(found.objects, 'object')} (of {seen})")
+    counted_of = f"{found.samples:,} samples" if whole else f"{found.samples:,} samples; --stats reads all"
+    click.echo(f"{printable(name)}: {counted(found.objects, 'object')} (of {counted_of})")
     for fault in found.faults[:1]:
         click.echo(f"  DAMAGED: {len(found.faults)} of the blocks; run shardctl verify. {fault}")
     click.echo(f"  not annotated: {counted(found.not_annotated, 'image')}; annotated and empty: {found.without_objects:,}")

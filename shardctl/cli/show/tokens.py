@@ -77,8 +77,8 @@ def _cut(piece: Piece) -> str:
 def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> None:
     """Print what was counted in a column of tokens; `whole` says that it is all of the dataset or split."""
     rows = "block" if found.packed else "sample"
-    seen = counted(found.samples, rows) + ("" if whole else "; --stats reads all")
-    click.echo(f"{printable(name)}: {counted(found.tokens, 'token')} (of {seen})")
+    counted_of = counted(found.samples, rows) + ("" if whole else "; --stats reads all")
+    click.echo(f"{printable(name)}: {counted(found.tokens, 'token')} (of {counted_of})")
     for fault in found.faults[:1]:
         click.echo(f"  DAMAGED: {len(found.faults)} of the blocks; run shardctl verify. {fault}")
     if found.packed:

@@ -89,13 +89,13 @@ class Record:
         named: dict[str, Any] = {}
         for name, value in self.values.items():
             named[name] = value
-            named |= {more: told for more, told in self._beside(name).items() if more not in self.values}
+            named |= {more: beside for more, beside in self._beside(name).items() if more not in self.values}
         return named
 
     def _beside(self, name: str) -> dict[str, Any]:
         """Return what is said of a field beside its value."""
-        told: dict[str, Any] = {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
-        return {**told, f"{name}_text": self.texts[name]} if name in self.texts else told
+        beside: dict[str, Any] = {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
+        return {**beside, f"{name}_text": self.texts[name]} if name in self.texts else beside
 
     def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
         """Return the values of some columns, None for all, with what is said of them. Raises UsageError for unknown ones."""
@@ -105,8 +105,8 @@ class Record:
         unknown = [name for name in columns if name not in values]
         if unknown:
             raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(self.values)}")
-        told = [part for name in columns for part in (name, *self._beside(name))]
-        return {name: values[name] for name in told if name in values}
+        beside = [part for name in columns for part in (name, *self._beside(name))]
+        return {name: values[name] for name in beside if name in values}
 
 
 @dataclass(frozen=True)

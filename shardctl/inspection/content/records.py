@@ -275,6 +275,6 @@ def describe_value(value: Any) -> Any:
     if is_encoded_image(value):
         facts = facts_of(value["bytes"])
         size = f"{facts['width']}x{facts['height']}"
-        told = {"error": facts["error"]} if "error" in facts else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
-        return {"bytes": facts["image_bytes"], "path": value["path"], **told}
+        more = {"error": facts["error"]} if "error" in facts else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
+        return {"bytes": facts["image_bytes"], "path": value["path"], **more}
     return plain_objects(value) if is_objects(value) else value

@@ -98,7 +98,7 @@ class _Tally:
 
     def add(self, block: pa.RecordBatch, roles: Roles) -> None:
         """Count a block."""
-        told_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}  # token_statistics.py does
+        counted_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}  # token_statistics.py does
         self._samples += block.num_rows
         self._blocks += 1
         for field, column in zip(block.schema, block.columns, strict=True):
@@ -108,7 +108,7 @@ class _Tally:
             spreads = self._counts.setdefault(field.name, {})
             if field.name in roles.images and field.type.equals(ENCODED_IMAGE):
                 self._add_images(column, field.name, spreads)
-            elif field.name not in told_elsewhere and (lengths := _lengths(column)) is not None:
+            elif field.name not in counted_elsewhere and (lengths := _lengths(column)) is not None:
                 values, counts = np.unique(lengths, return_counts=True)
                 spread = spreads.setdefault(f"{field.name}, {_unit(field.type)}", Counter())
                 spread.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))

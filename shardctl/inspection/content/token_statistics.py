@@ -209,7 +209,7 @@ class _Tally:
         ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()
         unused = np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
 
-        def told(number: int) -> TokenCount:
+        def token_count(number: int) -> TokenCount:
             return TokenCount(number, decoder.name_of(number), int(counts[number]))
 
         exact = text_bytes is not None and not faults
@@ -227,8 +227,8 @@ class _Tally:
             vocabulary=role.vocabulary,
             used=int(np.count_nonzero(counts)),
             outside=self.outside,
-            most_common=tuple(told(number) for number in ranked if counts[number]),
-            never_used=tuple(map(told, unused)),
+            most_common=tuple(token_count(number) for number in ranked if counts[number]),
+            never_used=tuple(map(token_count, unused)),
             text_bytes=text_bytes if exact and text_bytes is not None else self.text_bytes,
             text_tokens=self.tokens if exact else self.text_tokens,
             exact=exact,

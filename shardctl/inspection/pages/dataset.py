@@ -216,10 +216,10 @@ def _shown(record: Record, name: str) -> Any:
         return f"{value} {class_name}"
     if name in record.roles.objects and (value is None or is_objects(value)):
         return objects_line(value, record.roles.objects[name])
-    told = describe_value(value)
-    if isinstance(told, dict):
-        told = " ".join(str(part) for part in told.values())
-    return told if isinstance(told, int | float) and not isinstance(told, bool) else str(told)[: TEXT_LENGTH // 4]
+    plain = describe_value(value)
+    if isinstance(plain, dict):
+        plain = " ".join(str(part) for part in plain.values())
+    return plain if isinstance(plain, int | float) and not isinstance(plain, bool) else str(plain)[: TEXT_LENGTH // 4]
 
 
 def _making(found: Overview, statistics: Statistics) -> Html:
@@ -228,5 +228,5 @@ def _making(found: Overview, statistics: Statistics) -> Html:
     rows += [(f"column {name}", type_) for name, type_ in m.schema]
     if statistics.formats:
         rows.append(("formats", ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())))
-    seen = f"Histograms and bytes by column are those of {statistics.samples:,} samples in {statistics.blocks:,} blocks."
-    return section("How it was made", table(rows), paragraph(seen, "soft"))
+    note = f"Histograms and bytes by column are those of {statistics.samples:,} samples in {statistics.blocks:,} blocks."
+    return section("How it was made", table(rows), paragraph(note, "soft"))

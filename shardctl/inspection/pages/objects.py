@@ -19,10 +19,10 @@ def sections(objects: Mapping[str, ObjectStatistics], masks: Mapping[str, MaskSt
     """Yield a part of the page for each column of objects, and for each of masks with classes."""
     for name, found in objects.items():
         title = "Objects" if name == "objects" else f"Objects: {name}"
-        yield section(title, tiles(_figures(found)), *_faults(found), figures(*_object_charts(found)), _seen(found))
+        yield section(title, tiles(_figures(found)), *_faults(found), figures(*_object_charts(found)), _note(found))
     for name, pixels in masks.items():
         if pixels.pixels:
-            yield section(f"Mask: {name}", figures(_class_chart(pixels), _class_table(pixels)), _seen_masks(pixels))
+            yield section(f"Mask: {name}", figures(_class_chart(pixels), _class_table(pixels)), _mask_note(pixels))
 
 
 def _figures(found: ObjectStatistics) -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ def _whole_bins(spread: Distribution) -> list[str]:
     return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
 
 
-def _seen(found: ObjectStatistics) -> Html:
+def _note(found: ObjectStatistics) -> Html:
     sized = f"; sizes and places in the image are those of {found.sized_images:,} images" if found.sized_images else ""
     return paragraph(f"Counted in {found.samples:,} samples of {found.blocks:,} blocks{sized}.", "soft")
 
@@ -105,7 +105,7 @@ def _class_table(found: MaskStatistics) -> Html:
     return Html(f'<div class="tall">{table(rows, ("class", "share of all pixels", "masks with it")).text}</div>')
 
 
-def _seen_masks(found: MaskStatistics) -> Html:
+def _mask_note(found: MaskStatistics) -> Html:
     ignored = f", {found.ignored / found.pixels:.1%} of their pixels of no class" if found.ignored else ""
     return paragraph(
         f"Of {found.masks:,} masks{ignored}; {found.missing:,} samples without a mask, {found.unreadable:,} not readable.",

@@ -20,10 +20,10 @@ def sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
         if tokens.most_common:
             common = ([_named(each) for each in tokens.most_common], [each.count for each in tokens.most_common])
             drawn.append(charts.bars("Most common tokens", {"": common}, "", "times", xaxis_type="category"))
-        seen = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
+        note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
         parts = [tiles(_figures(tokens)), figures(*drawn), *_never_used(tokens)]
         parts += [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")] if tokens.why_numbers else []
-        yield section(f"Tokens: {name}", *parts, paragraph(seen, "soft"))
+        yield section(f"Tokens: {name}", *parts, paragraph(note, "soft"))
 
 
 def _figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:

@@ -116,13 +116,13 @@ def export(
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
         raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
-    told = _Told(progress, on_note, on_plan)
+    listener = _Listener(progress, on_note, on_plan)
     with open_place(dst) as place:
-        return _export(Source(place.whole, choice), Path(out), to, settings, replaces, workers, told)
+        return _export(Source(place.whole, choice), Path(out), to, settings, replaces, workers, listener)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Listener:
     """The callbacks of an export."""
 
     progress: Callable[[int, int], None]
@@ -131,7 +131,13 @@ class _Told:
 
 
 def _export(
-    source: Source, out: Path, to: str, settings: Mapping[str, Any], replaces: bool, processes: int | str, told: _Told
+    source: Source,
+    out: Path,
+    to: str,
+    settings: Mapping[str, Any],
+    replaces: bool,
+    processes: int | str,
+    listener: _Listener,
 ) -> ExportResult:
     began = time.monotonic()
     chosen_export(to, dict(settings))
@@ -140,16 +146,16 @@ def _export(
     job, planned = _planned(source, to, settings)
     refuse_losses(job.export, source, planned)
     plan = _plan_of(job, planned)
-    told.on_plan(plan)
+    listener.on_plan(plan)
     notes = [*accepted_losses(planned), *plan.notes]
     for note in notes:
-        told.on_note(note)
+        listener.on_note(note)
     with only_writer(target) as writer:
         check_target()  # another export may have been here meanwhile
         staging = Staging(writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__]))
         discard_others(writer.folder, staging.folder)
         with _kept_if_of_use(job, staging, writer):
-            written = Parts(job, staging, processes, told.progress).write()
+            written = Parts(job, staging, processes, listener.progress).write()
             _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
             late = job.export.notes_of(source, staging.files, written)
@@ -164,7 +170,7 @@ def _export(
     files = {name: facts.bytes for name, facts in description.files.items()}
     counts = _counts(job, written)
     for note in late:
-        told.on_note(note)
+        listener.on_note(note)
     loose = description.loose
     size = sum(files.values()) + (0 if loose is None else loose.bytes)
     several = 0 if loose is None else loose.files

@@ -28,7 +28,7 @@ class Parts:
         self._job, self._staging, self._progress = job, staging, progress
         self._found: dict[int, PartResult] = {}
         self._samples = 0
-        self._told: Counter[int] = Counter()
+        self._reported: Counter[int] = Counter()
         few = len(job.parts) == 1 or job.source.bytes < SMALL
         self._workers: int | str = 0 if workers == "auto" and few else workers
 
@@ -82,11 +82,11 @@ class Parts:
                 self._found[task["part"]] = PartResult.from_json(message["done"])
                 note(task["place"])
             else:
-                self._told[task["part"]] += message["progress"]
+                self._reported[task["part"]] += message["progress"]
                 self._tell(message["progress"])
 
         def died(task: Task, death: Death) -> Task:
-            self._tell(-self._told.pop(task["part"], 0))  # these samples are read again
+            self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
             kills[task["part"]] += 1
             if not death.from_outside or kills[task["part"]] >= FATAL_KILLS:
                 name = printable(self._job.parts[task["part"]].name)

@@ -291,8 +291,8 @@ class BatchReader:
             if not memory.views:
                 return _copied(located, column, memory)
             # A view may lose its file after it was handed out, which cannot be skipped then.
-            seen = None if self._options.skip else adjoining(located, column.width)
-            return _shaped(gather_fixed(located, column.width) if seen is None else seen, column)
+            adjoined = None if self._options.skip else adjoining(located, column.width)
+            return _shaped(gather_fixed(located, column.width) if adjoined is None else adjoined, column)
         if not column.shape:
             return self._numbers(column, _shaped(gather_fixed(located, column.width), column), wanted)
         converter = Converter(self._transforms, column, column.dtype, samples, epoch)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
-from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, Seen, columns_seen, left_of
+from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, VisibleSpans, left_of, visible_columns
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
@@ -293,18 +293,18 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
     None stands for an object without one, and for one that nothing is left of.
     """
     found, masks = [], MovedMasks(len(members))
-    seen: dict[int, Seen] = {}
+    columns_of: dict[int, VisibleSpans] = {}
     for place, (runs, owner) in enumerate(zip(members, owners.tolist(), strict=True)):
         if runs is None or np.isinf(moves.high[owner, 0]):
             found.append(runs)
             continue
         mask = _pixels(runs, owner)
-        if owner not in seen:
-            seen[owner] = columns_seen(_motion(moves, owner, mask), mask.shape[::-1])
+        if owner not in columns_of:
+            columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
         columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
         if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
             raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
-        moved = masks.moved(place, mask, seen[owner], partial(_taken, rows, columns))
+        moved = masks.moved(place, mask, columns_of[owner], partial(_taken, rows, columns))
         found.append(None if moved is None else {"size": np.array(moved.shape), "counts": rle.encode(moved)})
     return found, masks
 

@@ -130,8 +130,8 @@ class Transforms:
             raise UsageError(f"a crop is taken from the center or from random places, not from {self.crop_from!r}")
         if self.crop_from == "random" and not self.crop:
             raise UsageError("crop_from='random' needs a crop; give crop= too")
-        asked = {"resize": self.resize, "crop": self.crop, "flip": self.flip, "channels_first": self.channels_first}
-        options = [option for option, value in asked.items() if value]
+        given = {"resize": self.resize, "crop": self.crop, "flip": self.flip, "channels_first": self.channels_first}
+        options = [option for option, value in given.items() if value]
         if not options:
             return
         if not self.decode or not (columns or (with_objects and self.moves)):

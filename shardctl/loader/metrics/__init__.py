@@ -47,10 +47,10 @@ def tell(sinks: list[Sink], family: Family, values: Mapping[str, float], step: i
             sink.write(family, values, step)
         except Exception as error:  # noqa: BLE001 - a person's own sink may raise anything
             sinks.remove(sink)
-            _told(error)
+            _print_failure(error)
 
 
-def _told(error: Exception) -> None:
+def _print_failure(error: Exception) -> None:
     name = "" if isinstance(error, StorageError) else f"{type(error).__name__}: "
     sys.stderr.write(f"shardctl: no more metrics here: {name}{error}\n")
 
@@ -59,7 +59,7 @@ def _close(sink: Sink) -> None:
     try:
         sink.close()
     except Exception as error:  # noqa: BLE001 - as above; what was watched has ended well
-        _told(error)
+        _print_failure(error)
 
 
 def check_target(target: Any) -> None:

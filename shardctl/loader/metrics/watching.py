@@ -34,7 +34,7 @@ class Watched(Generic[Item]):
     def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Counting) -> None:
         self._batches, self._every, self._loader = batches, every, loader
         self._targets = targets
-        self._told = Told()
+        self._progress = Progress()
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -46,23 +46,23 @@ class Watched(Generic[Item]):
         own = [target for target in self._targets if not isinstance(target, str | Path)]
         with sinks_at(places) as opened:
             sinks = [*own, *opened]
-            self._told.begin()
+            self._progress.begin()
             due = time.monotonic() + self._every
             try:
                 for batch in self._batches:
                     yield batch
                     if time.monotonic() >= due:
-                        self._told.tell(self._loader, sinks)
+                        self._progress.tell(self._loader, sinks)
                         due = time.monotonic() + self._every
             finally:
-                self._told.tell(self._loader, sinks)
+                self._progress.tell(self._loader, sinks)
 
 
 OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
 """Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since the last time."""
 
 
-class Told:
+class Progress:
     """What was told last, from which the figures since then are computed."""
 
     def __init__(self) -> None:

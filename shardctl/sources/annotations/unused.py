@@ -116,7 +116,7 @@ def _beside_masks(form: str, masks: Sequence[Found]) -> str:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _UnusedFile:
     """A file that nothing uses, what it begins with, those like it that were kept of its place, and the images."""
 
     begin: bytes
@@ -162,8 +162,8 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[_Look]:
     else:
         named = list(files)
     for file in files[:EACH]:
-        seen = _Seen(_begin(file), file, named if file in named else [file], images)
-        found = _LOOKS[file.suffix](seen) if seen.begin else None
+        unused = _UnusedFile(_begin(file), file, named if file in named else [file], images)
+        found = _LOOKS[file.suffix](unused) if unused.begin else None
         if found is not None:
             yield found
             if file.suffix in ONE_EACH:
@@ -184,49 +184,51 @@ def _of_other_tool(place: str, tool: str) -> _Look:
     return f"{tool} {place}", f"{printable(place)} has what looks like {tool} annotations, and nothing uses it: {what}"
 
 
-def _as_json(seen: _Seen) -> _Look | None:
-    text = seen.begin.lstrip(b" \t\r\n\xef\xbb\xbf")
+def _as_json(unused: _UnusedFile) -> _Look | None:
+    text = unused.begin.lstrip(b" \t\r\n\xef\xbb\xbf")
     if text.startswith(b"{"):
-        return _as_labelme(seen) or _as_via(seen) or _as_coco(seen) or _as_names(seen)
-    return _as_table(seen) if text.startswith(b"[") else None
+        return _as_labelme(unused) or _as_via(unused) or _as_coco(unused) or _as_names(unused)
+    return _as_table(unused) if text.startswith(b"[") else None
 
 
-def _as_labelme(seen: _Seen) -> _Look | None:
+def _as_labelme(unused: _UnusedFile) -> _Look | None:
     """Tell the files of LabelMe, one for each image. The image itself may come before its name."""
-    if b'"shapes"' not in seen.begin or not any(b'"imagePath"' in part or b'"imageHeight"' in part for part in _parts(seen)):
+    if b'"shapes"' not in unused.begin or not any(
+        b'"imagePath"' in part or b'"imageHeight"' in part for part in _parts(unused)
+    ):
         return None
-    return _of_other_tool(_common(seen.files), "LabelMe")
+    return _of_other_tool(_common(unused.files), "LabelMe")
 
 
-def _as_via(seen: _Seen) -> _Look | None:
+def _as_via(unused: _UnusedFile) -> _Look | None:
     """Tell a project of the VGG Image Annotator, or what it exports."""
-    is_export = b'"regions"' in seen.begin and re.search(rb'"(shape|file)_attributes"', seen.begin)
-    if b'"_via_img_metadata"' not in seen.begin and not is_export:
+    is_export = b'"regions"' in unused.begin and re.search(rb'"(shape|file)_attributes"', unused.begin)
+    if b'"_via_img_metadata"' not in unused.begin and not is_export:
         return None
-    return _of_other_tool(seen.file.opened, "VIA")
+    return _of_other_tool(unused.file.opened, "VIA")
 
 
-def _as_coco(seen: _Seen) -> _Look | None:
+def _as_coco(unused: _UnusedFile) -> _Look | None:
     """Tell a COCO file by the first objects of its lists, or by how it ends: files have up to gigabytes."""
-    has_images = _OF_IMAGES.search(seen.begin) is not None or "file_name" in _first_of(b"images", seen.begin)
-    first = _first_of(b"annotations", seen.begin)
+    has_images = _OF_IMAGES.search(unused.begin) is not None or "file_name" in _first_of(b"images", unused.begin)
+    first = _first_of(b"annotations", unused.begin)
     has_annotations = "image_id" in first and not _OF_OBJECTS.isdisjoint(first)
-    if seen.is_whole:
+    if unused.is_whole:
         if not (has_images and has_annotations):
             return None
-    elif not (has_images or has_annotations or _ends_as_coco(seen)):
+    elif not (has_images or has_annotations or _ends_as_coco(unused)):
         return None
-    if not seen.is_packed:
-        return _look("coco", seen.file.opened, "looks like COCO annotations", "coco:")
-    path, option = seen.file.opened, _option("coco:", seen.file.opened.removesuffix(".gz"))
+    if not unused.is_packed:
+        return _look("coco", unused.file.opened, "looks like COCO annotations", "coco:")
+    path, option = unused.file.opened, _option("coco:", unused.file.opened.removesuffix(".gz"))
     return f"coco {path}", f"{printable(path)} looks like COCO annotations, and nothing uses it: unpack it; then {option}"
 
 
-def _ends_as_coco(seen: _Seen) -> bool:
+def _ends_as_coco(unused: _UnusedFile) -> bool:
     """Return whether the end has annotations, or images after annotations, which may begin with a long mask."""
-    if b'"image_id"' in seen.end and any(b'"%b"' % name.encode() in seen.end for name in _OF_OBJECTS):
+    if b'"image_id"' in unused.end and any(b'"%b"' % name.encode() in unused.end for name in _OF_OBJECTS):
         return True
-    return b'"file_name"' in seen.end and _OF_ANNOTATIONS.search(seen.begin) is not None
+    return b'"file_name"' in unused.end and _OF_ANNOTATIONS.search(unused.begin) is not None
 
 
 _OF_IMAGES = re.compile(rb'"images"\s*:\s*\[\s*\{[^}]*"file_name"\s*:')
@@ -244,19 +246,19 @@ def _first_of(name: bytes, text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _as_names(seen: _Seen) -> _Look | None:
+def _as_names(unused: _UnusedFile) -> _Look | None:
     """Tell an object whose names are those of images."""
-    first = _FIRST_NAME.match(seen.begin)
+    first = _FIRST_NAME.match(unused.begin)
     name = first[1].decode("utf-8", "replace") if first else ""
-    return _of_names(seen, [name], dict(_pairs(seen))) if name.endswith(OF_IMAGES) else None
+    return _of_names(unused, [name], dict(_pairs(unused))) if name.endswith(OF_IMAGES) else None
 
 
 _FIRST_NAME = re.compile(rb'\s*\{\s*"([^"\\]+)"\s*:')
 
 
-def _pairs(seen: _Seen) -> Iterator[tuple[str, Any]]:
+def _pairs(unused: _UnusedFile) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of a JSON object, but for those that are cut."""
-    text, decoder = seen.begin.decode("utf-8-sig", "replace"), json.JSONDecoder()
+    text, decoder = unused.begin.decode("utf-8-sig", "replace"), json.JSONDecoder()
     place = text.find("{") + 1
     try:
         while name := _NAME.match(text, place):
@@ -269,16 +271,20 @@ def _pairs(seen: _Seen) -> Iterator[tuple[str, Any]]:
 _NAME = re.compile(r'[\s,]*"([^"\\]+)"\s*:\s*')
 
 
-def _of_names(seen: _Seen, names: Sequence[str], told: Mapping[str, Any]) -> _Look | None:
+def _of_names(unused: _UnusedFile, names: Sequence[str], entries: Mapping[str, Any]) -> _Look | None:
     """Return what is said of a list that nearly all begin with the name of an image, with its ending.
 
-    `names` are the first ones, `told` is what the list has for each name as far as it was read.
+    `names` are the first ones, `entries` is what the list has for each name as far as it was read.
     """
-    there = [name for name in names if name.endswith(OF_IMAGES) and seen.names_image(name) is not None]
-    if not there or 2 * len(there) < len(names) or (seen.images.have_class_folders and not _are_labels(list(told.values()))):
+    there = [name for name in names if name.endswith(OF_IMAGES) and unused.names_image(name) is not None]
+    if (
+        not there
+        or 2 * len(there) < len(names)
+        or (unused.images.have_class_folders and not _are_labels(list(entries.values())))
+    ):
         return None
-    path, folder = seen.file.opened, seen.names_image(there[0]) or ""
-    option = f"{_option('', f'{stem(path)}.csv')}{_lenient(seen, folder, told)}"
+    path, folder = unused.file.opened, unused.names_image(there[0]) or ""
+    option = f"{_option('', f'{stem(path)}.csv')}{_lenient(unused, folder, entries)}"
     what = f"write it as a CSV file with the columns {FILE_COLUMNS[0]} and label; then {option}"
     return path, f"{printable(path)} names images, and nothing uses it: {what}"
 
@@ -356,43 +362,43 @@ _OF_LABELS = frozenset(
 )
 
 
-def _lenient(seen: _Seen, folder: str, names: Iterable[str]) -> str:
+def _lenient(unused: _UnusedFile, folder: str, names: Iterable[str]) -> str:
     """Return the option that a file needs if it was read as a whole, and has no row for an image, or one for none."""
-    if not seen.is_whole:
+    if not unused.is_whole:
         return ""
     paths = [joined(folder, name) for name in dict.fromkeys(names)]
     whole = [path for path in paths if path.endswith(OF_IMAGES)]
-    there = seen.images.are_there(whole) + seen.images.are_images([path for path in paths if not path.endswith(OF_IMAGES)])
-    return "" if all(there) and len(paths) >= len(seen.images.hashes) else " --lenient-labels"
+    there = unused.images.are_there(whole) + unused.images.are_images([path for path in paths if not path.endswith(OF_IMAGES)])
+    return "" if all(there) and len(paths) >= len(unused.images.hashes) else " --lenient-labels"
 
 
-def _parts(seen: _Seen) -> Iterator[bytes]:
-    yield seen.begin
-    yield seen.end
+def _parts(unused: _UnusedFile) -> Iterator[bytes]:
+    yield unused.begin
+    yield unused.end
 
 
-def _as_lines(seen: _Seen) -> _Look | None:
+def _as_lines(unused: _UnusedFile) -> _Look | None:
     """Tell the labels of YOLO, captions of images, and a list of images with their labels."""
-    rows = [line.split() for line in seen.begin.split(b"\n")[: MOST_ROWS if seen.is_whole else -1] if line.strip()]
+    rows = [line.split() for line in unused.begin.split(b"\n")[: MOST_ROWS if unused.is_whole else -1] if line.strip()]
     if not rows:
         return None
-    if not _names_image(seen.file, seen.images):
+    if not _names_image(unused.file, unused.images):
         if not all(len(row) > 1 for row in rows[:EACH]):
             return None
-        told = dict(_names_in_lines(seen))
-        return _of_names(seen, list(told)[:EACH], told)
-    folder = seen.names_image(stem(seen.file.path.rpartition("/")[2]))
-    place = _common(seen.files)
+        entries = dict(_names_in_lines(unused))
+        return _of_names(unused, list(entries)[:EACH], entries)
+    folder = unused.names_image(stem(unused.file.path.rpartition("/")[2]))
+    place = _common(unused.files)
     if all(map(_is_yolo, rows)):
         return _look("yolo", place, "has what looks like YOLO labels", "yolo:")
     numbers = sum(_number(word) is not None for row in rows for word in row)
-    if b"\0" in seen.begin or 2 * numbers > sum(map(len, rows)):
+    if b"\0" in unused.begin or 2 * numbers > sum(map(len, rows)):
         return None
-    if folder != seen.file.folder:
+    if folder != unused.file.folder:
         return _look("captions", place, "has what looks like captions of images", "captions:")
     return (
         "captions",
-        f"{printable(seen.file.opened)} looks like the caption of an image, and nothing uses it: --labels captions:",
+        f"{printable(unused.file.opened)} looks like the caption of an image, and nothing uses it: --labels captions:",
     )
 
 
@@ -406,9 +412,9 @@ def _is_yolo(row: Sequence[bytes]) -> bool:
     )
 
 
-def _names_in_lines(seen: _Seen) -> Iterator[tuple[str, str]]:
+def _names_in_lines(unused: _UnusedFile) -> Iterator[tuple[str, str]]:
     """Yield the first word of each line and the rest of it."""
-    for line in seen.begin.decode("utf-8", "replace").split("\n")[: None if seen.is_whole else -1]:
+    for line in unused.begin.decode("utf-8", "replace").split("\n")[: None if unused.is_whole else -1]:
         name, *rest = line.split(maxsplit=1) or [""]
         if name:
             yield name.rstrip(","), "".join(rest).strip()
@@ -421,22 +427,22 @@ def _number(word: bytes | str) -> float | None:
         return None
 
 
-def _as_xml(seen: _Seen) -> _Look | None:
-    if b"<annotations" in seen.begin and _OF_CVAT.search(seen.begin):
-        return _of_other_tool(seen.file.opened, "CVAT")
-    if b"<annotation" not in seen.begin or not (b"<object" in seen.begin or b"<filename" in seen.begin):
+def _as_xml(unused: _UnusedFile) -> _Look | None:
+    if b"<annotations" in unused.begin and _OF_CVAT.search(unused.begin):
+        return _of_other_tool(unused.file.opened, "CVAT")
+    if b"<annotation" not in unused.begin or not (b"<object" in unused.begin or b"<filename" in unused.begin):
         return None
-    return _look("voc", _common(seen.files), "has what looks like VOC annotations", "voc:")
+    return _look("voc", _common(unused.files), "has what looks like VOC annotations", "voc:")
 
 
 _OF_CVAT = re.compile(rb"<(image|track)\s[^>]*(name|label)=")
 
 
-def _as_yaml(seen: _Seen) -> _Look | None:
+def _as_yaml(unused: _UnusedFile) -> _Look | None:
     """Tell the data.yaml of YOLO: it has the names of the classes, which the labels have not."""
-    if not (_OF_NAMES.search(seen.begin) and _OF_SPLITS.search(seen.begin)):
+    if not (_OF_NAMES.search(unused.begin) and _OF_SPLITS.search(unused.begin)):
         return None
-    return _look(_YAML, seen.file.opened, "looks like the data.yaml of YOLO labels", "yolo:")
+    return _look(_YAML, unused.file.opened, "looks like the data.yaml of YOLO labels", "yolo:")
 
 
 _YAML = "data.yaml"
@@ -446,28 +452,28 @@ _BY_STEM = ("yolo", "voc", _YAML)
 _OF_NAMES, _OF_SPLITS = re.compile(rb"^names\s*:", re.MULTILINE), re.compile(rb"^(train|val|path)\s*:", re.MULTILINE)
 
 
-def _as_table(seen: _Seen) -> _Look | None:
+def _as_table(unused: _UnusedFile) -> _Look | None:
     """Tell a table with names of inputs in a column."""
-    rows = list(islice(_rows(seen), MOST_ROWS))
+    rows = list(islice(_rows(unused), MOST_ROWS))
     for column in dict.fromkeys([*FILE_COLUMNS, *islice(rows[0] if rows else (), MOST_COLUMNS)]):
         names = [row[column] for row in rows if _is_text(row.get(column))] if _is_text(column) else []
-        folder = _folder_named_by(names, column, seen)
+        folder = _folder_named_by(names, column, unused)
         if folder is None:
             continue
-        if seen.images.have_class_folders and not _are_of_labels(each for row in rows for each in row if each != column):
+        if unused.images.have_class_folders and not _are_of_labels(each for row in rows for each in row if each != column):
             return None
-        changes = ["write it as JSON lines"] if seen.file.suffix == ".json" else []
+        changes = ["write it as JSON lines"] if unused.file.suffix == ".json" else []
         if column not in FILE_COLUMNS:
             changes.append(f"call this column {FILE_COLUMNS[0]}")
-        if folder != seen.file.folder or not names[0].endswith(OF_IMAGES):
+        if folder != unused.file.folder or not names[0].endswith(OF_IMAGES):
             changes.append(f"give the paths of the images from its folder on, as in {printable(joined(folder, 'NAME.jpg'))}")
         if len(set(names)) < len(names):
             changes.append("give one row for each image")
         first = f"{'; '.join(changes)}; then " if changes else ""
-        what = f"{printable(seen.file.opened)} names images in its column {printable(column)}, and nothing uses it"
-        written = f"{seen.file.opened}l" if seen.file.suffix == ".json" else seen.file.opened
-        every = [row[column] for row in _rows(seen) if _is_text(row.get(column))]
-        return seen.file.opened, f"{what}: {first}{_option('', written)}{_lenient(seen, folder, every)}"
+        what = f"{printable(unused.file.opened)} names images in its column {printable(column)}, and nothing uses it"
+        written = f"{unused.file.opened}l" if unused.file.suffix == ".json" else unused.file.opened
+        every = [row[column] for row in _rows(unused) if _is_text(row.get(column))]
+        return unused.file.opened, f"{what}: {first}{_option('', written)}{_lenient(unused, folder, every)}"
     return None
 
 
@@ -480,18 +486,18 @@ def _is_text(value: Any) -> bool:
         return False
 
 
-def _folder_named_by(names: Sequence[str], column: str, seen: _Seen) -> str | None:
+def _folder_named_by(names: Sequence[str], column: str, unused: _UnusedFile) -> str | None:
     """Return the folder of the images that a column names, None if it names none.
 
     Names without an ending may be other things, most of all where they are numbers: half of them must be those of images.
     """
-    folder = seen.names_image(names[0]) if names and len(names[0]) <= MOST_CHARACTERS else None
+    folder = unused.names_image(names[0]) if names and len(names[0]) <= MOST_CHARACTERS else None
     if folder is None or names[0].endswith(OF_IMAGES):
         return folder
     is_of_names = column in FILE_COLUMNS or not _OF_NAMES_OF_FILES.isdisjoint(map(str.lower, _WORDS.findall(column)))
     if not is_of_names and (names[0].isdecimal() or len(set(names)) < len(names)):
         return None
-    there = seen.images.are_images([joined(folder, name) for name in names])
+    there = unused.images.are_images([joined(folder, name) for name in names])
     return folder if 2 * sum(there) >= len(names) else None
 
 
@@ -502,17 +508,17 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_NAMES_OF_FILES = frozenset(("id", "ids", "uid", "image", "img", "file", "filename", "name", "path", "photo", "picture"))
 
 
-def _rows(seen: _Seen) -> Iterator[dict[str, Any]]:
+def _rows(unused: _UnusedFile) -> Iterator[dict[str, Any]]:
     """Yield the first rows of a table, but for one that may be cut."""
-    text = seen.begin.decode("utf-8-sig", "replace")
-    text = text if seen.is_whole or seen.file.suffix == ".json" else text[: text.rfind("\n") + 1]
+    text = unused.begin.decode("utf-8-sig", "replace")
+    text = text if unused.is_whole or unused.file.suffix == ".json" else text[: text.rfind("\n") + 1]
     try:
-        if seen.file.suffix == ".jsonl":
+        if unused.file.suffix == ".jsonl":
             records: Iterable[Any] = map(json.loads, text.splitlines())
-        elif seen.file.suffix == ".json":
+        elif unused.file.suffix == ".json":
             records = _items(text)
         else:
-            records = csv.DictReader(io.StringIO(text), delimiter="\t" if seen.file.suffix == ".tsv" else ",")
+            records = csv.DictReader(io.StringIO(text), delimiter="\t" if unused.file.suffix == ".tsv" else ",")
         yield from (record for record in records if isinstance(record, dict))
     except (ValueError, RecursionError, csv.Error):
         return
@@ -530,7 +536,7 @@ def _items(text: str) -> Iterator[Any]:
 _SPACE = re.compile(r"[\s,]*")
 
 
-_LOOKS: dict[str, Callable[[_Seen], _Look | None]] = {
+_LOOKS: dict[str, Callable[[_UnusedFile], _Look | None]] = {
     ".json": _as_json,
     ".json.gz": _as_json,
     ".txt": _as_lines,

@@ -122,13 +122,13 @@ class _Cuts:
         self._finish_unit()
         if fault is None:
             return self._cuts
-        told = with_count(fault, self._kept) if fault.error == "truncated" else fault
+        counted = with_count(fault, self._kept) if fault.error == "truncated" else fault
         if not self._cuts:
-            raise told
+            raise counted
         if self._cuts[-1][3] is None:
-            return [*self._cuts, [self._size, 0, 1, _plain(told)]]
+            return [*self._cuts, [self._size, 0, 1, _plain(counted)]]
         if self._cuts[-1][3] == _plain(fault):
-            self._cuts[-1][3] = _plain(told)
+            self._cuts[-1][3] = _plain(counted)
         return self._cuts
 
 

@@ -203,7 +203,7 @@ class _Wait:
 
     def __init__(self, shown: str, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> None:
         self.shown = shown
-        self._waiting, self._looking, self._told = waiting, looking, ""
+        self._waiting, self._looking, self._announced = waiting, looking, ""
         self._seen = time.monotonic()
 
     def some_more(self, other: str) -> None:
@@ -217,9 +217,9 @@ class _Wait:
                 f"{self.shown}: cannot write here: its lease could not be made for {ENDING_SECONDS:.0f} seconds, and no other"
                 " shardctl was seen that writes it"
             )
-        if other != self._told:
+        if other != self._announced:
             self._waiting(other)
-            self._told = other
+            self._announced = other
         self._looking()
         time.sleep(LOOK_SECONDS)
 

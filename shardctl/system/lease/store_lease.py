@@ -212,7 +212,7 @@ def _acquire(
     store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: LeaseTiming
 ) -> str:
     """Return the version of the lease, once it belongs to `me`."""
-    mine, watch, told = _record(me, 0), Watch(pace), ""
+    mine, watch, announced = _record(me, 0), Watch(pace), ""
     while True:
         version = _try(store, key, mine, watch)
         if version is not None:
@@ -220,9 +220,9 @@ def _acquire(
         owner = owner_of(store, key)
         if waiting is None and owner and watch.beats(key):
             raise BusyError(_busy(store, owner), owner)
-        if waiting is not None and owner and owner != told:
+        if waiting is not None and owner and owner != announced:
             waiting(owner)
-            told = owner
+            announced = owner
         _pause(pace.ask, looking)
 
 

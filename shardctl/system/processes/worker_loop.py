@@ -49,7 +49,7 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
     while (task := orders.get()) is not None:
-        answer = _answer(handle, task, lambda told: _say(out, progress=told), progress)
+        answer = _answer(handle, task, lambda message: _say(out, progress=message), progress)
         idle.set()  # before the answer, which brings the next order
         _say(out, **answer)
 

@@ -179,8 +179,8 @@ def _looked_up(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[
         ordered = others[in_order]
         ends = np.cumsum(np.bincount(of_others, minlength=1 << _CHUNK))
         starts = np.concatenate([[0], ends[:-1]])
-        asked = np.argsort(of_hashes, kind="stable")  # neighbours look at the same places of memory
-        for some in np.array_split(asked, -(-len(asked) * len(masks) // _AT_ONCE)):
+        by_hash = np.argsort(of_hashes, kind="stable")  # neighbours look at the same places of memory
+        for some in np.array_split(by_hash, -(-len(by_hash) * len(masks) // _AT_ONCE)):
             keys = (of_hashes[some, None] ^ masks).reshape(-1)
             for numbers, places in _near(np.repeat(hashes[some], len(masks)), ordered, starts[keys], ends[keys], distance):
                 yield some[numbers // len(masks)], in_order[places]

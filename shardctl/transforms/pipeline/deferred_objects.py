@@ -25,7 +25,15 @@ from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import MAX_PIXELS, Opened, open_image
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.geometry import Size, Stage
-from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, Seen, columns_seen, moved_objects, moved_together
+from shardctl.images.object_geometry import (
+    KeepRule,
+    Motion,
+    MovedMasks,
+    VisibleSpans,
+    moved_objects,
+    moved_together,
+    visible_columns,
+)
 from shardctl.sources.annotations.base import BAD, AnnotationRule
 from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
 from shardctl.sources.annotations.huggingface import has_objects
@@ -160,16 +168,16 @@ class Annotated:
         if not runs or all(each is None for each in runs):
             return moved_objects(given, motion, role, self._rule)
         masks = MovedMasks(len(runs))
-        seen: Seen | None = None
+        visible: VisibleSpans | None = None
         made: list[dict[str, Any] | None] = []
         for place, each in enumerate(runs):
             if each is None:
                 made.append(None)
                 continue
             height, width = each["size"]
-            seen = seen or columns_seen(motion, (width, height))
+            visible = visible or visible_columns(motion, (width, height))
             mask = rle.decode(each["counts"], (height, width))
-            moved = masks.moved(place, mask, seen, lambda mask: _resampled(mask, stages))
+            moved = masks.moved(place, mask, visible, lambda mask: _resampled(mask, stages))
             made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode(moved)})
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
 

@@ -73,38 +73,38 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         raise InputError(f"{shown}: no such file") from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
-    told: list[SettingError] = []
+    errors: list[SettingError] = []
     try:
-        recipe = Recipe.checked(file.recipe, told.append)
+        recipe = Recipe.checked(file.recipe, errors.append)
     except InstallError:
-        recipe, told = None, _without_packages(file.recipe)
+        recipe, errors = None, _without_packages(file.recipe)
     if recipe is not None:
         try:
             resampling_by(recipe.resampling)
         except InstallError as error:
-            told.append(SettingError(str(error), "resampling"))
+            errors.append(SettingError(str(error), "resampling"))
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
                 step.loaded()
             except (UsageError, InstallError) as error:
-                told.append(SettingError(str(error), "transform", place))
-    problems = sorted((file.problem(error) for error in told), key=lambda problem: (problem.line or 0, problem.column or 0))
+                errors.append(SettingError(str(error), "transform", place))
+    problems = sorted((file.problem(error) for error in errors), key=lambda problem: (problem.line or 0, problem.column or 0))
     return Check(shown, tuple(problems), recipe if not problems else None)
 
 
 def _without_packages(given: dict[str, Any]) -> list[SettingError]:
     """Return what is wrong with a recipe of which a step needs a package that is not there, each step by itself."""
-    told: list[SettingError] = []
-    Recipe.values({key: value for key, value in given.items() if key != "transform"}, told.append)
+    errors: list[SettingError] = []
+    Recipe.values({key: value for key, value in given.items() if key != "transform"}, errors.append)
     for place, step in enumerate(given["transform"]):
         of_step: list[SettingError] = []
         try:
             checked_step(step, of_step.append)
         except InstallError as error:
             of_step.append(SettingError(str(error)))
-        told += [error.within("transform", place) for error in of_step]
-    return told
+        errors += [error.within("transform", place) for error in of_step]
+    return errors
 
 
 def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:

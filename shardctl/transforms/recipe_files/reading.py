@@ -104,11 +104,11 @@ def load_recipe(path: Path) -> dict[str, Any]:
         raise UsageError(f"{shown}: no such recipe file") from None
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
-    told: list[SettingError] = []
-    Recipe.values(file.recipe, told.append)
-    if told:
-        more = f" (and {len(told) - 1} more: shardctl recipe check {shown})" if len(told) > 1 else ""
-        raise UsageError(f"{file.problem(told[0])}{more}")
+    errors: list[SettingError] = []
+    Recipe.values(file.recipe, errors.append)
+    if errors:
+        more = f" (and {len(errors) - 1} more: shardctl recipe check {shown})" if len(errors) > 1 else ""
+        raise UsageError(f"{file.problem(errors[0])}{more}")
     return file.recipe
 
 

@@ -42,8 +42,8 @@ def show_recipe(root: Path) -> ShownRecipe:
         raise DatasetError(f"{shown}: its recipe has steps that are no tables; it was not made by shardctl convert")
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
-    told: list[SettingError] = []
-    Recipe.checked(recipe, told.append)
+    errors: list[SettingError] = []
+    Recipe.checked(recipe, errors.append)
     options = tuple(_options(manifest.settings))
     header = [
         f"The recipe of {shown}, made {printable(manifest.created)} by shardctl {printable(manifest.shardctl_version)}.",
@@ -51,7 +51,7 @@ def show_recipe(root: Path) -> ShownRecipe:
         f"{''.join(f' {printable(option)}' for option in options)}",
     ]
     toml = "".join(f"# {line}\n" for line in header) + "\n" + recipe_toml(recipe)
-    facts = (shown, manifest.created, manifest.shardctl_version, recipe, options, tuple(str(error) for error in told))
+    facts = (shown, manifest.created, manifest.shardctl_version, recipe, options, tuple(str(error) for error in errors))
     return ShownRecipe(*facts, toml)
 
 

@@ -212,11 +212,11 @@ class HuggingFace:
                 if int(sizes.sum()) == len(text.encode()):
                     yield Placed(ids, *places_of(text, sizes))
                 else:
-                    yield self._told(text)
+                    yield self._as_encoded(text)
         else:
-            yield from map(self._told, texts)
+            yield from map(self._as_encoded, texts)
 
-    def _told(self, text: str) -> Placed:
+    def _as_encoded(self, text: str) -> Placed:
         encoding = self._own.encode_batch([text], add_special_tokens=False)[0]
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
         return Placed(np.array(encoding.ids, np.uint32), places[:, 0].copy(), places[:, 1].copy())

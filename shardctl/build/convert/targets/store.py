@@ -248,15 +248,15 @@ class StoreTarget:
 
     def await_parts(self, waiting: Waiting | None) -> None:
         """Wait until the leases of all parts are gone, or stand still. These are deleted."""
-        watch, told = store_lease.Watch(PACE), ""
+        watch, announced = store_lease.Watch(PACE), ""
         while leases := self._leases_of_parts():
             self._store.delete([key for key, version in leases.items() if watch.is_left(key, version)])
             part, owner = next(iter(self.parts_being_built().items()), ("", ""))
             if owner and waiting is None and any(map(watch.beats, leases)):
                 raise BusyError(f"{printable(self.url)}: another shardctl is writing it (part {part}: {owner})")
-            if owner and waiting is not None and owner != told:
+            if owner and waiting is not None and owner != announced:
                 waiting(f"part {part}: {owner}")
-                told = owner
+                announced = owner
             watch.wait()
 
     def _leases_of_parts(self) -> dict[str, str]:

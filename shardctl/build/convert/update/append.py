@@ -58,7 +58,7 @@ class Appending:
         return KnownFiles(form, self._recorded, self._walk)
 
     def _recorded(self) -> Iterator[FoundFile]:
-        table, times, first = self._before.files, self._before.seen.mtime_ns, 0
+        table, times, first = self._before.files, self._before.state.mtime_ns, 0
         begins = list(map(within, self.sources))
         for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
             columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))

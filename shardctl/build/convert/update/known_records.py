@@ -367,21 +367,21 @@ def _unknown(job: Job, before: PreviousDataset) -> dict[str, list[int]]:
     """Return the pruned records that cannot be told any more, by the path of their file: it was written anew."""
     if not before.pruned or job.fields is None:
         return {}
-    told = {
+    matched = {
         (job.planned_at(unit).file.path, record)
         for unit, reasons in job.known.items()
         for record, reason in reasons.items()
         if reason.error == PRUNED
     }
     paths = job.files["path"].take(pa.array(_files_of(job, before))).to_pylist()
-    unknown = {path: [record for record in before.pruned[path] if record and (path, record) not in told] for path in paths}
+    unknown = {path: [record for record in before.pruned[path] if record and (path, record) not in matched] for path in paths}
     return {path: records for path, records in unknown.items() if records}
 
 
 def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
     """Return the records that stay out of a dataset that is brought up to date."""
     gone = {(path, record) for path, records in _unknown(job, before).items() for record in records}
-    return {each for each in before.seen.pruned if each not in gone}
+    return {each for each in before.state.pruned if each not in gone}
 
 
 def _warnings(job: Job, before: PreviousDataset) -> list[str]:

@@ -70,8 +70,8 @@ def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Match
     of = rows[known]
     sizes, times, beside = (now[name].to_numpy() for name in ("size", "mtime_ns", "beside"))
     same[known] &= sizes[known] == before.files["size"].to_numpy()[of]
-    same[known] &= times[known] == before.seen.mtime_ns[of]
-    same[known] &= beside[known] == before.seen.beside[of]
+    same[known] &= times[known] == before.state.mtime_ns[of]
+    same[known] &= beside[known] == before.state.beside[of]
     as_it_was = same.copy()
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:

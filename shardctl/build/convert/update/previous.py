@@ -47,7 +47,7 @@ class PreviousDataset:
         self.folder, self.manifest = folder, manifest
         refuse_damaged_tables(folder, manifest)
         try:
-            self.seen = UpdateState(folder, manifest.update)
+            self.state = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
                 f"{problem}, so that it is not known which inputs have changed; make the dataset anew with --overwrite"
@@ -101,7 +101,7 @@ class PreviousDataset:
     def pruned(self) -> dict[str, dict[int, Reject]]:
         """The records that were taken out by a person, by the path of their file and their number in it."""
         found: dict[str, dict[int, Reject]] = {}
-        for source, record in self.seen.pruned:
+        for source, record in self.state.pruned:
             found.setdefault(source, {})[record] = pruned_reject(source, record)
         return found
 
@@ -114,7 +114,7 @@ class PreviousDataset:
     def stat_of(self, path: str) -> tuple[int, int] | None:
         """Return the size of a file, and when it was changed last, as the dataset was made of it; None for no such file."""
         row = pc.index(self.files["path"], path).as_py()
-        return (self.files["size"][row].as_py(), int(self.seen.mtime_ns[row])) if row >= 0 else None
+        return (self.files["size"][row].as_py(), int(self.state.mtime_ns[row])) if row >= 0 else None
 
     @cached_property
     def _plain_jpegs(self) -> npt.NDArray[np.bool_]:
@@ -122,7 +122,7 @@ class PreviousDataset:
 
     def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard, as its marker said it."""
-        entry, counts = self.table[shard], self.seen.counts(shard)
+        entry, counts = self.table[shard], self.state.counts(shard)
         facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
         jpegs = None
         if counts.jpegs is not None:

@@ -30,7 +30,7 @@ def write_reused(folder: Path, before: PreviousDataset, recipe: Recipe, shard: N
     shard_before = before.units("shard")[of_old]
     made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0)
     if before.layout.roles.objects:
-        made &= before.seen.cut_off[shard_before] == 0  # else it is not known of which samples they were
+        made &= before.state.cut_off[shard_before] == 0  # else it is not known of which samples they were
     rows, of_old = rows[made], of_old[made]
     if len(rows):
         with job_table(folder / REUSED, REUSED_SCHEMA) as table:
@@ -50,7 +50,7 @@ def _runs(before: PreviousDataset, rows: Numbers, of_old: Numbers, shard: Number
         of_old[begins],
         shard_before[begins],
         np.add.reduceat(samples, begins),
-        *before.seen.image_sizes[shard_before[begins]].T,
+        *before.state.image_sizes[shard_before[begins]].T,
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REUSED_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=REUSED_SCHEMA)

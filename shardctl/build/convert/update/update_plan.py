@@ -132,7 +132,7 @@ class UpdatePlan:
         )
         lineage = Lineage(
             parts,
-            beside=before.seen.digest_beside,
+            beside=before.state.digest_beside,
             updates=before.digest,
             kept_records=self._kept_records,
             changes=asdict(self.changes),
@@ -240,7 +240,7 @@ class _Planning:
         compares = any(isinstance(step, Deduplicate) for step in self.recipe.batch_transforms)
         if compares or self.recipe.duplicates.mode != "keep":
             return "duplicates are looked for among all inputs"
-        changed = self.listing.digest_beside != self.before.seen.digest_beside
+        changed = self.listing.digest_beside != self.before.state.digest_beside
         return "files that say what is read of others have changed" if changed else ""
 
     def _labelling(self, by_folder: bool) -> Labelling:

@@ -122,18 +122,18 @@ class LocalPool:
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
         policy = CrashPolicy(job, self._limits)
-        told: dict[int, WorkDone] = {}
+        reported: dict[int, WorkDone] = {}
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
-                told.pop(task["shard"], None)
+                reported.pop(task["shard"], None)
                 return
             done = WorkDone(*message["progress"])
-            told[task["shard"]] = told.get(task["shard"], WorkDone(0, 0, 0, 0)) + done
+            reported[task["shard"]] = reported.get(task["shard"], WorkDone(0, 0, 0, 0)) + done
             report(done)
 
         def died(task: Task, death: Death) -> Task:
-            if lost := told.pop(task["shard"], None):
+            if lost := reported.pop(task["shard"], None):
                 report(-lost)  # the shard is built again from its first unit
             return policy.judge(task, death)
 

@@ -248,7 +248,7 @@ class _Run:
         self._flights: dict[Any, _Flight] = {}
         self._losses: Counter[int] = Counter()
         self._nodes: dict[str, _Node] = {}
-        self._cpus, self._cpus_seen, self._asked = 0, time.monotonic(), 0.0
+        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
         self._nodes_due = time.monotonic() + NODES_SECONDS
         every = max(1, _cpus()) / MESSAGES_PER_SECOND
         order = BuildOrder(
@@ -310,11 +310,11 @@ class _Run:
     def _most(self) -> int:
         """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing that builds them."""
         now = time.monotonic()
-        if now >= self._asked + CLUSTER_SECONDS:
-            self._asked, self._cpus = now, _cpus()
+        if now >= self._counted_at + CLUSTER_SECONDS:
+            self._counted_at, self._cpus = now, _cpus()
         if self._cpus:
-            self._cpus_seen = now
-        elif now - self._cpus_seen > NO_NODE_SECONDS:
+            self._cpus_at = now
+        elif now - self._cpus_at > NO_NODE_SECONDS:
             raise WorkerError(
                 f"the Ray cluster has had no node with a CPU for {NO_NODE_SECONDS:g} s; add one, and run this again"
             )
