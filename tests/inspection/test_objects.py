@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from handmade import write_dataset
-from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_marked
+from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_annotated
 from PIL import Image
 from places import place_of
 
@@ -24,12 +24,12 @@ from shardctl.inspection.content.objects import object_statistics
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_marked(tmp_path_factory.mktemp("marked") / "out")
+    return write_annotated(tmp_path_factory.mktemp("marked") / "out")
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
-    (found,) = object_statistics(place_of(write_marked(tmp_path / "out", compression))).values()
+    (found,) = object_statistics(place_of(write_annotated(tmp_path / "out", compression))).values()
     assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (16, 4, 4, 12)
     assert (found.crowds, found.difficult, found.truncated) == (4, None, None)
     counted = [(each.name, each.objects, each.images, each.splits) for each in found.categories]
@@ -96,7 +96,7 @@ def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> None:
-    root = write_marked(tmp_path / "out", change=with_wrong_boxes)
+    root = write_annotated(tmp_path / "out", change=with_wrong_boxes)
     found = object_statistics(place_of(root))["objects"]
     assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
     assert {each.category: each.objects for each in found.categories if each.name is None} == {-1: 1, 99: 1}
@@ -111,7 +111,7 @@ def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path: Path, cli: Any) -> None:
-    root = write_marked(tmp_path / "out", change=uneven)
+    root = write_annotated(tmp_path / "out", change=uneven)
     found = object_statistics(place_of(root))["objects"]
     assert len(found.faults) == 1
     assert (
@@ -195,7 +195,7 @@ def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
         key, image, objects, mask = sample
         return key, image, together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}]) if key == "k00.png" else objects, mask
 
-    root = write_marked(tmp_path / "out", change=with_fractions)
+    root = write_annotated(tmp_path / "out", change=with_fractions)
     objects = cli("inspect", root, "--key", "k00.png", "--json").json["values"]["objects"]
     assert objects["bbox"] == [[0.1, 0.2, 30.3, 1000000000.0]], "32-bit numbers in their shortest form"
     crowd = cli("inspect", root, "--key", "k03.png", "--json").json["records"][0]
@@ -217,7 +217,7 @@ def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
-    root = write_marked(tmp_path / "out", change=with_gaps)
+    root = write_annotated(tmp_path / "out", change=with_gaps)
     found = object_statistics(place_of(root))["objects"]
     assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
     assert [(each.category, each.objects) for each in found.categories] == [(-1, 16), (0, 16), (1, 16), (2, 16)]
@@ -283,8 +283,8 @@ def test_objects_that_differ_are_found(tmp_path: Path) -> None:
         key, image, objects, mask = with_masks(sample)
         return key, image, together([PERSON, PERSON]) if key == "k04.png" else objects, mask
 
-    before = write_marked(tmp_path / "before", change=with_masks)
-    found = differences(place_of(before), place_of(write_marked(tmp_path / "out", change=moved)))
+    before = write_annotated(tmp_path / "before", change=with_masks)
+    found = differences(place_of(before), place_of(write_annotated(tmp_path / "out", change=moved)))
     assert (found.in_both, found.changed, found.changed_fields) == (16, 1, {"objects": 1})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import write_marked
+from marked import write_annotated
 from PIL import Image
 from places import place_of
 
@@ -179,7 +179,7 @@ def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("marked")
-    write_marked(root / "out")
+    write_annotated(root / "out")
     (root / "out.html").write_text(dataset_page(place_of(root / "out")), encoding="utf-8")
     return root / "out.html"
 

@@ -75,7 +75,7 @@ body {{ max-width: 100rem; overflow-wrap: anywhere; }}
 def preview_page(preview: Preview, sources: Sequence[str]) -> str:
     """Return a page with a row for each input: it, and the samples that the recipe makes of it."""
     records = (record for each in preview.inputs for record in (each.source, *each.samples) if record is not None)
-    marked = any(picture.has_marks for record in records if (picture := main_picture(record)) is not None)
+    marked = any(picture.has_objects for record in records if (picture := main_picture(record)) is not None)
     switch = [Html('<input type="checkbox" id="marks" checked><label for="marks" class="switch">show annotations</label>')]
     return page(
         "shardctl preview",
@@ -168,7 +168,7 @@ def _images(picture: Picture, alt: str, small: bool, exact: bool) -> Iterator[st
     if encoded is None:
         yield '<p class="bad">cannot be shown</p>'
         return
-    drawn = thumbnail(picture, SIDE) if picture.has_marks else None  # None for a truncated image, which browsers show
+    drawn = thumbnail(picture, SIDE) if picture.has_objects else None  # None for a truncated image, which browsers show
     style = " small" if small else ""
     yield _img(*encoded, alt, f"{'bare' if drawn is not None else ''}{style}")
     if drawn is not None:

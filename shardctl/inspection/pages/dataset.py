@@ -20,7 +20,7 @@ from shardctl.inspection.content.statistics import Statistics, statistics_of
 from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages import objects as marks
+from shardctl.inspection.pages import objects as object_pages
 from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.inspection.pages.tokens import sections as token_sections
@@ -31,7 +31,7 @@ PICTURES = 60
 TEXTS = 24
 ROWS = 500
 REJECTED = 200
-CLASSES = marks.CLASSES
+CLASSES = object_pages.CLASSES
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
 """How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
 
@@ -78,7 +78,7 @@ def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool 
     tokens = token_statistics(place, TOKEN_BLOCKS, split)
     headline = _headline(found) if origin is None else paragraph(f"{origin}, as shardctl converts them", "soft")
     parts = [Html(_STYLE), headline, _tiles(found), _splits(found), figures(*_charts(found, statistics))]
-    parts += [*_steps(found), *marks.sections(objects, masks), *token_sections(tokens)]
+    parts += [*_steps(found), *object_pages.sections(objects, masks), *token_sections(tokens)]
     parts += [*_pictures(records, annotated), *_texts(records), _rejects(place.folder, found), _samples(records)]
     parts += [
         _making(found, statistics),
@@ -137,7 +137,7 @@ def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
     if not with_images:
         return
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
-    large = any(picture.has_marks for picture in pictures_of(chosen[0], annotated))
+    large = any(picture.has_objects for picture in pictures_of(chosen[0], annotated))
     side = MARKED_SIDE if large else SIDE
     made = [figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)]
     style = "pictures marked" if large else "pictures"

@@ -46,7 +46,7 @@ def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> by
     There are 8 in a row, or 5 larger ones where something is marked in them.
     """
     listed = list(pictures)
-    large = any(picture.has_marks for picture in listed)
+    large = any(picture.has_objects for picture in listed)
     side = MARKED_SIDE if large else SIDE
     return contact_sheet(
         ((thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
@@ -68,7 +68,7 @@ class Picture:
     classes: Mask | None = None
 
     @property
-    def has_marks(self) -> bool:
+    def has_objects(self) -> bool:
         """Whether there may be something to draw onto it."""
         return bool(self.objects or self.masks)
 
@@ -147,7 +147,7 @@ def thumbnail(picture: Picture, side: int) -> Pixels | None:
         if picture.classes is not None:
             return _coloured(picture.content, picture.classes, side)
         pixels = shrink(picture.content, side)
-        return draw(enlarge(pixels, side), picture.annotations()) if picture.has_marks else pixels
+        return draw(enlarge(pixels, side), picture.annotations()) if picture.has_objects else pixels
     except Rejection:
         return None
 
@@ -167,7 +167,7 @@ def figure(picture: Picture, side: int) -> Html:
     pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
     if pixels is None:
         return Html(f'<figure><p class="bad">does not decode</p>{below}</figure>')
-    encoded = base64.b64encode(jpeg(pixels, fine_colours=picture.has_marks)).decode("ascii")
+    encoded = base64.b64encode(jpeg(pixels, fine_colours=picture.has_objects)).decode("ascii")
     return Html(f'<figure><img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">{below}</figure>')
 
 

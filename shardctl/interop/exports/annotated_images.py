@@ -31,7 +31,7 @@ IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
 MOST_CATEGORIES = 100_000
 """The most categories without names: each is listed."""
 
-Marked = dict[str, Any]
+ObjectRecord = dict[str, Any]
 """An object: the members that are known of it, in the form of json_values.py."""
 
 NO_NAMES = "the categories have no names, and are called by their numbers"
@@ -61,7 +61,7 @@ def main_role(source: Source) -> Objects:
     return source.exported.roles.objects[marked_columns(source)[1]]
 
 
-class MarkedExport(Export):
+class AnnotatedImagesExport(Export):
     """An export of images and of what is marked in them."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class MarkedExport(Export):
         return ColumnEncoding(column.target, self.form_of_objects()) if is_objects else None
 
 
-def check_marked(source: Source) -> None:
+def check_annotated(source: Source) -> None:
     """Raise InputError if no objects can be written, UsageError for splits that some file systems do not tell apart."""
     marked_columns(source)
     same = repeated(source.splits)
@@ -211,7 +211,7 @@ class Picture:
     name: str
     data: bytes
     size: tuple[int, int]
-    objects: list[Marked] | None
+    objects: list[ObjectRecord] | None
     image_id: int | None
     renamed: bool
 
@@ -264,7 +264,7 @@ def stored_size(image: pa.Scalar, key: str) -> tuple[int, int]:
     return size_of(key, image["bytes"].as_py())
 
 
-def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[Marked] | None:
+def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[ObjectRecord] | None:
     """Return the objects of a sample one by one. Raises InputError if their lists or categories do not go together."""
     if objects is None:
         return None

@@ -191,7 +191,7 @@ class Export(ABC):
 
     @abstractmethod
     def write(self, source: Source, fields: Sequence[Field], part: ExportPart, folder: Path, progress: Progress) -> PartResult:
-        """Write the files of a part below `folder`, complete or absent each (storage.replacing). They depend on nothing else.
+        """Write the files of a part below `folder`, complete or absent each: see `replacing`. They depend on nothing else.
 
         `fields` are the columns that are written. A file that is not in what is returned is removed: one without samples, for
         instance. Raises DatasetError for a damaged block, InputError, StorageError.

@@ -26,10 +26,10 @@ from shardctl.images.polygons import Polygons
 from shardctl.interop.exports.annotated_images import (
     IMAGE_ID,
     NO_NAMES,
-    Marked,
-    MarkedExport,
+    AnnotatedImagesExport,
+    ObjectRecord,
     Picture,
-    check_marked,
+    check_annotated,
     is_whole,
     main_role,
     members_of,
@@ -54,14 +54,14 @@ AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Coco(MarkedExport):
+class Coco(AnnotatedImagesExport):
     """A file for each image, and one for each split with what is marked in them."""
 
     name: ClassVar[str] = "coco"
 
     def check(self, source: Source) -> None:
         """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
-        check_marked(source)
+        check_annotated(source)
 
     def place_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: ids of images have a place."""
@@ -179,7 +179,7 @@ def _image_line(picture: Picture) -> bytes:
     return f"{own}\t{said[1:]}\n".encode()
 
 
-def _annotation_line(row: int, each: Marked, role: Objects, key: str) -> bytes:
+def _annotation_line(row: int, each: ObjectRecord, role: Objects, key: str) -> bytes:
     """Return the number of the image in its piece, the id that the object has, if any, and what else is said of it."""
     own = each.get("id")
     try:
@@ -189,7 +189,7 @@ def _annotation_line(row: int, each: Marked, role: Objects, key: str) -> bytes:
     return f"{row}\t{'' if own is None else own}\t{said[1:]}\n".encode()
 
 
-def _annotation(each: Marked, role: Objects) -> dict[str, Any]:
+def _annotation(each: ObjectRecord, role: Objects) -> dict[str, Any]:
     """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is none."""
     said = {
         "category_id": _category_ids(role)[each["category"]] if role.names is not None else each["category"] + 1,
@@ -205,14 +205,14 @@ def _annotation(each: Marked, role: Objects) -> dict[str, Any]:
     return said
 
 
-def _segmentation(each: Marked) -> Any:
+def _segmentation(each: ObjectRecord) -> Any:
     runs = each.get("rle")
     if each.get("segmentation") or runs is None:
         return each.get("segmentation") or []
     return {"size": runs["size"], "counts": base64.b64decode(runs["counts"]).decode("ascii")}
 
 
-def _area(each: Marked) -> float:
+def _area(each: ObjectRecord) -> float:
     """Return the area that an object is said to have, else that of its polygons, its RLE or its box: COCO's tools need one."""
     if each.get("area") is not None and math.isfinite(each["area"]):
         return float(each["area"])

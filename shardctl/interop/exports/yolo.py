@@ -18,10 +18,10 @@ from shardctl.format.json_values import dumps, to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
     NO_NAMES,
-    Marked,
-    MarkedExport,
+    AnnotatedImagesExport,
     Members,
-    check_marked,
+    ObjectRecord,
+    check_annotated,
     main_role,
     marked_columns,
     members_of,
@@ -57,7 +57,7 @@ DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class Yolo(MarkedExport):
+class Yolo(AnnotatedImagesExport):
     """A file for each image and one for its objects. `task` is `detect` (boxes), `segment` (polygons) or `pose` (keypoints)."""
 
     name: ClassVar[str] = "yolo"
@@ -67,7 +67,7 @@ class Yolo(MarkedExport):
         """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
         if self.task not in TASKS:
             raise UsageError(f"task {self.task!r} is not known; there are {', '.join(TASKS)}")
-        check_marked(source)
+        check_annotated(source)
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
             raise UsageError(
@@ -165,7 +165,7 @@ class Yolo(MarkedExport):
             lost.append(f"that {counted(found.unannotated, 'image is', 'images are')} not annotated")
         return ", ".join(lost) or None
 
-    def _is_kept(self, each: Marked, points: int) -> bool:
+    def _is_kept(self, each: ObjectRecord, points: int) -> bool:
         """Return whether an object may have a line: it is no crowd, and has one polygon, or `points` keypoints or none."""
         if each.get("iscrowd"):
             return False
@@ -173,7 +173,7 @@ class Yolo(MarkedExport):
             return len(each["keypoints"] or ()) in (0, points)
         return self.task != "segment" or len(each["segmentation"] or ()) == 1
 
-    def _line(self, each: Marked, size: tuple[int, int], points: int) -> str | None:
+    def _line(self, each: ObjectRecord, size: tuple[int, int], points: int) -> str | None:
         """Return the line of an object; None if places of it are too far outside of the image for YOLO's readers."""
         seen: list[float] = []
         if self.task == "segment":

@@ -92,7 +92,7 @@ class Pool:
     ) -> None:
         """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...}, {"done": ...}.
 
-        A task is taken from `tasks` when a worker is free for it, so they may be made then (OnDemand). `died` is asked what to
+        A task is taken from `tasks` when a worker is free for it: it may be made then (LazySequence). `died` is asked what to
         do instead of a task whose worker died; None: nothing. Raises the error of shardctl.errors that a task failed with.
         """
         try:

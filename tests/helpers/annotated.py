@@ -91,7 +91,7 @@ def sample(number: int) -> tuple[Any, ...]:
     return f"k{number:02d}.png", (image, "image.png"), objects, mask
 
 
-def write_marked(root: Path, compression: str = "none", change: Any = None) -> Path:
+def write_annotated(root: Path, compression: str = "none", change: Any = None) -> Path:
     """Write 12 samples of the split train and 4 of val; `change` is called with each before it is written."""
     fields = [("key", pa.string()), ("image", ENCODED_IMAGE), ("objects", OBJECTS_TYPE), ("mask", ENCODED_IMAGE)]
     roles: dict[str, Role] = {"image": Image("source"), "objects": OBJECTS, "mask": CLASSES}
