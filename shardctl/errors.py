@@ -139,7 +139,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Rejection(Exception):
-    """One input could not be converted. Never leaves a shard task: it becomes a row of the rejects table.
+    """One input could not be converted. It never leaves what reads inputs: it becomes a line of rejects.jsonl.
 
     `stage` is one of plan, read, decode, filter, transform, encode; `error` is a short stable name for the reason
     (a class of fault, to count by); `message` is the sentence for a person.

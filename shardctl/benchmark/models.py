@@ -19,7 +19,7 @@ try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError("shardctl.benchmark.measure.models needs PyTorch: pip install 'shardctl[torch]'") from error
+    raise ImportError("shardctl.benchmark.models needs PyTorch: pip install 'shardctl[torch]'") from error
 
 CLASSES = 1000
 VOCABULARY = 50_257

@@ -41,7 +41,7 @@ def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
     return roots
 
 
-def check_quarantine(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
+def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
     """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in a dataset.
 
     A source that is a file has its folder as its base: a copy there would replace the file itself.

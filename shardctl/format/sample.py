@@ -1,4 +1,4 @@
-"""The record that travels from a source through the transforms into a shard."""
+"""The sample, on its way from a source through the transforms into a shard."""
 
 from __future__ import annotations
 

@@ -129,15 +129,6 @@ _SCRIPTS = (
 )
 
 
-def guess_encoding(data: bytes) -> tuple[str, str] | None:
-    """Return Python's name of the encoding that a file beginning with `data` is likely in, and the name that people know.
-
-    None where nothing is likely. `data` may end in the middle of a character.
-    """
-    found = guess_encodings(data)
-    return (found[0].name, found[0].known) if found else None
-
-
 def guess_encodings(data: bytes) -> list[Guess]:
     """Return the encodings that a file beginning with `data` may be in, the likeliest first; one alone is likely enough.
 

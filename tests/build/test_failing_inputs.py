@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import TooManyRejectsError
-from shardctl.sources.encoding_guess import guess_encoding, guess_encodings
+from shardctl.sources.encoding_guess import guess_encodings
 
 CHINESE = "今天的天气很好，我们一起去公园看看。她说这是最近一个月里最好的一天，大家都很高兴。"
 TRADITIONAL = "今天的天氣很好，我們一起去公園看看。她說這是最近一個月裡最好的一天，大家都很高興。"
@@ -50,15 +50,15 @@ def lines(path: Path, text: str, encoding: str, count: int = 40) -> Path:
 )
 def test_the_encoding_of_a_text_is_guessed(text: str, encoding: str, guessed: str) -> None:
     data = (text + "\n").encode(encoding)
-    assert (guess_encoding(data) or ("", ""))[0] == guessed
+    assert [guess.name for guess in guess_encodings(data)][:1] == [guessed]
     data = data * 2 if encoding == "utf-16" else data * 20  # and of the beginning of a file, which may be half a character
-    assert (guess_encoding(data[: len(data) - 3]) or ("", ""))[0] == guessed
+    assert [guess.name for guess in guess_encodings(data[: len(data) - 3])][:1] == [guessed]
 
 
 def test_nothing_is_guessed_of_bytes_that_are_no_text() -> None:
-    assert guess_encoding(bytes(range(256)) * 8) is None
-    assert guess_encoding(b"") is None
-    assert guess_encoding(b"plain ASCII") is None
+    assert guess_encodings(bytes(range(256)) * 8) == []
+    assert guess_encodings(b"") == []
+    assert guess_encodings(b"plain ASCII") == []
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--part", "1/2"]])

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from annotated import CLASSES, DOG, OBJECTS, PERSON, together
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from marked import CLASSES, DOG, OBJECTS, PERSON, together
 
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs.drawing import Annotations, colour_of, draw, draw_classes, draw_mask, draw_objects, objects_line

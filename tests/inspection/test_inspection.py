@@ -425,7 +425,7 @@ def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
 
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
     broken = Record("x.arrow", 0, 0, None, None, None, values, images=("image",))
-    sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(pictures_of(broken), columns=1))))
+    sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(pictures_of(broken)))))
     assert tuple(sheet[2, 2]) == (200, 60, 60)
 
 

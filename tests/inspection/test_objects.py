@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from annotated import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_annotated
 from handmade import write_dataset
-from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_annotated
 from PIL import Image
 from places import place_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import write_annotated
+from annotated import write_annotated
 from PIL import Image
 from places import place_of
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from annotated import png
 from conftest import CROP
 from handmade import repeat_shard, write_dataset
-from marked import png
 from PIL import Image
 
 import shardctl

@@ -146,7 +146,7 @@ def opened(place: str | Path, options: BenchOptions) -> Dataset:
 
 
 def open_loader(place: str | Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
-    """Open the dataset, and return a loader that repeats `epochs` epochs (None: for ever). Raises DatasetError."""
+    """Open the dataset, and return a loader that reads it `repeat` times (None: for ever). Raises DatasetError."""
     dataset = opened(place, options)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""

@@ -1,4 +1,4 @@
-"""The end of a conversion, once all shards are built: the dataset's tables, its manifest, and its target."""
+"""The end of a conversion, once all shards are built: what the manifest says of it, and the dataset takes its place."""
 
 from __future__ import annotations
 

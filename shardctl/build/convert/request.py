@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.options import Options
-from shardctl.build.paths import check_destination, check_place_on_store, check_quarantine
+from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
 from shardctl.build.plan.labels import PlanSettings
 from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule
@@ -70,7 +70,7 @@ class ConvertRequest:
                 raise UsageError(
                     f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
                 )
-            check_quarantine(Path(chosen.copy_rejects), target, roots)
+            check_copies_folder(Path(chosen.copy_rejects), target, roots)
         return cls(tuple(roots), LocalFolder(target), given, chosen, split)
 
     def changed(self, **options: Any) -> ConvertRequest:

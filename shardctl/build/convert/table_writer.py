@@ -1,4 +1,4 @@
-"""The end of a conversion: the workers' markers become the dataset's tables and its manifest."""
+"""The tables of a dataset, and its manifest, are made of the markers of its shards."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
 
 
 def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
-    """Return a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
+    """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
     rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
     lie = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
     lie += f" beside {len(classes)} class folders ({some(classes)})"

@@ -34,7 +34,6 @@ from shardctl.system.machine import usable_cores
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

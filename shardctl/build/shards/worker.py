@@ -1,4 +1,4 @@
-"""What a worker process of a conversion does (forkserver.py calls `handle`): it builds shards."""
+"""What a worker process of a conversion does (worker_loop.py calls `handle`): it builds shards."""
 
 from __future__ import annotations
 

@@ -147,14 +147,18 @@ def print_differences(found: Differences, a: str, b: str) -> None:
         click.echo("the same samples, with the same values")
 
 
-def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
+_WIDTH = 40
+"""Characters that a value may have in a table of differences."""
+
+
+def _apart(a: Any, b: Any) -> tuple[str, str]:
     """Return two different values; long ones are cut to the part that starts shortly before the first difference."""
     texts = _setting(a), _setting(b)
-    if max(map(len, texts)) <= width:
+    if max(map(len, texts)) <= _WIDTH:
         return texts
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    start = max(0, same - width // 4)
-    first, second = ("…" * (start > 0) + shortened(text[start:], width) for text in texts)
+    start = max(0, same - _WIDTH // 4)
+    first, second = ("…" * (start > 0) + shortened(text[start:], _WIDTH) for text in texts)
     return first, second
 
 

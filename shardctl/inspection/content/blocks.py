@@ -27,6 +27,9 @@ MOST_LISTED = 1 << 20
 _ALL = 1 << 62
 """More blocks than there are."""
 
+_MOST_BLOCKS = 64
+"""Blocks that samples are chosen from, to be shown."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -292,9 +295,9 @@ def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
     return 0, start
 
 
-def some_records(place: DatasetPlace, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
+def some_records(place: DatasetPlace, split: str | None, count: int) -> Iterator[Record]:
     """Yield up to `count` records, evenly spaced, in order. Raises UsageError, DatasetError."""
-    placed = list(some_blocks(place, split, min(blocks, count)))
+    placed = list(some_blocks(place, split, min(_MOST_BLOCKS, count)))
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)
         yield from (block.record(row) for row in evenly_spaced(block.data.num_rows, share))

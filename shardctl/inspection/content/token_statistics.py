@@ -154,7 +154,7 @@ class _Tally:
         if mask is not None:
             self.loss_tokens = (self.loss_tokens or 0) + int(np.count_nonzero(mask))
         self._add_counts(ids)
-        self._decode(rows, ids, decoder, decode)
+        self._decode(ids, decoder, decode)
 
     def _add_ragged(self, rows: Rows) -> npt.NDArray[Any]:
         self.documents += len(rows.lengths)
@@ -185,7 +185,7 @@ class _Tally:
         found[: len(self.counts)] += self.counts
         self.counts = found
 
-    def _decode(self, rows: Rows, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
+    def _decode(self, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
         """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens stand for none."""
         tokenizer = decoder.use(self.role)
         if tokenizer is None:

@@ -40,7 +40,7 @@ PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(aut
 """How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
 
 
-def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> bytes:
+def picture_sheet(pictures: Iterable[Picture]) -> bytes:
     """Return images as one PNG, each with its class and key. Those that do not decode are crossed out.
 
     There are 8 in a row, or 5 larger ones where something is marked in them.
@@ -48,9 +48,7 @@ def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> by
     listed = list(pictures)
     large = any(picture.has_objects for picture in listed)
     side = MARKED_SIDE if large else SIDE
-    return contact_sheet(
-        ((thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
-    )
+    return contact_sheet(((thumbnail(picture, side), picture.lines) for picture in listed), 5 if large else 8, side)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The worker process of a check (forkserver.py calls `handle`). If damaged bytes crash it, its parent survives."""
+"""The worker process of a check (worker_loop.py calls `handle`). If damaged bytes crash it, its parent survives."""
 
 from __future__ import annotations
 

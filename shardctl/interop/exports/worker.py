@@ -1,4 +1,4 @@
-"""The worker process of an export (forkserver.py calls `handle`): it writes one part after the other."""
+"""The worker process of an export (worker_loop.py calls `handle`): it writes one part after the other."""
 
 from __future__ import annotations
 

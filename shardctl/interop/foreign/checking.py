@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardctl.build.shards.full_scan import FullScanTask
 from shardctl.build.shards.scan import Found
 from shardctl.errors import InputError, Rejection
@@ -25,8 +22,6 @@ UNITS_TOGETHER = 32
 """Units that one process reads, one after the other."""
 
 LEVEL = "full"
-
-Numbers = npt.NDArray[np.int64]
 
 
 def check(

@@ -15,7 +15,7 @@ All pools are made of these, and so is a process of another Python (benchmark/pe
     remote_error.py        An error is raised in another process, with its traceback.
     death.py               How a process ended, its last words, and how long one may take to end.
 
-Only pool.py needs these:
+Made for pool.py:
 
     forkserver.py          The process that workers are forked from.
     forkserver_client.py   The same, as seen by the process that needs workers.
