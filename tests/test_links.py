@@ -29,7 +29,7 @@ import shardctl
 from shardctl.build.convert import Listener
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.content.overview import overview
-from shardctl.inspection.content.records import head
+from shardctl.inspection.content.samples import head
 from shardctl.inspection.content.saving import save
 from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files

@@ -25,7 +25,7 @@ from shardctl.system.text import counted, printable
 if TYPE_CHECKING:
     from shardctl.format.roles import Roles
     from shardctl.format.tables import ShardEntry
-    from shardctl.inspection.content.blocks import Record
+    from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.content.masks import MaskStatistics
     from shardctl.inspection.content.objects import ObjectStatistics
     from shardctl.inspection.content.overview import Overview
@@ -390,24 +390,24 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
         print_json(written)
 
 
-def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[Record]:
-    from shardctl.inspection.content.blocks import some_records
-    from shardctl.inspection.content.records import head, matching, record_at, record_of_key
+def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSample]:
+    from shardctl.inspection.content.blocks import some_samples
+    from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
     if given["key"] is not None:
-        return iter(record_of_key(place.folder, given["key"]))
+        return iter(samples_of_key(place.folder, given["key"]))
     if given["row"] is not None:
         name, entry = _chosen_shard(place, given)
-        return iter([record_at(place.folder, name, given["block"], given["row"], entry)])
+        return iter([sample_at(place.folder, name, given["block"], given["row"], entry)])
     within = place if given["shard"] is None else place._replace(lone=_chosen_shard(place, given)[0])
     if given["where"] is not None:
         return islice(matching(within, given["split"], given["where"]), given["head"])
     if given["head"] is not None or given["columns"] is not None:
         return head(within, given["split"], given["head"] or SHOWN_FIRST)
-    return some_records(within, given["split"], PICTURES)
+    return some_samples(within, given["split"], PICTURES)
 
 
-def _save(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _save(records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.content.saving import save
 
     written = save(records, Path(given["save"]), given["columns"])
@@ -422,7 +422,7 @@ def _no_match(given: dict[str, Any]) -> str:
     return "there is no sample" if given["where"] is None else f"no sample matches {printable(given['where'])}"
 
 
-def _draw(place: DatasetPlace, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _draw(place: DatasetPlace, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.images.codecs.sheet import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
@@ -451,7 +451,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
 
 
 def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
-    from shardctl.inspection.content.records import MOST_BLOCKS
+    from shardctl.inspection.content.samples import MOST_BLOCKS
 
     decoder, columns = _decoder(place, given, output.as_json or output.verbose), given["columns"]
     records = list(decoder.decoded(_records(place, given)))
@@ -479,7 +479,7 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
         click.echo(f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has {len(records):,})")
 
 
-def _plain_record(record: Record, columns: list[str] | None) -> dict[str, Any]:
+def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
     """Return a record as plain data; the roles of its fields are those of the dataset, and say nothing of it."""
     known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
     documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
@@ -513,14 +513,14 @@ def _print_samples(place: DatasetPlace, given: dict[str, Any], output: Output) -
         click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")
 
 
-def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
+def _plain_sample(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
     """Return a sample as plain data: for an image its format and size, not its bytes; after a label its name."""
-    from shardctl.inspection.content.records import describe_value
+    from shardctl.inspection.content.samples import describe_value
 
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
 
-def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
+def _for_people(sample: dict[str, Any], record: StoredSample) -> dict[str, Any]:
     """Return a sample for display: images and objects in a few words, the name of a label in brackets after its number."""
     from shardctl.images.codecs.drawing import objects_line
     from shardctl.inspection.content.images import is_objects

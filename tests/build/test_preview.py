@@ -24,14 +24,14 @@ from shardctl.build.preview import Preview, make_preview
 from shardctl.build.preview.facts import record_of, steps_in_words
 from shardctl.build.preview.page import preview_page, preview_sheet
 from shardctl.errors import InputError, UsageError
-from shardctl.inspection.content.blocks import Record, some_records
+from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.transforms.recipe import Recipe
 
 RANDOM = {"transform": [{"name": "random_resized_crop", "size": 24, "scale": [0.2, 0.9]}, {"name": "hflip", "p": 0.5}]}
 OBJECTS = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5], [40, 25, 10, 10]], "category": [0, 1, 2]}
 
 
-def values_of(records: list[Record]) -> dict[tuple[str, int], dict[str, Any]]:
+def values_of(records: list[StoredSample]) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the values of samples by key and variant."""
     return {(each.values["key"], each.values.get("variant", 0)): each.values for each in records}
 
@@ -43,7 +43,7 @@ def shown(preview: Preview) -> dict[tuple[str, int], dict[str, Any]]:
 def stored(source: Path, out: Path, recipe: dict[str, Any], **options: Any) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the values of all samples of a conversion."""
     shardctl.convert(source, out, recipe, workers=0, **options)
-    return values_of(list(some_records(place_of(out), None, 100_000)))
+    return values_of(list(some_samples(place_of(out), None, 100_000)))
 
 
 def embedded(page: str) -> list[bytes]:

@@ -20,7 +20,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.format.stored import StoredDataset
 from shardctl.inspection.content.differences import differences
-from shardctl.inspection.content.records import record_of_key
+from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.verify.planned_keys import PlannedKeys, number_at_end
 from shardctl.inspection.verify.provenance import Provenance
 from shardctl.system.locations.local import LocalFolder
@@ -67,7 +67,7 @@ def test_every_key_is_found_where_it_stands_with_its_source(lines: Path) -> None
     assert len(ds) == FILES * (LINES - 2)
     for index in range(0, len(ds), 11):
         key = ds[index]["key"]
-        (record,) = record_of_key(LocalFolder(lines), key)
+        (record,) = samples_of_key(LocalFolder(lines), key)
         assert (record.index, record.values["key"]) == (index, key)
         assert record.source == str(lines.parent / "in" / key.partition("#")[0])
 
@@ -87,14 +87,14 @@ def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
 
 def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
     with pytest.raises(DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"):
-        record_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
+        samples_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
     with pytest.raises(UsageError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
-        record_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
+        samples_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
     with pytest.raises(UsageError, match=r"no key 'f2\.jsonl#41'; did you mean .*f2\.jsonl#40"):
-        record_of_key(LocalFolder(lines), "f2.jsonl#41")
+        samples_of_key(LocalFolder(lines), "f2.jsonl#41")
     for key in ("f2.jsonl", "f2.jsonl#0", "f2.jsonl#03", "f2.jsonl#", "f2.jsonl#-1", "#1", ""):
         with pytest.raises(UsageError, match="no key"):
-            record_of_key(LocalFolder(lines), key)
+            samples_of_key(LocalFolder(lines), key)
 
 
 def test_what_was_written_is_whole(lines: Path) -> None:
@@ -171,7 +171,7 @@ def test_variants_of_lines_are_found_together(tmp_path: Path, monkeypatch: pytes
         workers=0,
     )
     assert shardctl.verify(tmp_path / "out").findings == ()
-    found = record_of_key(LocalFolder(tmp_path / "out"), "f1.jsonl#7")
+    found = samples_of_key(LocalFolder(tmp_path / "out"), "f1.jsonl#7")
     assert [record.values["variant"] for record in found] == [0, 1, 2]
 
 
@@ -208,7 +208,7 @@ def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset: Path) -> N
     paths = ["../../etc/passwd", *files["path"].to_pylist()[1:]]
     write_table(dataset / "files.arrow", replace_column(files, "path", paths))
     with pytest.raises(DatasetError, match="values that cannot be"):
-        record_of_key(LocalFolder(dataset), "../../etc/passwd")
+        samples_of_key(LocalFolder(dataset), "../../etc/passwd")
     with pytest.raises(DatasetError, match="values that cannot be"):
         StoredDataset(LocalFolder(dataset)).file(0)
 
@@ -239,8 +239,8 @@ def test_numbers_are_read_from_the_ends_of_keys(first: int) -> None:
 
 def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)])
-    (record,) = record_of_key(LocalFolder(tmp_path / "out"), "sample-7")
+    (record,) = samples_of_key(LocalFolder(tmp_path / "out"), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
     with pytest.raises(UsageError, match=r"no key 'sample-77'; did you mean sample-7"):
-        record_of_key(LocalFolder(tmp_path / "out"), "sample-77")
+        samples_of_key(LocalFolder(tmp_path / "out"), "sample-77")
     assert shardctl.verify(tmp_path / "out", "deep").findings == ()

@@ -15,7 +15,7 @@ from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, writ
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.roles import Tokens
-from shardctl.inspection.content.records import record_of_key
+from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.locations.local import LocalFolder
@@ -67,7 +67,7 @@ def test_each_column_of_tokens_is_decoded_by_its_own_tokeniser(tmp_path: Path) -
     roles = {"tokens": Tokens(VOCABULARY, EOS, None, "bytes"), "other": Tokens(tokenizer="words.txt")}
     write_dataset(tmp_path / "out", schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
     decoder = Decoder(LocalFolder(tmp_path / "out"))
-    (record,) = decoder.decoded(record_of_key(LocalFolder(tmp_path / "out"), "a"))
+    (record,) = decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), "a"))
     assert record.texts == {"tokens": "hi"}
     assert "words.txt" in (decoder.why_not or "")
 
@@ -201,7 +201,7 @@ def test_each_document_of_a_conversion_leads_to_its_text(source: Path, tmp_path:
     convert(source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
     decoder = Decoder(LocalFolder(tmp_path / "out"))
     for key, text in texts_in(source).items():
-        records = list(decoder.decoded(record_of_key(LocalFolder(tmp_path / "out"), key)))
+        records = list(decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), key)))
         assert {record.source for record in records} == {str(source)}
         parts = [
             (piece.start, record.values["tokens"][piece.first : piece.first + piece.length])
@@ -223,7 +223,7 @@ def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_pat
     assert len(shards) > 3
     for shard in shards[1:]:
         shard.unlink()
-    assert {record.shard for record in record_of_key(LocalFolder(out), "in.jsonl#1")} == {shards[0].name}
+    assert {record.shard for record in samples_of_key(LocalFolder(out), "in.jsonl#1")} == {shards[0].name}
 
 
 def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) -> None:

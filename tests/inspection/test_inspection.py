@@ -18,10 +18,10 @@ from places import file_at, place_of
 
 import shardctl
 from shardctl.errors import DatasetError, StorageError, UsageError
-from shardctl.inspection.content.blocks import some_records
+from shardctl.inspection.content.blocks import some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.overview import overview
-from shardctl.inspection.content.records import head, matching, record_at, record_of_key
+from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.saving import save
 from shardctl.inspection.content.shards import column_bytes, describe_shard, find_shard
 from shardctl.inspection.content.statistics import distribution, statistics_of
@@ -71,15 +71,15 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Pat
     ds = shardctl.open(raw_dataset)
     for index in (0, 17, 59):
         sample = ds[index]
-        (record,) = record_of_key(LocalFolder(raw_dataset), sample["key"])
+        (record,) = samples_of_key(LocalFolder(raw_dataset), sample["key"])
         assert (record.index, record.source, record.intact) == (index, str(photos / sample["key"]), True)
         blocks = describe_shard(*file_at(raw_dataset / record.shard)).blocks
         assert record.checksum == blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
-        same = record_at(*file_at(raw_dataset / record.shard), None, record.row)
+        same = sample_at(*file_at(raw_dataset / record.shard), None, record.row)
         assert same.values["key"] == sample["key"]
         assert same.source is None, "a lone shard knows no sources"
-        placed = record_at(
+        placed = sample_at(
             *file_at(raw_dataset / record.shard), None, record.row, find_shard(LocalFolder(raw_dataset), record.shard)
         )
         assert (placed.index, placed.source) == (record.index, record.source)
@@ -89,14 +89,14 @@ def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
     recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_resized_crop", "size": 8}]}
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0, shuffle=1)
     key = shardctl.open(tmp_path / "out")[5]["key"]
-    records = record_of_key(LocalFolder(tmp_path / "out"), key)
+    records = samples_of_key(LocalFolder(tmp_path / "out"), key)
     assert sorted(record.values["variant"] for record in records) == [0, 1, 2]
     assert {record.values["key"] for record in records} == {key}
 
 
 def test_an_unknown_key_suggests_near_ones(raw_dataset: Path) -> None:
     with pytest.raises(UsageError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"):
-        record_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
+        samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
 
 
 def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"):
-        record_of_key(LocalFolder(tmp_path / "out"), "bad.jpg")
+        samples_of_key(LocalFolder(tmp_path / "out"), "bad.jpg")
     assert overview(LocalFolder(tmp_path / "out")).reasons == {"decode: not-an-image": 1}
 
 
@@ -114,7 +114,7 @@ def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    assert record_at(*file_at(shard), 0, 0).intact is False
+    assert sample_at(*file_at(shard), 0, 0).intact is False
 
 
 def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
@@ -149,13 +149,13 @@ def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
     shard = raw_dataset / "train-00000.arrow"
     for block, row, message in ((9, 0, "no block 9"), (0, 900, "no row 900"), (None, 900, "no row"), (None, -1, "no row -1")):
         with pytest.raises(UsageError, match=message):
-            record_at(*file_at(shard), block, row)
+            sample_at(*file_at(shard), block, row)
     with pytest.raises(UsageError, match="no shard 'x'"):
         find_shard(LocalFolder(raw_dataset), "x")
     for take in (
         head(place_of(raw_dataset), "test", 1),
         matching(place_of(raw_dataset), "test", "label == 1"),
-        some_records(place_of(raw_dataset), "test", 1),
+        some_samples(place_of(raw_dataset), "test", 1),
     ):
         with pytest.raises(UsageError, match="no split 'test'; there are train, val"):
             next(take)
@@ -169,12 +169,12 @@ def test_the_head_is_the_beginning(raw_dataset: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
 def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, count: int) -> None:
-    indices = [record.index for record in some_records(place_of(raw_dataset), None, count)]
+    indices = [record.index for record in some_samples(place_of(raw_dataset), None, count)]
     assert indices == sorted(set(indices))
     assert len(indices) <= count
     assert len(indices) >= min(count, 60) * 0.7
     if count >= 7:
-        assert {record.shard for record in some_records(place_of(raw_dataset), None, count)} == {
+        assert {record.shard for record in some_samples(place_of(raw_dataset), None, count)} == {
             path.name for path in raw_dataset.glob("*-0*.arrow")
         }
 
@@ -234,7 +234,7 @@ def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: s
         if store == "source":
             assert path.read_bytes() == (photos / key).read_bytes()
         else:
-            (record,) = record_of_key(LocalFolder(tmp_path / "out"), key)
+            (record,) = samples_of_key(LocalFolder(tmp_path / "out"), key)
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
     assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
@@ -252,9 +252,9 @@ def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["../../evil", "/etc/evil", "a/../../evil", "..", "", "a\\..\\evil", "a\0b"])
 def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -> None:
-    from shardctl.inspection.content.blocks import Record
+    from shardctl.inspection.content.blocks import StoredSample
 
-    record = Record(
+    record = StoredSample(
         "x.arrow", 0, 3, None, None, None, {"key": key, "text": "t", "image": {"bytes": b"x", "path": "../../x.sh/y"}}
     )
     inside = tmp_path / "in" / "saved"
@@ -420,11 +420,11 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, de
 
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
-    from shardctl.inspection.content.blocks import Record
+    from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
-    broken = Record("x.arrow", 0, 0, None, None, None, values, images=("image",))
+    broken = StoredSample("x.arrow", 0, 0, None, None, None, values, images=("image",))
     sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(pictures_of(broken)))))
     assert tuple(sheet[2, 2]) == (200, 60, 60)
 

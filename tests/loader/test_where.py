@@ -19,7 +19,7 @@ from places import place_of
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.inspection.content.records import matching
+from shardctl.inspection.content.samples import matching
 from shardctl.loader.where import kept_rows, parse_where
 
 SCHEMA = pa.schema(

@@ -21,7 +21,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Role
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import image
-from shardctl.inspection.content.records import record_of_key
+from shardctl.inspection.content.samples import samples_of_key
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.base import BatchTransform, settings_of
 from shardctl.transforms.records import Records, RejectRow
@@ -98,7 +98,7 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, wor
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
-    assert [found.values["text"] for found in record_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")] == ["a", "b", "c"]
+    assert [found.values["text"] for found in samples_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")] == ["a", "b", "c"]
     (tmp_path / "out" / "train-00000.arrow").unlink()
     assert shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status == "repaired"
     assert shardctl.verify(tmp_path / "out").findings == ()

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardctl.build.preview.making import Preview, Tried
 from shardctl.images.object_geometry import CENTRE
-from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
@@ -33,7 +33,7 @@ class SampleFacts:
     objects: int | None
 
 
-def sample_facts(record: Record) -> SampleFacts:
+def sample_facts(record: StoredSample) -> SampleFacts:
     """Return what is known of a sample."""
     variant, objects = int(record.values.get("variant") or 0), count_objects(record)
     value = record.values["image"]
@@ -45,7 +45,7 @@ def sample_facts(record: Record) -> SampleFacts:
     )
 
 
-def count_objects(record: Record) -> int | None:
+def count_objects(record: StoredSample) -> int | None:
     """Return how many objects are marked in a sample; None where it has none of the columns, or was not annotated."""
     values = [record.values.get(name) for name in record.roles.objects]
     counts = [len(value["bbox"]) for value in values if value is not None and is_objects(value)]
@@ -65,7 +65,7 @@ def reject_in_words(tried: Tried) -> str:
     return f"{what}, {tried.reject.stage}: {tried.reject.error}"
 
 
-def captions_of(record: Record) -> list[str]:
+def captions_of(record: StoredSample) -> list[str]:
     """Return the captions of a sample."""
     several = record.values.get("captions")
     values = (record.values.get("caption"), *(several if isinstance(several, list) else ()))

@@ -39,7 +39,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import Store
-from shardctl.inspection.content.blocks import Record, all_blocks
+from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import marked_masks
@@ -74,8 +74,8 @@ class Tried:
 
     key: str
     bytes: int | None
-    source: Record | None
-    samples: tuple[Record, ...]
+    source: StoredSample | None
+    samples: tuple[StoredSample, ...]
     cut_off: int
     reject: Reject | None
 
@@ -319,7 +319,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
     return replace(tried, samples=samples, cut_off=cut_off, reject=tried.reject or further.reject)
 
 
-def _records(path: Path) -> Iterator[Record]:
+def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
     for block in all_blocks(DatasetPlace(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):

@@ -21,7 +21,7 @@ from shardctl.build.preview.facts import (
 from shardctl.build.preview.making import Preview, Tried
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg
-from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
 from shardctl.inspection.pages.page import Html, page, paragraph, section, table, text, tiles
 from shardctl.inspection.pages.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
@@ -142,7 +142,7 @@ def _reject(tried: Tried) -> str:
     return f'<p class="reject"><b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}</p>'
 
 
-def _figure(record: Record, name: str, size: str, facts: SampleFacts, before: SampleFacts | None) -> str:
+def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None) -> str:
     picture = main_picture(record)
     lines = [Html(f"<b>{text(name)}</b>"), Html(text(size))]
     images = ""
@@ -213,7 +213,7 @@ def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence
     yield from [(blank, ())] * (columns - 1 - len(tried.samples))
 
 
-def _cell(record: Record, said: str) -> tuple[Pixels | None, Sequence[str]]:
+def _cell(record: StoredSample, said: str) -> tuple[Pixels | None, Sequence[str]]:
     picture = main_picture(record)
     pixels = thumbnail(picture, SHEET_SIDE) if picture is not None else None
     if picture is None or pixels is None:

@@ -11,7 +11,7 @@ from shardctl.format.token_columns import DOCUMENT_COLUMNS
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.content.blocks import Piece, Record
+    from shardctl.inspection.content.blocks import Piece, StoredSample
     from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
 
 SHOWN_TEXT = 300
@@ -25,14 +25,14 @@ SHOWN_COMMON = 12
 SHOWN_NEVER = 8
 
 
-def without_texts(values: dict[str, Any], record: Record) -> dict[str, Any]:
+def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
     """Return the values of a sample that are shown in a table: without what `print_texts` prints below it."""
     below = {f"{name}_text" for name in record.texts} - set(record.values)
     below |= set(DOCUMENT_COLUMNS) if record.documents else set()
     return {name: value for name, value in values.items() if name not in below}
 
 
-def print_texts(record: Record, values: dict[str, Any], key: str | None, whole: bool) -> None:
+def print_texts(record: StoredSample, values: dict[str, Any], key: str | None, whole: bool) -> None:
     """Print the text of tokens among the shown `values`, all of it or its beginning, and the documents in it.
 
     Those with the `key` are marked.

@@ -53,14 +53,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Record:
+class StoredSample:
     """One sample and its place. `values` are as they are stored; `source` is None for a lone shard.
 
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
     and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
     label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
     `roles` are those of all fields, but for objects that are not of the type of objects. `texts` has the decoded text of each
-    field of tokens where a Decoder (tokens.py) has seen the record, None where it has none, and `documents` those in a block of
+    field of tokens where a Decoder (tokens.py) has seen the sample, None where it has none, and `documents` those in a block of
     tokens.
     """
 
@@ -164,7 +164,7 @@ class Placed:
             return sum(self.entry.block_rows[: self.number])
         return sum(self.reader.block(earlier).num_rows for earlier in range(self.number))
 
-    def record(self, place: int, intact: bool | None = None) -> Record:
+    def record(self, place: int, intact: bool | None = None) -> StoredSample:
         """Return the sample in a row of the block."""
         roles = self.reader.layout.roles
         values = {
@@ -176,7 +176,7 @@ class Placed:
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
         place_of_it = (self.shard.name, self.number, row, index)
         images = tuple(roles.images)
-        return Record(*place_of_it, None, intact, values, class_names=classes, images=images, roles=self.shard.roles)
+        return StoredSample(*place_of_it, None, intact, values, class_names=classes, images=images, roles=self.shard.roles)
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
@@ -295,7 +295,7 @@ def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
     return 0, start
 
 
-def some_records(place: DatasetPlace, split: str | None, count: int) -> Iterator[Record]:
+def some_samples(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:
     """Yield up to `count` records, evenly spaced, in order. Raises UsageError, DatasetError."""
     placed = list(some_blocks(place, split, min(_MOST_BLOCKS, count)))
     for number, block in enumerate(placed):

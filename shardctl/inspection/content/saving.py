@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardctl.errors import StorageError
 from shardctl.images.codecs.image import Store
-from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects, plain_objects
 from shardctl.system.files import make_folder, naming_the_path
 from shardctl.system.text import printable
@@ -20,7 +20,7 @@ from shardctl.system.text import printable
 SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
 
 
-def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
+def save(records: Iterable[StoredSample], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
     """Write every record into `folder`, named by its key, and return the files.
 
     Existing files are never overwritten, and no link below `folder` is followed.
@@ -46,7 +46,7 @@ def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None 
     return written
 
 
-def _name(record: Record) -> str:
+def _name(record: StoredSample) -> str:
     """Return where in the folder a record goes: its key without what could lead out of it, and its variant."""
     key = str(record.values.get("key", ""))
     parts = [part.replace("\\", "_").replace("\0", "_") for part in key.split("/") if part not in ("", ".", "..")]

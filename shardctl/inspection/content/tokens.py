@@ -17,7 +17,7 @@ from shardctl.format.shard import BlockFile
 from shardctl.format.stored import RecordPlace, StoredDataset, checked_column
 from shardctl.format.tables import REPAIR_ADVICE
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, list_offsets
-from shardctl.inspection.content.blocks import Piece, Record
+from shardctl.inspection.content.blocks import Piece, StoredSample
 from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
@@ -51,12 +51,12 @@ class Decoder:
         self.tokenizer = self._opened[role]
         return self.tokenizer
 
-    def decoded(self, records: Iterable[Record]) -> Iterator[Record]:
+    def decoded(self, records: Iterable[StoredSample]) -> Iterator[StoredSample]:
         """Yield records with their texts, and with the documents that are in them."""
         for record in records:
             yield self._decoded(record) if record.roles.tokens else record
 
-    def _decoded(self, record: Record) -> Record:
+    def _decoded(self, record: StoredSample) -> StoredSample:
         texts: dict[str, str | None] = {}
         documents: tuple[Piece, ...] = ()
         for name, role in record.roles.tokens.items():

@@ -10,12 +10,12 @@ from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.drawing import objects_line
-from shardctl.inspection.content.blocks import Record, some_records
+from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
 from shardctl.inspection.content.masks import mask_statistics
 from shardctl.inspection.content.objects import object_statistics
 from shardctl.inspection.content.overview import Overview, overview
-from shardctl.inspection.content.records import describe_value
+from shardctl.inspection.content.samples import describe_value
 from shardctl.inspection.content.statistics import Statistics, statistics_of
 from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
@@ -72,7 +72,7 @@ def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool 
     charts.require_plotly()
     found, statistics = overview(place.folder, split), statistics_of(place, blocks=32, split=split)
     decoder = Decoder(place.folder, TEXT_TOKENS)
-    records = list(decoder.decoded(some_records(place, split, ROWS)))
+    records = list(decoder.decoded(some_samples(place, split, ROWS)))
     objects = object_statistics(place, OBJECT_BLOCKS, OBJECT_IMAGES, split)
     masks = mask_statistics(place, MASKS, split)
     tokens = token_statistics(place, TOKEN_BLOCKS, split)
@@ -132,7 +132,7 @@ def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
     yield charts.bars("Bytes of a sample by column", both, "", "bytes", xaxis_type="category")
 
 
-def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
+def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
     with_images = [record for record in records if pictures_of(record)]
     if not with_images:
         return
@@ -144,7 +144,7 @@ def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
     yield section("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
 
 
-def _texts(records: list[Record]) -> Iterator[Html]:
+def _texts(records: list[StoredSample]) -> Iterator[Html]:
     texts = [(record, _text_of(record)) for record in records]
     there = [(record, whole, length) for record, (whole, length) in texts if whole is not None]
     if not there:
@@ -157,7 +157,7 @@ def _texts(records: list[Record]) -> Iterator[Html]:
     yield section("Some texts", Html(f'<div class="texts">{"".join(made)}</div>'))
 
 
-def _text_of(record: Record) -> tuple[str | None, str]:
+def _text_of(record: StoredSample) -> tuple[str | None, str]:
     """Return the text of a sample, or of its tokens, and how long it is."""
     whole = record.values.get("text")
     if isinstance(whole, str):
@@ -185,7 +185,7 @@ def _rejects(folder: FolderHere, found: Overview) -> Html:
     return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))
 
 
-def _samples(records: list[Record]) -> Html:
+def _samples(records: list[StoredSample]) -> Html:
     """Return the table to search in."""
     columns = list(records[0].values) if records else []
     texts = list(records[0].texts) if records else []
@@ -206,11 +206,11 @@ def _samples(records: list[Record]) -> Html:
     return section(f"{len(rows):,} samples from everywhere", search, whole)
 
 
-def _start_of_text(record: Record, name: str) -> str:
+def _start_of_text(record: StoredSample, name: str) -> str:
     return (record.texts.get(name) or "")[: TEXT_LENGTH // 4]
 
 
-def _shown(record: Record, name: str) -> Any:
+def _shown(record: StoredSample, name: str) -> Any:
     value, class_name = record.values[name], record.class_names.get(name)
     if class_name is not None:
         return f"{value} {class_name}"

@@ -22,7 +22,7 @@ from shardctl.images.codecs.drawing import (
 )
 from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
-from shardctl.inspection.content.blocks import Record
+from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects
 from shardctl.inspection.pages.page import Html, text
 
@@ -88,7 +88,7 @@ def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         return None
 
 
-def pictures_of(record: Record, annotated: bool = True) -> list[Picture]:
+def pictures_of(record: StoredSample, annotated: bool = True) -> list[Picture]:
     """Return the images and masks of a record; with several fields of them, the name of the field is below each.
 
     The main image has the objects and masks of the sample with it, if it is to be `annotated`.
@@ -115,24 +115,24 @@ def _content(value: Any) -> bytes | npt.NDArray[Any] | None:
     return content
 
 
-def _objects_of(record: Record) -> tuple[tuple[dict[str, Any] | None, Objects], ...]:
+def _objects_of(record: StoredSample) -> tuple[tuple[dict[str, Any] | None, Objects], ...]:
     values = ((record.values.get(name), role) for name, role in record.roles.objects.items())
     return tuple((value, role) for value, role in values if value is None or is_objects(value))
 
 
-def _masks_of(record: Record) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
+def _masks_of(record: StoredSample) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
     masks = ((_content(record.values[name]), role) for name, role in record.roles.images.items() if isinstance(role, Mask))
     return tuple((content, role) for content, role in masks if content is not None)
 
 
-def main_picture(record: Record) -> Picture | None:
+def main_picture(record: StoredSample) -> Picture | None:
     """Return the main image of a record with all that is marked in it; None where there is none."""
     main = record.roles.main_image
     content = _content(record.values[main]) if main is not None else None
     return None if content is None else Picture(content, caption(record), _objects_of(record), _masks_of(record))
 
 
-def caption(record: Record) -> tuple[str, ...]:
+def caption(record: StoredSample) -> tuple[str, ...]:
     """Return the caption of an image: its class or label if it has one, and its key."""
     labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
     said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]

@@ -21,7 +21,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.stored import RecordPlace, StoredDataset, possible_names
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
-from shardctl.inspection.content.blocks import Placed, Record, Shard, all_blocks, is_image
+from shardctl.inspection.content.blocks import Placed, Shard, StoredSample, all_blocks, is_image
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.loader.blocks import Column, askable_headers, headers_of
 from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
@@ -38,16 +38,16 @@ DERIVED = {
 """Names that a condition may use beside the columns and the headers of images. A column of the same name takes precedence."""
 
 
-def record_at(folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
+def sample_at(folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None) -> StoredSample:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises UsageError, DatasetError.
 
     With the shard's entry in a dataset, the record has its place there and its source.
     """
-    found = _record_at(folder, name, block, row, entry)
+    found = _sample_at(folder, name, block, row, entry)
     return replace(found, source=_source(folder, entry, found)) if entry is not None else found
 
 
-def _record_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None) -> Record:
+def _sample_at(folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None) -> StoredSample:
     shard = Shard(folder, name, entry)
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
@@ -69,7 +69,7 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row}; it has {row - left}")
 
 
-def _source(folder: FolderHere, entry: ShardEntry, found: Record) -> str | None:
+def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not say."""
     stored = StoredDataset(folder)
     try:
@@ -84,7 +84,7 @@ MOST_BLOCKS = 256
 """Blocks of tokens of one document that are shown: a document of 1 GB is in a hundred thousand."""
 
 
-def record_of_key(folder: FolderHere, key: str) -> list[Record]:
+def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     """Return the samples made of one record (several with variants).
 
     Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that have some of the document.
@@ -107,28 +107,28 @@ def record_of_key(folder: FolderHere, key: str) -> list[Record]:
     for place in places:
         entry = stored.shards[place.shard]
         for row in stored.rows_with(key, place):
-            found = _record_at(folder, entry.path, None, row, entry)
+            found = _sample_at(folder, entry.path, None, row, entry)
             records.append(replace(found, source=stored.source_of(place.file)))
     if not records:
         raise _why_no_sample(folder, stored, key, places)
     return records
 
 
-def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | None) -> list[Record]:
+def _blocks_with(stored: StoredDataset, key: str, places: list[RecordPlace] | None) -> list[StoredSample]:
     """Return the first blocks of tokens that have a document; `places` are those of the plan, None if there is no plan."""
     from shardctl.inspection.content.tokens import blocks_of_document
 
     records = []
     for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
         entry = stored.shards[shard]
-        records.append(_record_at(stored.folder, entry.path, None, row, entry))
+        records.append(_sample_at(stored.folder, entry.path, None, row, entry))
     if not places:
         return records
     source = stored.source_of(places[0].file)
     return [replace(record, source=source) for record in records]
 
 
-def _written_in_blocks(stored: StoredDataset, key: str) -> list[Record]:
+def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
     """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys of all shards are read."""
     from shardctl.inspection.content.tokens import document_keys
 
@@ -141,13 +141,13 @@ def _written_in_blocks(stored: StoredDataset, key: str) -> list[Record]:
     return records
 
 
-def _written_with_key(stored: StoredDataset, key: str) -> list[Record]:
+def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
     """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys, so shards are read."""
     records = []
     for shard, first, keys in stored.blocks_of_keys():
         for place in pc.indices_nonzero(pc.equal(keys, key)).to_pylist():
             entry = stored.shards[shard]
-            records.append(_record_at(stored.folder, entry.path, None, first + place, entry))
+            records.append(_sample_at(stored.folder, entry.path, None, first + place, entry))
     if not records:
         near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
         raise UsageError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near)}")
@@ -211,7 +211,7 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
     return difflib.get_close_matches(name, distinct, n=3, cutoff=0.5) or distinct[:3]
 
 
-def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[Record]:
+def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:
     """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises UsageError, DatasetError."""
     for block in all_blocks(place, split):
         yield from (block.record(row) for row in range(min(block.data.num_rows, count)))
@@ -220,7 +220,7 @@ def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[Record]
             return
 
 
-def matching(place: DatasetPlace, split: str | None, text: str) -> Iterator[Record]:
+def matching(place: DatasetPlace, split: str | None, text: str) -> Iterator[StoredSample]:
     """Yield the samples for which a condition holds. Blocks are read one after the other. Raises UsageError, DatasetError."""
     where: Where | None = None
     for block in all_blocks(place, split):
