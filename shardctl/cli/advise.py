@@ -14,7 +14,7 @@ from shardctl.cli.options import options_of, values_of
 from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
 from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.output_files import Form
+from shardctl.system.output_files import OutputFileType
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -35,7 +35,7 @@ def _marked(recipe: bytes) -> bytes:
     return _MARK + hashlib.sha256(recipe).hexdigest()[:16].encode() + b"\n" + recipe
 
 
-RECIPE = Form("recipe", lambda content: content == _marked(content.partition(b"\n")[2]))
+RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.partition(b"\n")[2]))
 """A recipe, as a file."""
 
 

@@ -17,7 +17,7 @@ _LOOKED_AT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputFileType:
     """A kind of file, such as "page", and what knows one of it by its first bytes, up to 1 MiB."""
 
     name: str

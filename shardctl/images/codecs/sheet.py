@@ -13,9 +13,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from shardctl.images.codecs.image import MAX_PIXELS, Pixels, open_image, render
 from shardctl.images.geometry import Size, View
-from shardctl.system.output_files import Form
+from shardctl.system.output_files import OutputFileType
 
-SHEET = Form("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])
+SHEET = OutputFileType("sheet", lambda begin: begin.startswith(b"\x89PNG") and b"tEXtSoftware\0shardctl" in begin[:200])
 """A contact sheet, as a file."""
 
 _LINE = 14

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardctl.system.output_files import Form
+from shardctl.system.output_files import OutputFileType
 from shardctl.system.text import printable
 
 _STYLE = """
@@ -41,7 +41,7 @@ figcaption { font-weight: 600; padding: .1rem .3rem; } figure .plot { height: 17
 
 _BEGIN = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="shardctl">'
 
-PAGE = Form("page", lambda begin: begin.startswith(_BEGIN.encode()))
+PAGE = OutputFileType("page", lambda begin: begin.startswith(_BEGIN.encode()))
 """A page, as a file."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Form(NamedTuple):
+class ExportFormat(NamedTuple):
     """A form of export, as far as `--help` knows it. Its module, which has the name of the export with _ for -, has the rest.
 
     `class_` is its class in that module. `writes` is a line about the files that it writes. `of` says what it holds: `samples`,
@@ -21,43 +21,45 @@ class Form(NamedTuple):
 
 
 EXPORTS = {
-    "parquet": Form(
+    "parquet": ExportFormat(
         "Parquet",
         "data/SPLIT-00000-of-00007.parquet, as Hugging Face datasets reads it; LitData too",
         settings={"compression": ("zstd", "snappy", "none")},
     ),
-    "webdataset": Form(
+    "webdataset": ExportFormat(
         "WebDataset",
         "SPLIT-00000.tar, as webdataset and Hugging Face datasets read it",
         settings={"compression": ("none", "gzip")},
     ),
-    "tfrecord": Form(
+    "tfrecord": ExportFormat(
         "TfRecord",
         "SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it",
         settings={"compression": ("none", "gzip")},
     ),
-    "tfds": Form("Tfds", 'a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")'),
-    "mds": Form("Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"),
-    "array-record": Form(
+    "tfds": ExportFormat("Tfds", 'a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")'),
+    "mds": ExportFormat("Mds", "SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them"),
+    "array-record": ExportFormat(
         "ArrayRecord",
         "SPLIT-00000-of-00007.array_record with Examples, as Grain and TFDS read it by number",
         settings={"compression": ("none", "zstd")},
     ),
-    "files": Form("Files", "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)"),
-    "coco": Form("Coco", "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images", of="objects"),
-    "yolo": Form(
+    "files": ExportFormat("Files", "SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)"),
+    "coco": ExportFormat(
+        "Coco", "SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images", of="objects"
+    ),
+    "yolo": ExportFormat(
         "Yolo",
         "images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt, and data.yaml, as Ultralytics reads them",
         of="objects",
         settings={"task": ("detect", "segment", "pose")},
     ),
-    "megatron": Form(
+    "megatron": ExportFormat(
         "Megatron",
         "SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train",
         of="tokens",
         settings={"eos": ()},
     ),
-    "nanogpt": Form(
+    "nanogpt": ExportFormat(
         "NanoGpt",
         "SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin",
         of="tokens",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardctl.loader.metrics.base import Family
 from shardctl.system.files import naming_the_path
-from shardctl.system.output_files import Form
+from shardctl.system.output_files import OutputFileType
 
 
 def _begins_with_figures(begin: bytes) -> bool:
@@ -22,7 +22,7 @@ def _begins_with_figures(begin: bytes) -> bool:
     return isinstance(first, dict) and {"time", "of", "step"} <= first.keys()
 
 
-_FIGURES = Form("file of metrics", _begins_with_figures)
+_FIGURES = OutputFileType("file of metrics", _begins_with_figures)
 
 
 class JsonLines:

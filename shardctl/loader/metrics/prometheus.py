@@ -10,12 +10,12 @@ from typing import Any
 from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.loader.metrics.base import Family
 from shardctl.system.files import naming_the_path
-from shardctl.system.output_files import Form
+from shardctl.system.output_files import OutputFileType
 from shardctl.system.text import printable
 
 LOOPBACK = "127.0.0.1"
 
-_FIGURES = Form("file of metrics", lambda begin: begin.startswith(b"# HELP shardctl_"))
+_FIGURES = OutputFileType("file of metrics", lambda begin: begin.startswith(b"# HELP shardctl_"))
 
 
 class _Registry:

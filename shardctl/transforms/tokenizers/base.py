@@ -161,7 +161,7 @@ def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
     return next((special[name] for name in names if name in special), None)
 
 
-class Form(NamedTuple):
+class TokenizerKind(NamedTuple):
     """How a kind of tokeniser is named. `shown` says it in messages.
 
     `file` is the name of its file in a dataset: a folder that has it is such a tokeniser too, and so is any file of the same

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.text_bytes import bytes_of
-from shardctl.transforms.tokenizers.base import Encoded, Form, Ids, Placed, none_too_long
+from shardctl.transforms.tokenizers.base import Encoded, Ids, Placed, TokenizerKind, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}
 
@@ -76,4 +76,4 @@ def _placed(text: str) -> Placed:
     return Placed(np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64))
 
 
-FORM = Form("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())
+KIND = TokenizerKind("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())

@@ -26,10 +26,10 @@ from shardctl.transforms.tokenizers.base import (
     MOST,
     PAD_NAMES,
     Encoded,
-    Form,
     Ids,
     Placed,
     Rows,
+    TokenizerKind,
     joined,
     longer_than,
     of_names,
@@ -387,4 +387,4 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
 
 
-FORM = Form("a tokenizer.json or a folder with one", FILE, open_file)
+KIND = TokenizerKind("a tokenizer.json or a folder with one", FILE, open_file)

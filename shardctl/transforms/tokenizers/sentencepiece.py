@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError
 from shardctl.system.text import printable
-from shardctl.transforms.tokenizers.base import MOST, Encoded, Form, Ids, Rows, joined, longer_than
+from shardctl.transforms.tokenizers.base import MOST, Encoded, Ids, Rows, TokenizerKind, joined, longer_than
 
 FILE = "tokenizer.model"
 
@@ -72,4 +72,6 @@ def _or_none(number: int) -> int | None:
     return number if number >= 0 else None
 
 
-FORM = Form("a SentencePiece .model", FILE, lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))))
+KIND = TokenizerKind(
+    "a SentencePiece .model", FILE, lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where)))
+)

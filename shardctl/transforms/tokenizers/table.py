@@ -9,13 +9,13 @@ from pathlib import Path
 from shardctl.errors import InputError, UsageError
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import byte, huggingface, sentencepiece, tiktoken, words
-from shardctl.transforms.tokenizers.base import Form, Tokenizer
+from shardctl.transforms.tokenizers.base import Tokenizer, TokenizerKind
 from shardctl.transforms.tokenizers.huggingface import AUTO
 
-FORMS = (huggingface.FORM, sentencepiece.FORM, words.FORM, tiktoken.FORM, byte.FORM)
+KINDS = (huggingface.KIND, sentencepiece.KIND, words.KIND, tiktoken.KIND, byte.KIND)
 """The kinds of tokenisers. Of the files in a folder, that of the first of them counts."""
 
-NAMES = f"{', '.join(form.shown for form in FORMS[:-1])} or {FORMS[-1].shown}"
+NAMES = f"{', '.join(kind.shown for kind in KINDS[:-1])} or {KINDS[-1].shown}"
 """What may name a tokeniser, for messages."""
 
 
@@ -35,10 +35,10 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
     try:
         found = _named(spec, folder or Path())
         if found is None:
-            where, form = _file(Path(spec) if folder is None else folder / spec)
-            assert form.open_file is not None, "it has a file"
-            is_json = form is huggingface.FORM
-            found = form.open_file(where, engine)
+            where, kind = _file(Path(spec) if folder is None else folder / spec)
+            assert kind.open_file is not None, "it has a file"
+            is_json = kind is huggingface.KIND
+            found = kind.open_file(where, engine)
     except OSError as error:
         raise InputError(f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}") from None
     if engine != AUTO and not is_json:
@@ -48,27 +48,27 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
 
 def _named(spec: str, folder: Path) -> Tokenizer | None:
     """Return the tokeniser of a name that is no path; None for a path."""
-    for form in FORMS:
-        if form.prefix is None or form.open_named is None or not spec.startswith(form.prefix):
+    for kind in KINDS:
+        if kind.prefix is None or kind.open_named is None or not spec.startswith(kind.prefix):
             continue
-        rest = spec[len(form.prefix) :]
-        if bool(rest) == form.prefix.endswith(":"):
-            return form.open_named(rest, folder)
+        rest = spec[len(kind.prefix) :]
+        if bool(rest) == kind.prefix.endswith(":"):
+            return kind.open_named(rest, folder)
     return None
 
 
-def _file(where: Path) -> tuple[Path, Form]:
-    """Return the file of a tokeniser, or that which makes a folder one, and the form that it has. Raises InputError."""
-    with_files = [(form.file, form) for form in FORMS if form.file is not None]
+def _file(where: Path) -> tuple[Path, TokenizerKind]:
+    """Return the file of a tokeniser, or that which makes a folder one, and the kind that it has. Raises InputError."""
+    with_files = [(kind.file, kind) for kind in KINDS if kind.file is not None]
     shown = f"tokenizer {printable(str(where))}"
     if where.is_dir():
-        found = next(((where / name, form) for name, form in with_files if (where / name).is_file()), None)
+        found = next(((where / name, kind) for name, kind in with_files if (where / name).is_file()), None)
         if found is None:
             raise InputError(f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}")
         return found
     if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
         raise InputError(f"{shown}: it is not a regular file")
-    of_ending = next((form for name, form in with_files if where.suffix and name.endswith(where.suffix)), None)
+    of_ending = next((kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None)
     if of_ending is None:
         what = "" if where.is_file() else "there is no such file; "
         raise InputError(f"{shown}: {what}a tokeniser is {NAMES}")

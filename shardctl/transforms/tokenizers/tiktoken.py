@@ -22,10 +22,10 @@ from shardctl.transforms.tokenizers.base import (
     END_NAMES,
     PAD_NAMES,
     Encoded,
-    Form,
     Ids,
     Offsets,
     Placed,
+    TokenizerKind,
     joined,
     none_too_long,
     of_names,
@@ -221,4 +221,4 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
     return ranks
 
 
-FORM = Form("tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named)
+KIND = TokenizerKind("tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named)

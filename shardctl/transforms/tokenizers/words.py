@@ -17,8 +17,8 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     UNKNOWN_NAMES,
     Encoded,
-    Form,
     Ids,
+    TokenizerKind,
     none_too_long,
     of_names,
 )
@@ -96,7 +96,7 @@ class Words:
         return self._numbers.get(token)
 
 
-FORM = Form(
+KIND = TokenizerKind(
     "a .txt with a word on each line",
     FILE,
     lambda where, engine: Words(where.read_bytes(), printable(str(where))),
