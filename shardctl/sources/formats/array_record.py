@@ -20,7 +20,7 @@ from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, too_large, types_beside
 from shardctl.sources.formats.examples import example_parser
 from shardctl.sources.formats.export_reader import RESTORED, declared_by, restored
-from shardctl.sources.formats.found_values import Record, batch_of_records
+from shardctl.sources.formats.found_values import Record, parsed_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.types import Types
@@ -77,8 +77,7 @@ class ArrayRecord:
     ) -> Iterator[Parsed]:
         """Yield the records of a unit. The digest is of their data as it is when it is decompressed."""
         for part in self._parts(path, unit, choose, digest):
-            numbers = np.array([number for number, _ in part.records], np.int64)
-            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+            yield parsed_records(part.records, part.rejects, schema)
 
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:

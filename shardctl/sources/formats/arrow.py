@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Misfit, Parsed, Reading, Unit
+from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -22,7 +22,7 @@ from shardctl.sources.formats.columns import (
     damaged,
     hash_range,
     not_a_file,
-    parsed,
+    parsed_batches,
     plain_schema,
     rows_of,
     types_of,
@@ -80,17 +80,10 @@ class ArrowFile:
 
 
 def _read(file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
-    number = unit.first
     names = [name for name in file.schema.names if schema.get_field_index(name) >= 0]
     key = (file.path, *file.version, unit.offset, unit.size, *names)
-    try:
-        for batch in rows_of(key, lambda: _small(file.batches(unit, names)), unit.skip, unit.records):
-            yield from parsed(batch, number, schema, choose)
-            number += len(batch)
-    except (Misfit, Rejection):
-        raise
-    except FAULTS as error:
-        raise damaged(f"row {number} and what follows", error) from error
+    batches = rows_of(key, lambda: _small(file.batches(unit, names)), unit.skip, unit.records)
+    yield from parsed_batches(batches, unit.first, schema, choose)
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

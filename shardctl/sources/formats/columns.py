@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +334,22 @@ def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose 
     for part, own in parts:
         yield Parsed(own, fitted_batch(part, schema), rejects)
         rejects = []
+
+
+def parsed_batches(batches: Iterable[pa.RecordBatch], first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+    """Yield rows that follow each other, of which the first has the number `first`, as `parsed` does.
+
+    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
+    """
+    number = first
+    try:
+        for batch in batches:
+            yield from parsed(batch, number, schema, choose)
+            number += len(batch)
+    except (Misfit, Rejection):
+        raise
+    except FAULTS as error:
+        raise damaged(f"row {number} and what follows", error) from error
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed
+from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed, next_chunk
 from shardctl.system.files import ordinary
 
 BUFFER_BYTES = 16 << 10
@@ -125,11 +125,8 @@ class StreamedContent:
         return offset <= self._start + len(self._held)
 
     def _fill(self) -> None:
-        try:
-            chunk = next(self._chunks, b"")
-        except Truncated:
-            self.fault = Rejection("read", "truncated", "the compressed file ends early")
-            chunk = b""
+        chunk, fault = next_chunk(self._chunks)
+        self.fault = fault or self.fault
         self._ended = not chunk
         self._held += chunk
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.errors import Rejection
 from shardctl.format.json_values import from_json
-from shardctl.sources.formats.base import Misfit, is_given, without_columns
+from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
 from shardctl.sources.formats.jsonl import fitted_value, refuse_new_fields
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
@@ -55,6 +56,12 @@ def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -
         _refuse_other_than_text(records, [f for f in schema if pa.types.is_string(f.type)])
     columns = [_column(records, f, out.type) for f, out in zip(schema, whole, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def parsed_records(records: Sequence[tuple[int, Record]], rejects: list[tuple[int, Rejection]], schema: pa.Schema) -> Parsed:
+    """Return records of a unit, each with its number, with the columns of `schema`. Raises as `batch_of_records` does."""
+    numbers = np.array([number for number, _ in records], np.int64)
+    return Parsed(numbers, batch_of_records(records, schema), rejects)
 
 
 def _refuse_other_than_text(records: Sequence[tuple[int, Record]], fields: Sequence[pa.Field]) -> None:

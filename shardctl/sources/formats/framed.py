@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +17,8 @@ from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, v
 from shardctl.sources.formats.containers import Container, ContainerFormat, Frame, types_beside
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.export_reader import RESTORED, Restored
-from shardctl.sources.formats.found_values import Record, batch_of_records
+from shardctl.sources.formats.found_values import Record, parsed_records
+from shardctl.sources.formats.kept_open import KeptOpen
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.types import Types
@@ -67,12 +67,12 @@ class Framed:
     ) -> Iterator[Parsed]:
         """Yield the records of a unit. The digest is of all their bytes."""
         for part in self._parts(path, unit, reading, choose, digest):
-            numbers = np.array([number for number, _ in part.records], np.int64)
-            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+            yield parsed_records(part.records, part.rejects, schema)
 
     def _parts(self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time."""
-        opened = _take_kept(self._form, path, reading, unit)
+        kept = _KEPT.take(_key(self._form, path, reading), unit)
+        opened = kept or _Opened(self._form, path, reading, unit.offset)
         try:
             opened.pass_records(unit.skip)
             first, left = unit.first, unit.records
@@ -85,7 +85,10 @@ class Framed:
         except BaseException:
             opened.close()
             raise
-        _keep(opened)
+        if opened.is_compressed:
+            _KEPT.keep(opened)
+        else:
+            opened.close()
 
 
 class _Cuts:
@@ -232,38 +235,9 @@ class _Opened:
         self.container.content.close()
 
 
-_KEPT: dict[tuple[int, bool], _Opened] = {}
-"""The compressed file that this process read last, by the number of the process: a forked one must not share its open file.
-
-There are two at most: shardctl reads the keys of records, which are a single field, ahead of the records.
-"""
-
-
-def _place(reading: Reading) -> tuple[int, bool]:
-    return os.getpid(), len(reading.only) == 1
+_KEPT: KeptOpen[_Opened] = KeptOpen()
+"""The compressed file that was read last."""
 
 
 def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
     return form.name, path, version_of(path), reading
-
-
-def _keep(opened: _Opened) -> None:
-    """Keep a compressed file open where it is, for the unit that follows in it."""
-    if not opened.is_compressed:
-        opened.close()
-        return
-    place = _place(opened.key[-1])
-    other = _KEPT.pop(place, None)
-    if other is not None:
-        other.close()
-    _KEPT[place] = opened
-
-
-def _take_kept(form: ContainerFormat, path: str, reading: Reading, unit: Unit) -> _Opened:
-    """Return the open file, or open it where the unit begins."""
-    kept = _KEPT.pop(_place(reading), None)
-    if kept is not None and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
-        return kept
-    if kept is not None:
-        kept.close()
-    return _Opened(form, path, reading, unit.offset)

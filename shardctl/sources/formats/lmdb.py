@@ -19,7 +19,7 @@ from shardctl.images.codecs.image import SNIFF_BYTES, is_image
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
 from shardctl.sources.formats.containers import NOTHING_DECLARED, too_large, types_beside
-from shardctl.sources.formats.found_values import Record, batch_of_records
+from shardctl.sources.formats.found_values import Record, parsed_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
@@ -78,8 +78,7 @@ class Lmdb:
     ) -> Iterator[Parsed]:
         """Yield the records of a unit."""
         for part in self._parts(path, unit, choose, digest):
-            numbers = np.array([number for number, _ in part.records], np.int64)
-            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+            yield parsed_records(part.records, part.rejects, schema)
 
     @contextmanager
     def _open(self, path: str) -> Iterator[_Entries]:

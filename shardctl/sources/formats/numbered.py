@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from shardctl.errors import Rejection
-from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Misfit, Parsed, Reading, Unit, without_columns
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, check_columns, damaged, parsed, types_of
+from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit, without_columns
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, check_columns, parsed_batches, types_of
 from shardctl.sources.types import Types
 
 
@@ -91,16 +90,8 @@ class Numbered:
 
 
 def _read(rows: Rows, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
-    number = unit.first
     names = [name for name in rows.schema.names if schema.get_field_index(name) >= 0]
-    try:
-        for batch in rows.batches(unit, names):
-            yield from parsed(batch, number, schema, choose)
-            number += len(batch)
-    except (Misfit, Rejection):
-        raise
-    except FAULTS as error:
-        raise damaged(f"row {number} and what follows", error) from error
+    return parsed_batches(rows.batches(unit, names), unit.first, schema, choose)
 
 
 def cuts_of(rows: int, row_bytes: int, start: int) -> list[tuple[int, int, int]]:

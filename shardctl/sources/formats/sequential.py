@@ -28,9 +28,10 @@ from shardctl.sources.formats.base import (
     Unit,
 )
 from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
+from shardctl.sources.formats.kept_open import KeptOpen
 from shardctl.sources.formats.lines import HEAD_BYTES
 from shardctl.sources.formats.ranges import changed
-from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
+from shardctl.sources.formats.streams import decompressed, next_chunk, split_compression
 from shardctl.sources.types import Types
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
@@ -132,7 +133,7 @@ class Sequential:
 
         A part may be put back into it: then what is read next of the file may begin with it, and not with the file.
         """
-        records = _take_kept(self, path, reading, unit) or _Records(self, path, reading, unit.offset)
+        records = _KEPT.take(_key(self, path, reading), unit) or _Records(self, path, reading, unit.offset)
         done = False
         try:
             first, left = unit.first, unit.records
@@ -147,10 +148,11 @@ class Sequential:
                 left -= part.records
             done = True
         finally:
-            if done or records.has_part_back:
-                _keep(records)
-            else:
+            goes_on = done or records.has_part_back
+            if not goes_on or records.can_be_cut or records.is_exhausted:
                 records.close()
+            else:
+                _KEPT.keep(records)
 
 
 @dataclass(frozen=True)
@@ -317,11 +319,8 @@ class _Records:
 
     def _next_chunk(self) -> bytes:
         """Return the next bytes of the file, decompressed; none at its end."""
-        try:
-            chunk = next(self._chunks, b"")
-        except Truncated:
-            self.fault = Rejection("read", "truncated", "the compressed file ends early")
-            chunk = b""
+        chunk, fault = next_chunk(self._chunks)
+        self.fault = fault or self.fault
         self._ended = not chunk
         return chunk
 
@@ -430,39 +429,10 @@ def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
     return Rejection(fault.stage, fault.error, f"{fault.message}, {had}{kept}; get the whole file")
 
 
-_KEPT: dict[tuple[int, bool], _Records] = {}
-"""The stream that this process read last, by the number of the process: a forked one must not share its open file.
-
-There are two at most: shardctl reads the keys of records, which are a single field, ahead of the records.
-"""
-
-
-def _place(reading: Reading) -> tuple[int, bool]:
-    return os.getpid(), len(reading.only) == 1
+_KEPT: KeptOpen[_Records] = KeptOpen()
+"""The stream that was read last."""
 
 
 def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
     found = os.stat(path)  # noqa: PTH116 (called for every unit)
     return (form.text.name, form.part_bytes, path, found.st_ino, found.st_size, found.st_mtime_ns, reading)
-
-
-def _keep(records: _Records) -> None:
-    """Keep a stream open where it is, for the unit that follows."""
-    if records.can_be_cut or records.is_exhausted:
-        records.close()
-        return
-    place = _place(records.key[-1])
-    other = _KEPT.pop(place, None)
-    if other:
-        other.close()
-    _KEPT[place] = records
-
-
-def _take_kept(form: Sequential, path: str, reading: Reading, unit: Unit) -> _Records | None:
-    """Return the open stream of a file, if it has not passed the beginning of the unit."""
-    kept = _KEPT.pop(_place(reading), None)
-    if kept and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
-        return kept
-    if kept:
-        kept.close()
-    return None

@@ -37,6 +37,14 @@ class Truncated(Exception):
     """The compressed file ends before its data does."""
 
 
+def next_chunk(chunks: Iterator[bytes]) -> tuple[bytes, Rejection | None]:
+    """Return the next bytes of a stream, none at its end, and why it ends early if it does."""
+    try:
+        return next(chunks, b""), None
+    except Truncated:
+        return b"", Rejection("read", "truncated", "the compressed file ends early")
+
+
 class _Decompressor(Protocol):
     """What bz2 and lzma have, for one member of a file."""
 

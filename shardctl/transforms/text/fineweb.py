@@ -6,20 +6,19 @@ Lines without words do not count, and white space counts as no character but in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
 
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Whole, setting
-from shardctl.transforms.text.base import Fault, TextFilter
-from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
+from shardctl.transforms.text.rules import Rule, RuleFilter, whole_numbers
 from shardctl.transforms.text.words import Words, duplicate_shares, shares
 
 
 @dataclass(frozen=True)
-class FilterFineweb(TextFilter):
+class FilterFineweb(RuleFilter):
     """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher and C4."""
 
     name: ClassVar[str] = "filter_fineweb"
@@ -38,11 +37,8 @@ class FilterFineweb(TextFilter):
     )
     max_newlines: float = setting(Number(0.0), 0.3, "Most newlines per word (in the code, not in the paper).")
 
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that break a rule."""
-        return broken_by(self._rules(texts))
-
-    def _rules(self, texts: pa.Array) -> Iterator[Rule]:
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
         import pyarrow.compute as pc
 
         words = Words(texts)

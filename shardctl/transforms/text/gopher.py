@@ -7,7 +7,7 @@ and white space counts as no character.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from shardctl.format.text_bytes import Places, TextBytes, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
-from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.packages import unidata
-from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
+from shardctl.transforms.text.rules import Rule, RuleFilter, whole_numbers
 from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
 
 COUNT = Whole(0, 2**40)
@@ -29,7 +28,7 @@ ELLIPSES = ("...", "…")
 
 
 @dataclass(frozen=True)
-class FilterGopher(TextFilter):
+class FilterGopher(RuleFilter):
     """Rejects texts by the quality rules of Gopher (arXiv:2112.11446, appendix A.1.1)."""
 
     name: ClassVar[str] = "filter_gopher"
@@ -51,11 +50,8 @@ class FilterGopher(TextFilter):
         """Return that of Python's tables of Unicode, which say what letters are."""
         return (unidata(),)
 
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that break a rule."""
-        return broken_by(self._rules(texts))
-
-    def _rules(self, texts: pa.Array) -> Iterator[Rule]:
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
         import pyarrow.compute as pc
 
         words = Words(texts)
@@ -117,7 +113,7 @@ N_GRAMS = range(2, 11)
 
 
 @dataclass(frozen=True)
-class FilterGopherRepetition(TextFilter):
+class FilterGopherRepetition(RuleFilter):
     """Rejects texts that repeat themselves, by the rules of Gopher (arXiv:2112.11446, table A1).
 
     A line, paragraph or n-gram is a duplicate where it has been in the text before: its first occurrence is none. A character
@@ -138,11 +134,8 @@ class FilterGopherRepetition(TextFilter):
         Numbers(6, 0.0, 1.0), (0.15, 0.14, 0.13, 0.12, 0.11, 0.1), "And in duplicate 5-, 6-, …, 10-grams."
     )
 
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that break a rule."""
-        return broken_by(self._rules(texts))
-
-    def _rules(self, texts: pa.Array) -> Iterator[Rule]:
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values."""
         words = Words(texts)
         open_ = np.ones(len(texts), bool)  # texts whose n-grams matter: no rule before has rejected them
         kinds = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.transforms.limits import shown_beside
-from shardctl.transforms.text.base import Fault
+from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask
 
 
@@ -61,3 +62,15 @@ def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
             first.setdefault(row, rule)
     for row in sorted(first):
         yield Fault(row, first[row].name, first[row].why(row))
+
+
+class RuleFilter(TextFilter):
+    """Rejects records whose text breaks one of some rules."""
+
+    @abstractmethod
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rules with their values of `texts`, which are (n,) string without nulls."""
+
+    def faults(self, texts: pa.Array) -> Iterable[Fault]:
+        """Yield the texts that break a rule."""
+        return broken_by(self.rules(texts))

@@ -14,10 +14,10 @@ import pyarrow as pa
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import Places, bytes_of, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
-from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
 from shardctl.transforms.text.packages import unidata, version_of
-from shardctl.transforms.text.rules import Rule, broken_by
+from shardctl.transforms.text.rules import Rule, RuleFilter
 from shardctl.transforms.text.words import shares
 
 LANGUAGE = setting(Text(), doc="The language, by its code of ISO 639-1: en, de, zh, …")
@@ -66,7 +66,7 @@ class StopWords(TextTransform):
 
 
 @dataclass(frozen=True)
-class FilterStopWords(TextFilter):
+class FilterStopWords(RuleFilter):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or lists of keywords."""
 
     name: ClassVar[str] = "filter_stop_words"
@@ -90,11 +90,8 @@ class FilterStopWords(TextFilter):
         """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
         return (version_of("stopwordsiso"), unidata())
 
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts whose share is not within the limits. One without words has the share 0."""
-        return broken_by(self._rules(texts))
-
-    def _rules(self, texts: pa.Array) -> Iterator[Rule]:
+    def rules(self, texts: pa.Array) -> Iterator[Rule]:
+        """Yield the rule with the shares. A text without words has the share 0."""
         found = _find(texts, stop_words(self.language, self.name) | _plain(self.also))
         of_text = np.searchsorted(found.starts, bytes_of(texts).offsets)
         sums = np.zeros(len(found.stops) + 1, np.int64)
