@@ -337,7 +337,7 @@ def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose 
 
 
 def parsed_batches(batches: Iterable[pa.RecordBatch], first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
-    """Yield rows that follow each other, of which the first has the number `first`, as `parsed` does.
+    """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
 
     Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
     """

@@ -11,7 +11,8 @@ from shardctl.sources.formats.base import Reading, Unit
 class OpenFile(Protocol):
     """A file that is read from its beginning on, such as a compressed one.
 
-    `key` is equal for the same file, read in the same way; its last item is the reading. `passed` records have been read.
+    Two files are the same, and read in the same way, if their `key` is equal. The last item of the key is the reading.
+    `passed` is the number of records that have been read.
     """
 
     key: tuple[Any, ...]

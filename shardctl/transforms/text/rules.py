@@ -65,7 +65,7 @@ def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:
 
 
 class RuleFilter(TextFilter):
-    """Rejects records whose text breaks one of some rules."""
+    """Rejects records whose text breaks a rule."""
 
     @abstractmethod
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
