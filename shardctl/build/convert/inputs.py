@@ -47,9 +47,14 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
 
     `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
     """
+    options = conversion.options
+    if options.update or options.append or options.explain or options.copy_rejects is not None:
+        conversion.target.fetch_dataset()
+    if options.overwrite or not conversion.existing.is_there():
+        conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
     existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
     bases = _bases(conversion)
-    if conversion.options.append and (manifest := conversion.existing.manifest()) is not None:
+    if options.append and (manifest := conversion.existing.manifest()) is not None:
         if (written := why_written(conversion.folder.text, manifest)) is not None:
             raise written
         before = conversion.existing.before(manifest)
