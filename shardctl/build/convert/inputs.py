@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.build.convert.conversion import Conversion
@@ -36,10 +36,6 @@ class Inputs:
     def sources(self) -> list[str]:
         """The absolute paths of the sources, or their URLs."""
         return [root.recorded for root in self.roots]
-
-    def fresh_listing(self) -> Listing:
-        """Return the listing for a plan, which adds notices to it and may take columns from its labels files."""
-        return replace(self.listing, notices=list(self.listing.notices), warnings=list(self.listing.warnings))
 
 
 def discover(conversion: Conversion, scratch: Path) -> Inputs | None:

@@ -10,6 +10,7 @@ from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.estimate import SPARE_DISK, Estimate, estimate
+from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.manifest_writer import changes_of
 from shardctl.build.convert.new_inputs import NewInputs
@@ -19,12 +20,14 @@ from shardctl.build.convert.update.known_records import moved_records
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.errors import InputError, StorageError, TypesDifferError
+from shardctl.errors import StorageError
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import format_bytes
 
 if TYPE_CHECKING:
     from shardctl.build.convert.update.update_plan import UpdatePlan
+
+RUN_AGAIN = "run the conversion again"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of fields are found in all
-    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError.
+    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError,
+    and TypesDifferError with `all_types`.
     """
     if before is None:
         return _plan_new(conversion, inputs, folder, all_types)
@@ -54,7 +58,7 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
 
     if all_types:
         return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
-    listing = inputs.fresh_listing()
+    listing = inputs.listing.fresh()
     settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
     found = update_plan.plan_update(
         listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch
@@ -97,25 +101,17 @@ def _plan_anew(
 
 
 def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    """Draft all shards, and return the listing that has the notices on them."""
-    try:
+    """Draft all shards, and return the listing that has the notices on them. Raises TypesDifferError with `all_types`."""
+    if all_types:
         return _planned(conversion, inputs, all_types)
-    except TypesDifferError as error:
-        if all_types:
-            raise differing_types(error) from error
-    return _with_types(conversion, inputs, True)
+    return with_types(lambda of_all: _planned(conversion, inputs, of_all), RUN_AGAIN)
 
 
 def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    listing, comparing = inputs.fresh_listing(), conversion.listener.comparing
+    listing, comparing = inputs.listing.fresh(), conversion.listener.comparing
     recipe, settings, options = conversion.recipe, conversion.settings, conversion.options
     bases, engine = inputs.bases, conversion.engine
     return plan_conversion(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
-
-
-def differing_types(error: TypesDifferError) -> InputError:
-    """Return the error for records that differ from types that were found in all records."""
-    return InputError(f"{error}; it must have changed since its type was found, run the conversion again")
 
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:

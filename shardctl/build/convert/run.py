@@ -15,12 +15,13 @@ from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.conversion_plan import ConversionPlan
 from shardctl.build.convert.decision import UPDATING, Action
 from shardctl.build.convert.execute import build, telling_what_is_done
+from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.inputs import Inputs, discover
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.manifest_writer import changes_of, leave_out_others, manifest_facts, write_dataset
 from shardctl.build.convert.metrics_listener import metered
 from shardctl.build.convert.new_inputs import Checked, NewInputs, check_new
-from shardctl.build.convert.planning import PlannedJob, announce, check_space, differing_types, plan
+from shardctl.build.convert.planning import RUN_AGAIN, PlannedJob, announce, check_space, plan
 from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.reporting import finished
 from shardctl.build.convert.request import ConvertRequest
@@ -34,7 +35,7 @@ from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.errors import InputError, TooManyRejectsError, TypesDifferError
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.sources.files import in_use
@@ -92,25 +93,18 @@ def _convert(conversion: Conversion, scratch: Path) -> ConvertResult | None:
         return decided
     with conversion.leased() as held:
         try:
-            return _make(conversion, decided, held)
+            return with_types(lambda all_types: _make(conversion, decided, held, all_types), RUN_AGAIN)
         finally:
             conversion.engine.close()  # before the lease is released: workers of two must not write side by side
 
 
-def _make(conversion: Conversion, inputs: Inputs, held: WriteLease) -> ConvertResult | None:
+def _make(conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool) -> ConvertResult | None:
     """Plan a job or find an unfinished one, execute it, and commit. This process holds the lease: no other process writes."""
-    for all_types in (False, True):
-        try:
-            begun = begin_job(conversion, inputs, held, all_types)
-            if not isinstance(begun, BegunJob):
-                return begun
-            made = _execute(conversion, begun, held)
-            return _commit(conversion, begun, held, made)
-        except TypesDifferError as error:
-            # Some records did not show all types. The dataset is the one that it would be if all had been read first.
-            if all_types:
-                raise differing_types(error) from error
-    raise AssertionError("unreachable")
+    begun = begin_job(conversion, inputs, held, all_types)
+    if not isinstance(begun, BegunJob):
+        return begun
+    made = _execute(conversion, begun, held)
+    return _commit(conversion, begun, held, made)
 
 
 def begin_job(
