@@ -96,7 +96,6 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     if decision.action is Action.RESUME and job is not None:
         return planned(conversion, inputs, announce(conversion, job, inputs.listing), decision.job, (), changes_of(job))
     found = plan(conversion, inputs, situation.before, inputs.scratch, all_types=False)
-    expected = announce(conversion, found.job, found.listing)
+    expected = announce(conversion, found.job, found.inputs.listing)
     check_space(expected, conversion.folder)
-    inputs = replace(inputs, listing=found.listing)
-    return planned(conversion, inputs, expected, decision.job, found.warnings, changes_of(found.job))
+    return planned(conversion, found.inputs, expected, decision.job, found.warnings, changes_of(found.job))

@@ -32,16 +32,18 @@ RUN_AGAIN = "run the conversion again"
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that is decided on and not begun: what makes its tables, and what is to be told of it.
+    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
-    `listing` has the notices of the plan. `new_inputs` are those that an update adds, or that have changed; None for a new
-    dataset.
+    `inputs` have the notices of the plan in their listing. `before` is the dataset that it brings up to date, `new_inputs` are
+    those that it adds or that have changed, if this call has planned it. `tables` makes its tables, None once they are written.
     """
 
-    tables: ConversionPlan | UpdatePlan
     job: DatasetJob
-    listing: Listing
+    inputs: Inputs
+    status: str
+    before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
+    tables: ConversionPlan | UpdatePlan | None = None
     new_inputs: NewInputs | None = None
 
 
@@ -68,7 +70,8 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     conversion.target.refuse_lost(before, found.kept)
     job = found.job(folder, inputs.bases, inputs.parts)
     warnings = tuple(moved_records(job, before, listing, found.matching))
-    return PlannedJob(found, job, listing, warnings, NewInputs.of(found.matching, before))
+    inputs, new_inputs = replace(inputs, listing=listing), NewInputs.of(found.matching, before)
+    return PlannedJob(job, inputs, _status(conversion), before, warnings, found, new_inputs)
 
 
 def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> PlannedJob:
@@ -77,7 +80,12 @@ def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: b
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, listing)
     job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
-    return PlannedJob(new, job, listing)
+    return PlannedJob(job, replace(inputs, listing=listing), _status(conversion), None, tables=new)
+
+
+def _status(conversion: Conversion) -> str:
+    """Return the status of the result of a job that this call plans."""
+    return "updated" if conversion.existing.is_there() else "created"
 
 
 def _plan_anew(
@@ -94,10 +102,10 @@ def _plan_anew(
     new = _plan_new(conversion, inputs, folder, all_types)
     assert isinstance(new.tables, ConversionPlan), "that of a new dataset"
     matching = matching_anew(before, new.tables, inputs.scratch)
-    warnings = tuple(moved_records(new.job, before, new.listing, matching))
+    warnings = tuple(moved_records(new.job, before, new.inputs.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
     job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
-    return replace(new, job=job, warnings=warnings, new_inputs=NewInputs.of(matching, before))
+    return replace(new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before))
 
 
 def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:

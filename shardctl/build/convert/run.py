@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,6 @@ from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
-from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import InputError, TooManyRejectsError
@@ -41,25 +39,6 @@ from shardctl.format.names import FILES, MANIFEST
 from shardctl.sources.files import in_use
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
-
-
-@dataclass(frozen=True)
-class BegunJob:
-    """A job that is begun, by this call or by an earlier one: `status` is that of the result.
-
-    `before` is the dataset that it brings up to date, `new_inputs` are those that it adds, if this call has planned it.
-    """
-
-    job: DatasetJob
-    inputs: Inputs
-    status: str
-    before: PreviousDataset | None
-    warnings: tuple[str, ...]
-    new_inputs: NewInputs | None = None
-
-    def warned(self, warnings: Iterable[str]) -> BegunJob:
-        """Return the same with more warnings, each of them once."""
-        return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
 
 
 def run(request: ConvertRequest, listener: Listener, target: Target, held: WriteLease | None = None) -> ConvertResult:
@@ -100,16 +79,16 @@ def _convert(conversion: Conversion, scratch: Path) -> ConvertResult | None:
 
 def _make(conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool) -> ConvertResult | None:
     """Plan a job or find an unfinished one, execute it, and commit. This process holds the lease: no other process writes."""
-    begun = begin_job(conversion, inputs, held, all_types)
-    if not isinstance(begun, BegunJob):
-        return begun
-    made = _execute(conversion, begun, held)
-    return _commit(conversion, begun, held, made)
+    planned = begin_job(conversion, inputs, held, all_types)
+    if not isinstance(planned, PlannedJob):
+        return planned
+    made = _execute(conversion, planned, held)
+    return _commit(conversion, planned, held, made)
 
 
 def begin_job(
     conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
-) -> BegunJob | ConvertResult | None:
+) -> PlannedJob | ConvertResult | None:
     """Begin a job, or return an unfinished one; the result where the dataset is there by now. None: see `_convert`.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all records. The caller holds
@@ -132,79 +111,76 @@ def begin_job(
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = None if all_types else unfinished(folder, inputs.bases, conversion.recipe)
     if decision.action is Action.RESUME and job is not None:
-        return BegunJob(job, inputs, "resumed", before, job.lineage.warnings)
-    found = plan(conversion, inputs, before, folder, all_types)
-    return _begin(conversion, replace(inputs, listing=found.listing), found, before, held)
+        return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
+    return _begin(conversion, plan(conversion, inputs, before, folder, all_types), held)
 
 
-def _begin(
-    conversion: Conversion, inputs: Inputs, found: PlannedJob, before: PreviousDataset | None, held: WriteLease
-) -> BegunJob:
+def _begin(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> PlannedJob:
     """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-    job, folder = found.job, found.job.folder
-    status = "updated" if conversion.folder.path(MANIFEST).exists() else "created"
-    check_space(announce(conversion, job, inputs.listing), conversion.folder)
+    job, folder, before, tables = planned.job, planned.job.folder, planned.before, planned.tables
+    assert tables is not None, "they are not written yet"
+    check_space(announce(conversion, job, planned.inputs.listing), conversion.folder)
     held.check()  # a plan takes its time, and what is taken away now must not be the work of one that has taken over
     conversion.target.make_room(folder)
     job = conversion.target.prepared(job)
-    found.tables.write(folder)
-    warnings = list(found.warnings)
+    tables.write(folder)
+    warnings = list(planned.warnings)
     if before is not None:
         hide_pruned(job, before)
-        warnings += write_known(job, before, None if isinstance(found.tables, ConversionPlan) else found.tables.of_old)
+        warnings += write_known(job, before, None if isinstance(tables, ConversionPlan) else tables.of_old)
     job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
     begin(job)
     conversion.target.begun(job)
-    return BegunJob(job, inputs, status, before, job.lineage.warnings, found.new_inputs)
+    return replace(planned, job=job, warnings=job.lineage.warnings, tables=None)
 
 
-def _execute(conversion: Conversion, begun: BegunJob, held: WriteLease) -> int:
+def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that were made."""
-    job, target = begun.job, conversion.target
+    job, target = planned.job, conversion.target
     new = job.folder / NEW_FOLDER
     if (new / MANIFEST).exists():
         refuse_many_rejects(conversion.folder, Manifest.load(LocalFolder(new)), conversion.options.max_rejects)
         return 0
     target.entrust(job, held)
-    if begun.status == "resumed":
+    if planned.status == "resumed":
         go_on(job)
-        announce(conversion, job, begun.inputs.listing)
+        announce(conversion, job, planned.inputs.listing)
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
-        made = build(job, shards, begun.before, conversion.engine, conversion.options.max_rejects, conversion.listener)
+        made = build(job, shards, planned.before, conversion.engine, conversion.options.max_rejects, conversion.listener)
         held.check()
-        seconds = conversion.seconds if begun.status == "created" else None
-        closing = manifest_facts(conversion, begun.inputs, begun.before, seconds)
+        seconds = conversion.seconds if planned.status == "created" else None
+        closing = manifest_facts(conversion, planned.inputs, planned.before, seconds)
         try:
-            write_dataset(job, closing, begun.before, target)
+            write_dataset(job, closing, planned.before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise
     return made
 
 
-def _commit(conversion: Conversion, begun: BegunJob, held: WriteLease, made: int) -> ConvertResult:
+def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int) -> ConvertResult:
     """Make a job that is done the dataset. This call has made `made` of its samples. Raises TooManyRejectsError."""
-    job, target = begun.job, conversion.target
-    if begun.before is not None:
-        checked = _check_new(begun, begun.before)
+    job, target, warnings = planned.job, conversion.target, planned.warnings
+    if planned.before is not None:
+        checked = _check_new(planned, planned.before)
         if checked.loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
                 f"{checked.loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
-        begun = begun.warned(checked.warnings)
+        warnings = tuple(dict.fromkeys((*warnings, *checked.warnings)))
     held.check()
     leave_out_others(job, target)
-    target.publish(job.folder / NEW_FOLDER, updates=begun.before is not None)
-    return finished(conversion, begun.inputs, begun.status, made, begun.warnings, changes_of(job))
+    target.publish(job.folder / NEW_FOLDER, updates=planned.before is not None)
+    return finished(conversion, planned.inputs, planned.status, made, warnings, changes_of(job))
 
 
-def _check_new(begun: BegunJob, before: PreviousDataset) -> Checked:
+def _check_new(planned: PlannedJob, before: PreviousDataset) -> Checked:
     """Return what should be checked of the inputs that an update has added or that have changed, in a job that is done."""
-    job, listing, changes = begun.job, begun.inputs.listing, changes_of(begun.job)
+    job, listing, changes = planned.job, planned.inputs.listing, changes_of(planned.job)
     if not Manifest.load(LocalFolder(job.folder / NEW_FOLDER)).rejected and changes is not None and not changes.changed:
         return Checked()
     # None where the job was planned by a process that was stopped.
-    new_inputs = begun.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
+    new_inputs = planned.new_inputs or NewInputs.of(match_files(before, listing, job.folder / FILES), before)
     return check_new(job, new_inputs, listing)
