@@ -11,10 +11,11 @@ Made = TypeVar("Made")
 
 
 def with_types(make: Callable[[bool], Made], advice: str) -> Made:
-    """Return what `make` gives with the types of some records, or, where another record does not fit these, with those of all.
+    """Call `make` and return its result. Its argument says whether it finds the types of fields in all records.
 
-    `make` is told whether to find them in all records. What it gives the second time is what it would have given the first
-    time, had all been read. Raises InputError, with `advice` at its end, if a record does not fit the types of all records.
+    The first time it finds them in some records. If another record does not fit these types, `make` is called once more, and
+    finds them in all records. Raises InputError if a record does not fit the types of all records; the error ends with
+    `advice`.
     """
     try:
         return make(False)

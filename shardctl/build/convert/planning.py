@@ -34,8 +34,9 @@ RUN_AGAIN = "run the conversion again"
 class PlannedJob:
     """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
-    `inputs` have the notices of the plan in their listing. `before` is the dataset that it brings up to date, `new_inputs` are
-    those that it adds or that have changed, if this call has planned it. `tables` makes its tables, None once they are written.
+    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings up to date, None for none.
+    `new_inputs` are the inputs that an update adds, or that have changed; None where an earlier call has planned it. `tables`
+    makes the tables of the job, None once they are written.
     """
 
     job: DatasetJob

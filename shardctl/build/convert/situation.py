@@ -1,4 +1,4 @@
-"""What there is at the target of a conversion, and what is to be done there."""
+"""The dataset and the jobs that a conversion finds at its target, and what it does with them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from shardctl.sources.roots import SourceRoot
 
 @dataclass(frozen=True)
 class Situation:
-    """What is to be done where the dataset `there` is, None for none.
+    """The dataset that is `there`, None for none, and the decision what the conversion does.
 
-    `before` is the same dataset with its tables where the job follows it, as updates and additions do; else None.
+    `before` is the same dataset with its tables, if the job updates it or adds to it; else None.
     """
 
     there: Manifest | None
@@ -28,7 +28,7 @@ class Situation:
 
     @property
     def up_to_date(self) -> Manifest | None:
-        """The dataset that is there, if it is the wanted one."""
+        """The dataset that is there, if the conversion would make the same one; else None."""
         return self.there if self.decision.action is Action.UP_TO_DATE else None
 
 

@@ -76,10 +76,10 @@ class Labelling:
 def label_files(
     listing: Listing, settings: PlanSettings, splitting: Splitting, recipe: Recipe, types: Types | None
 ) -> Labelling:
-    """Decide where the labels of files come from that are divided into splits, and the names of the classes.
+    """Decide where the labels come from, and the names of the classes. `splitting` is how the files were divided before.
 
-    `types` are those of the records' fields, None where a file is one record, or the labels do not come from fields. Samples
-    that are joined of several records have no labels. Raises InputError (see `_main_label`).
+    `types` are the types of the records' fields. They are None where a file is one record, and where no field has labels.
+    Samples that are joined of several records have no labels. Raises InputError (see `_main_label`).
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
     if recipe.joins:

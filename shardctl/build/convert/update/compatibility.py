@@ -24,7 +24,7 @@ def verdict_on(differing: Collection[str]) -> Verdict:
     """Return what becomes of a dataset where a conversion differs from it in these parts of the fingerprint.
 
     It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows other inputs and labels.
-    All else makes it `anew`.
+    Where anything else differs, the conversion makes the dataset `anew`.
     """
     if set(differing) <= {VERSIONS}:
         return "up-to-date"
