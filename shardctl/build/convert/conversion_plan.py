@@ -30,7 +30,7 @@ from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
 from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
+from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
@@ -184,13 +184,7 @@ def plan_conversion(
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
     splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
-    if splitting.by == "column" and listing.side is not None:
-        listing.side = listing.side.without(SPLIT_COLUMN)
-    by_folder, label = splitting.by in ("folder", "declared"), recipe.reading.label
-    if recipe.joins:
-        labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
-    else:
-        labelling = label_files(listing, settings, by_folder, types, label)
+    labelling = label_files(listing, settings, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from shardctl.build.convert.update.compatibility import FOLLOWED, why_not_followed
-from shardctl.build.plan.fingerprint import difference, fingerprint, only_versions_differ
+from shardctl.build.convert.update.compatibility import Verdict, verdict_on, why_not_followed
+from shardctl.build.plan.fingerprint import difference, differing_parts, fingerprint
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS
@@ -86,11 +86,11 @@ def decide(wanted: Wanted, there: Manifest | None, begun: Mapping[str, str]) -> 
     digest, follows = there.files[CHECKSUMS].sha256, wanted.updates or wanted.appends
     if follows and digest != wanted.existing:
         return Decision(Action.LOOK_AGAIN)
-    same = only_versions_differ(there.fingerprint_parts, wanted.parts)
-    if same and not (wanted.updates and tuple(wanted.sources) != there.sources):
+    verdict = verdict_on(differing_parts(there.fingerprint_parts, wanted.parts))
+    if verdict == "up-to-date" and not (wanted.updates and tuple(wanted.sources) != there.sources):
         return Decision(Action.UP_TO_DATE, follows=follows)
     if not follows:
-        return Decision(Action.REFUSE, refusal=_refusal(wanted, there))
+        return Decision(Action.REFUSE, refusal=_refusal(wanted, there, verdict))
     moved = wanted.sources[: len(there.sources)] if wanted.appends else wanted.moved
     refusal = why_not_followed(wanted.shown, there, wanted.parts, wanted.sources, moved)
     if refusal is not None:
@@ -104,10 +104,10 @@ def _resumed(name: str, updates: str, begun: Mapping[str, str]) -> Action | None
     return Action.RESUME if begun.get(name) == updates else None
 
 
-def _refusal(wanted: Wanted, there: Manifest) -> DatasetError:
+def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
     """Return the error for a dataset that is another one, and may not be replaced."""
     differs = difference(there.fingerprint_parts, wanted.parts)
-    if set(differs.split(" and ")) <= set(FOLLOWED):
+    if verdict == "update":
         advice = "use --update to bring it up to date, --overwrite to make it anew, or another destination"
     else:
         advice = "use --overwrite to replace it, or another destination"

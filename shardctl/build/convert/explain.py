@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.build.convert.update.compatibility import FOLLOWED
+from shardctl.build.convert.update.compatibility import Verdict, verdict_on
 from shardctl.build.convert.update.match import rows_before
-from shardctl.build.plan.fingerprint import VERSIONS, version_changes
+from shardctl.build.plan.fingerprint import VERSIONS, differing_parts, version_changes
 from shardctl.build.plan.listing import Listing
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
@@ -51,7 +51,7 @@ class Explanation:
     --overwrite makes it). Changed files are known by their size and time of change.
     """
 
-    verdict: str
+    verdict: Verdict
     parts: tuple[str, ...]
     differences: tuple[Difference, ...] = ()
     added: Files = field(default_factory=Files)
@@ -65,7 +65,7 @@ def explain(
     """Compare a conversion with the dataset in a folder. Raises DatasetError if there is none."""
     manifest = Manifest.load(folder)
     before = manifest.fingerprint_parts
-    differ = tuple(name for name in parts if before.get(name) != parts[name])
+    differ = differing_parts(before, parts)
     before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
     found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", before_now, settings)]
     if "code" in differ:
@@ -75,9 +75,8 @@ def explain(
         found.append(Difference(VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None))
     if "labels" in differ:
         found.append(Difference("labels", "labels files or annotations", "other content", "this content"))
-    verdict = "up-to-date" if set(differ) <= {VERSIONS} else "update" if set(differ) <= set(FOLLOWED) else "anew"
     files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
-    return Explanation(verdict, differ, tuple(found), *files)
+    return Explanation(verdict_on(differ), differ, tuple(found), *files)
 
 
 def _between(part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.build.convert.conversion import Conversion
@@ -37,19 +37,20 @@ class Inputs:
         """The absolute paths of the sources, or their URLs."""
         return [root.recorded for root in self.roots]
 
-    def fresh_listing(self) -> Listing:
-        """Return the listing for a plan, which adds notices to it and may take columns from its labels files."""
-        return replace(self.listing, notices=list(self.listing.notices), warnings=list(self.listing.warnings))
-
 
 def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
     """List the inputs; None if another dataset has taken the place of the one that inputs are appended to.
 
     `scratch` is a folder for the list. Raises InputError, UsageError, StoreError.
     """
+    options = conversion.options
+    if options.update or options.append or options.explain or options.copy_rejects is not None:
+        conversion.target.fetch_dataset()
+    if options.overwrite or not conversion.existing.is_there():
+        conversion.engine.prepare()  # a second process imports the modules of the workers while the inputs are listed
     existing, roots, known = conversion.existing.digest(), conversion.request.roots, None
     bases = _bases(conversion)
-    if conversion.options.append and (manifest := conversion.existing.manifest()) is not None:
+    if options.append and (manifest := conversion.existing.manifest()) is not None:
         if (written := why_written(conversion.folder.text, manifest)) is not None:
             raise written
         before = conversion.existing.before(manifest)

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.build.commit.staging import clear_partial_files
+from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.filled_shards import Filled, without_empty
+from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.table_writer import TableWriter, WrittenTables
 from shardctl.build.convert.targets.base import Target
 from shardctl.build.convert.update.changes import Changes
@@ -45,6 +47,24 @@ class ManifestFacts:
     appends: bool
     environment: dict[str, str]
     seconds: float | None = None
+
+
+def manifest_facts(
+    conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
+) -> ManifestFacts:
+    """Return what the manifest says of a conversion beside what its job knows. `seconds` are those that all of it took.
+
+    As many generations are kept as of the dataset `before`, if nothing else is said.
+    """
+    options, keep = conversion.options, 0 if before is None else before.manifest.keep
+    return ManifestFacts(
+        settings=conversion.request.recorded_settings(conversion.recipe),
+        sources=tuple(inputs.sources),
+        keep=keep if options.keep is None else options.keep,
+        appends=options.append,
+        environment=_environment(conversion.recipe),
+        seconds=None if seconds is None else round(seconds, 3),
+    )
 
 
 def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, target: Target) -> Manifest:
@@ -122,7 +142,7 @@ def _manifest(
     return made.with_generation(before.manifest, "append" if closing.appends else "update", *numbers)
 
 
-def environment_of(recipe: Recipe) -> dict[str, str]:
+def _environment(recipe: Recipe) -> dict[str, str]:
     """Return the versions of the libraries that make the dataset and on which its values may depend."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":

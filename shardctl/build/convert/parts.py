@@ -19,15 +19,16 @@ import numpy.typing as npt
 
 from shardctl.build.commit import publish
 from shardctl.build.commit.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.build.convert.answers import answer
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.execute import Chosen, build, telling_what_is_done
-from shardctl.build.convert.inputs import Inputs
+from shardctl.build.convert.inputs import Inputs, discover
 from shardctl.build.convert.listener import Listener
-from shardctl.build.convert.manifest_writer import ManifestFacts
-from shardctl.build.convert.planning import announce
+from shardctl.build.convert.manifest_writer import ManifestFacts, manifest_facts
+from shardctl.build.convert.planning import PlannedJob, announce
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult, PartDone, has_own_labels
-from shardctl.build.convert.run import BegunJob, begin_job, closing_of, look
+from shardctl.build.convert.run import begin_job
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.options import Options
@@ -188,31 +189,32 @@ def _plan(
     conversion = Conversion.of(request, listener, engine, target, held)
     while True:
         with scratch_folder() as scratch:
-            found: ConvertResult | Inputs | BegunJob | None = look(conversion, scratch)
+            inputs = discover(conversion, scratch)
+            found: ConvertResult | Inputs | PlannedJob | None = None if inputs is None else answer(conversion, inputs)
             if isinstance(found, Inputs):
                 try:
                     found = begin_job(conversion, found, held)
                 finally:
                     engine.close()  # no workers are kept while this process waits for the lease of its part
-            if isinstance(found, BegunJob):
+            if isinstance(found, PlannedJob):
                 return _leave(conversion, found)
         if found is not None:
             return found
 
 
-def _leave(conversion: Conversion, begun: BegunJob) -> tuple[DatasetJob, Parted]:
+def _leave(conversion: Conversion, planned: PlannedJob) -> tuple[DatasetJob, Parted]:
     """Leave a job for the parts: their machines may see the sources on other devices."""
-    job, listing = begun.job, begun.inputs.listing
-    if begun.status == "resumed":
+    job, listing = planned.job, planned.inputs.listing
+    if planned.status == "resumed":
         announce(conversion, job, listing)
     job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
     job.save()
     parted = Parted(
         asked=_digest(conversion.request),
         parts=Part.parse(str(conversion.options.part)).parts,
-        closing=closing_of(conversion, begun, None),
+        closing=manifest_facts(conversion, planned.inputs, planned.before, None),
         notices=tuple(listing.notices),
-        warnings=(*listing.warnings, *begun.warnings),
+        warnings=(*listing.warnings, *planned.warnings),
         labelled=has_own_labels(listing),
     )
     parted.save(job.folder)

@@ -10,6 +10,7 @@ from shardctl.build.commit import publish
 from shardctl.build.convert.conversion import Conversion
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.estimate import SPARE_DISK, Estimate, estimate
+from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.inputs import Inputs
 from shardctl.build.convert.manifest_writer import changes_of
 from shardctl.build.convert.new_inputs import NewInputs
@@ -19,26 +20,31 @@ from shardctl.build.convert.update.known_records import moved_records
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import Listing
 from shardctl.build.shards.dataset_job import DatasetJob
-from shardctl.errors import InputError, StorageError, TypesDifferError
+from shardctl.errors import StorageError
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import format_bytes
 
 if TYPE_CHECKING:
     from shardctl.build.convert.update.update_plan import UpdatePlan
 
+RUN_AGAIN = "run the conversion again"
+
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that is decided on and not begun: what makes its tables, and what is to be told of it.
+    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
-    `listing` has the notices of the plan. `new_inputs` are those that an update adds, or that have changed; None for a new
-    dataset.
+    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings up to date, None for none.
+    `new_inputs` are the inputs that an update adds, or that have changed; None where an earlier call has planned it. `tables`
+    makes the tables of the job, None once they are written.
     """
 
-    tables: ConversionPlan | UpdatePlan
     job: DatasetJob
-    listing: Listing
+    inputs: Inputs
+    status: str
+    before: PreviousDataset | None
     warnings: tuple[str, ...] = ()
+    tables: ConversionPlan | UpdatePlan | None = None
     new_inputs: NewInputs | None = None
 
 
@@ -46,7 +52,8 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of fields are found in all
-    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError.
+    records; without, in some of them, and only where these do not show all, in all. Raises InputError, TooManyRejectsError,
+    and TypesDifferError with `all_types`.
     """
     if before is None:
         return _plan_new(conversion, inputs, folder, all_types)
@@ -54,7 +61,7 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
 
     if all_types:
         return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
-    listing = inputs.fresh_listing()
+    listing = inputs.listing.fresh()
     settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
     found = update_plan.plan_update(
         listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch
@@ -64,7 +71,8 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     conversion.target.refuse_lost(before, found.kept)
     job = found.job(folder, inputs.bases, inputs.parts)
     warnings = tuple(moved_records(job, before, listing, found.matching))
-    return PlannedJob(found, job, listing, warnings, NewInputs.of(found.matching, before))
+    inputs, new_inputs = replace(inputs, listing=listing), NewInputs.of(found.matching, before)
+    return PlannedJob(job, inputs, _status(conversion), before, warnings, found, new_inputs)
 
 
 def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool) -> PlannedJob:
@@ -73,7 +81,12 @@ def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: b
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, listing)
     job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
-    return PlannedJob(new, job, listing)
+    return PlannedJob(job, replace(inputs, listing=listing), _status(conversion), None, tables=new)
+
+
+def _status(conversion: Conversion) -> str:
+    """Return the status of the result of a job that this call plans."""
+    return "updated" if conversion.existing.is_there() else "created"
 
 
 def _plan_anew(
@@ -90,32 +103,24 @@ def _plan_anew(
     new = _plan_new(conversion, inputs, folder, all_types)
     assert isinstance(new.tables, ConversionPlan), "that of a new dataset"
     matching = matching_anew(before, new.tables, inputs.scratch)
-    warnings = tuple(moved_records(new.job, before, new.listing, matching))
+    warnings = tuple(moved_records(new.job, before, new.inputs.listing, matching))
     changes = asdict(changes_anew(before, matching, new.job.shards, why))
     job = replace(new.job, lineage=replace(new.job.lineage, changes=changes, updates=before.digest))
-    return replace(new, job=job, warnings=warnings, new_inputs=NewInputs.of(matching, before))
+    return replace(new, job=job, before=before, warnings=warnings, new_inputs=NewInputs.of(matching, before))
 
 
 def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    """Draft all shards, and return the listing that has the notices on them."""
-    try:
+    """Draft all shards, and return the listing that has the notices on them. Raises TypesDifferError with `all_types`."""
+    if all_types:
         return _planned(conversion, inputs, all_types)
-    except TypesDifferError as error:
-        if all_types:
-            raise differing_types(error) from error
-    return _with_types(conversion, inputs, True)
+    return with_types(lambda of_all: _planned(conversion, inputs, of_all), RUN_AGAIN)
 
 
 def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    listing, comparing = inputs.fresh_listing(), conversion.listener.comparing
+    listing, comparing = inputs.listing.fresh(), conversion.listener.comparing
     recipe, settings, options = conversion.recipe, conversion.settings, conversion.options
     bases, engine = inputs.bases, conversion.engine
     return plan_conversion(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
-
-
-def differing_types(error: TypesDifferError) -> InputError:
-    """Return the error for records that differ from types that were found in all records."""
-    return InputError(f"{error}; it must have changed since its type was found, run the conversion again")
 
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,14 @@ def fingerprint(parts: dict[str, str]) -> str:
     return _digest(parts)
 
 
-def only_versions_differ(parts: dict[str, str], others: dict[str, str]) -> bool:
-    """Return whether two fingerprints are of the same conversion by other versions. An older shardctl recorded none."""
-    return {**parts, VERSIONS: ""} == {**others, VERSIONS: ""}
+def differing_parts(parts: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the parts of a conversion, `others`, in which it differs from the conversion of a dataset, `parts`."""
+    return tuple(name for name in others if parts.get(name) != others[name])
 
 
 def difference(parts: dict[str, str], others: dict[str, str]) -> str:
     """Name the parts in which two fingerprints differ: "inputs and recipe", or else "versions (pyarrow 25.0.0 → 26.0.1)"."""
-    names = [name for name in others if name != VERSIONS and parts.get(name) != others[name]]
+    names = [name for name in differing_parts(parts, others) if name != VERSIONS]
     if names:
         return " and ".join(names)
     return f"{VERSIONS} ({version_changes(parts.get(VERSIONS, ''), others.get(VERSIONS, ''))})"

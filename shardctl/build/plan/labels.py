@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
-from shardctl.build.plan.splits import SplitRule, export_of
+from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.formats.export_reader import name_in_records
@@ -22,6 +22,7 @@ from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
 from shardctl.system.files import replacing
 from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe import Recipe
 
 LABEL = "label"
 
@@ -73,8 +74,20 @@ class Labelling:
 
 
 def label_files(
-    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str = LABEL
+    listing: Listing, settings: PlanSettings, splitting: Splitting, recipe: Recipe, types: Types | None
 ) -> Labelling:
+    """Decide where the labels come from, and the names of the classes. `splitting` is how the files were divided before.
+
+    `types` are the types of the records' fields. They are None where a file is one record, and where no field has labels.
+    Samples that are joined of several records have no labels. Raises InputError (see `_main_label`).
+    """
+    by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
+    if recipe.joins:
+        return _leave_out_labels(listing, settings, by_folder, types, field, recipe.batch_transforms[-1].name)
+    return _all_labels(listing, settings, by_folder, types, field)
+
+
+def _all_labels(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> Labelling:
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
     if types is not None and settings.labels.mode == "auto" and types.disputed_classes:
         raise InputError(
@@ -124,11 +137,11 @@ def _is_label_of_export(listing: Listing, field: str) -> bool:
     return named.get(LABEL) == field
 
 
-def leave_out_labels(
+def _leave_out_labels(
     listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str, who: str
 ) -> Labelling:
     """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
-    records. The arguments are those of `label_files`. A notice says what is left out.
+    records. The arguments are those of `_all_labels`. A notice says what is left out.
     """
     names = [LABEL] if _would_be_labelled(listing, settings, by_folder, types, field) else []
     names += [f.name for f in side_fields(listing.side)]
@@ -143,7 +156,7 @@ def leave_out_labels(
 def _would_be_labelled(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> bool:
     before = list(listing.notices)
     try:
-        return label_files(listing, settings, by_folder, types, field).classes is not None
+        return _all_labels(listing, settings, by_folder, types, field).classes is not None
     except InputError:  # classes that not all of the files have
         return True
     finally:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -164,6 +164,10 @@ class Listing:
     def digest_beside(self) -> str:
         """What stands for the files that decide what is read of others, "" if there are none."""
         return xxhash.xxh3_128_hexdigest("\0".join(sorted(self.beside)).encode()) if self.beside else ""
+
+    def fresh(self) -> Listing:
+        """Return the same for a plan, which adds notices to it and may take columns from its labels files."""
+        return replace(self, notices=list(self.notices), warnings=list(self.warnings))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

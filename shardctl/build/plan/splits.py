@@ -135,7 +135,8 @@ class Draw:
 def split_files(listing: Listing, rule: SplitRule, seed: int, by_key: bool = False) -> Splitting:
     """Divide the files. `by_key` says that the records have keys of their own.
 
-    Raises InputError if they do not have what the rule asks for, or it is not clear what they have.
+    A column of labels files that decides the splits is taken out of the listing: samples do not have it. Raises InputError if
+    the files do not have what the rule asks for, or it is not clear what they have.
     """
     column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
     by = _by(listing, rule, column)
@@ -149,6 +150,8 @@ def split_files(listing: Listing, rule: SplitRule, seed: int, by_key: bool = Fal
         splitting = _as_declared(listing)
     elif by == "column":
         splitting = _by_column(listing)
+        assert listing.side is not None, "it has the column"
+        listing.side = listing.side.without(SPLIT_COLUMN)
     elif by == "source":
         splitting = _splitting(listing.root_names, listing.table["root"], by)
     else:

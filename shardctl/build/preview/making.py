@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
+from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
@@ -32,7 +33,7 @@ from shardctl.build.shards.planned import Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.unmoved import columns_to_look_at
-from shardctl.errors import InputError, TypesDifferError, UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
@@ -140,7 +141,12 @@ def make_preview(
         with scratch_folder() as scratch:
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
             listing.notices[:0] = notices
-            return _Trial(listing, checked, variants, settings, chosen, engine, scratch).run(inputs, keys)
+
+            def attempt(all_types: bool) -> Preview:
+                trial = _Trial(listing.fresh(), checked, variants, settings, chosen, engine, scratch)
+                return trial.run(inputs, keys, all_types)
+
+            return with_types(attempt, "call it again")
     finally:
         engine.close()
 
@@ -157,7 +163,7 @@ def _checked_recipe(given: dict[str, Any]) -> Recipe:
 
 
 class _Trial:
-    """The state of one call of `make_preview`."""
+    """One attempt to make a preview."""
 
     def __init__(
         self,
@@ -173,19 +179,8 @@ class _Trial:
         self._variants, self._engine, self._scratch = variants, engine, scratch
         self._bases = tuple(Root.of(root.base) for root in listing.roots)
 
-    def run(self, inputs: int, keys: Sequence[str]) -> Preview:
-        """Make the samples of some inputs. Where some records did not show all types, all of them are read."""
-        side, notices, warnings = self._listing.side, list(self._listing.notices), list(self._listing.warnings)
-        try:
-            return self._run(inputs, keys, all_types=False)
-        except TypesDifferError:
-            self._listing.side, self._listing.notices, self._listing.warnings = side, notices, warnings
-        try:
-            return self._run(inputs, keys, all_types=True)
-        except TypesDifferError as error:
-            raise InputError(f"{error}; it must have changed since its type was found, call it again") from error
-
-    def _run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
+    def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
+        """Make the samples of some inputs, with the types of all records or of some. Raises InputError, TypesDifferError."""
         engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
         draft = plan_conversion(
             self._listing,

@@ -19,7 +19,7 @@ from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.filled_shards import divided
-from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, leave_out_labels, write_files
+from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
@@ -38,7 +38,6 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTable, open_checked_table
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.roots import SourceRoot, folder_of
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.locations.folder import FolderHere
@@ -192,16 +191,11 @@ def list_again(folder: Path, made: Made) -> Fresh:
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key)
-    if splitting.by == "column" and listing.side is not None:
-        listing.side = listing.side.without(SPLIT_COLUMN)
-    if made.recipe.joins:
-        who = made.recipe.batch_transforms[-1].name
-        return Fresh(listing, leave_out_labels(listing, rules, False, None, reading.label, who), splitting)
     fields = RecordReading.from_json(manifest.records).fields
     found = made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
         return Fresh(listing, Labelling(), splitting)  # the records have labels of their own
-    return Fresh(listing, label_files(listing, rules, splitting.by == "folder", None), splitting)
+    return Fresh(listing, label_files(listing, rules, splitting, made.recipe, None), splitting)
 
 
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:

@@ -13,11 +13,12 @@ from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
 from shardctl.build.convert.targets.base import WriteLease
-from shardctl.build.convert.unchanged import is_surely_unchanged, recipe_if_same
+from shardctl.build.convert.update.compatibility import Verdict
 from shardctl.build.snapshot.log import Teller
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, DatasetLocation, place_of
 from shardctl.build.snapshot.ranks import rank_of
+from shardctl.build.snapshot.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.loader.dataset import Dataset, open_dataset
@@ -151,21 +152,23 @@ class _Snapshot:
         """Return once the dataset is there, and up to date."""
         while True:
             before = self.place.manifest()
-            verdict = "anew" if before is None else self._verdict(before)
+            verdict: Verdict = "anew" if before is None else self._verdict(before)
             if before is not None and verdict == "up-to-date":
                 refuse_many_rejects(self.request.folder, before, self.request.options.max_rejects)
                 return
             if self._make(before, verdict):
                 return
 
-    def _verdict(self, manifest: Manifest) -> str:
+    def _verdict(self, manifest: Manifest) -> Verdict:
         """Return what is to be done with the dataset that is there: `up-to-date` (nothing), `update`, or make it `anew`.
 
         Raises DatasetError if what is to be done was not allowed.
         """
         if self.trust:
-            same = recipe_if_same(self.request, manifest)
-            verdict, parts = ("up-to-date", "") if same is not None else ("anew", "recipe, settings or code")
+            if recipe_if_same(self.request, manifest) is not None:
+                return "up-to-date"
+            verdict: Verdict = "anew"
+            parts = "recipe, settings or code"
         elif self.place.is_broken_off():
             return "update"
         elif self._is_surely_unchanged(manifest):
@@ -189,7 +192,7 @@ class _Snapshot:
         self.place.fetch_tables()
         return is_surely_unchanged(self.request, manifest)
 
-    def _make(self, before: Manifest | None, verdict: str) -> bool:
+    def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
 
         If not, another one has done something while this one waited: what is to be done now must be seen anew, as inputs may

@@ -1,10 +1,11 @@
-"""Datasets that cannot be brought up to date, each with the reason."""
+"""Whether a dataset is up to date, can be brought up to date, or must be made anew, and for what reason."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
-from shardctl.build.plan.fingerprint import VERSIONS, version_changes
+from shardctl.build.plan.fingerprint import VERSIONS, differing_parts, version_changes
 from shardctl.errors import DatasetError, InputError, ShardctlError
 from shardctl.format.manifest import Manifest
 from shardctl.format.tables import is_written
@@ -15,6 +16,19 @@ FOLLOWED = ("inputs", "labels", VERSIONS)
 
 OF_BYTES = ("shardctl", "format", "pyarrow")
 """Versions that may decide how the same values are written, and not the values."""
+
+Verdict = Literal["up-to-date", "update", "anew"]
+
+
+def verdict_on(differing: Collection[str]) -> Verdict:
+    """Return what becomes of a dataset where a conversion differs from it in these parts of the fingerprint.
+
+    It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows other inputs and labels.
+    Where anything else differs, the conversion makes the dataset `anew`.
+    """
+    if set(differing) <= {VERSIONS}:
+        return "up-to-date"
+    return "update" if set(differing) <= set(FOLLOWED) else "anew"
 
 
 def why_written(root: str, manifest: Manifest) -> DatasetError | None:
@@ -39,7 +53,7 @@ def why_not_followed(
             f"{shown}: its manifest was made anew by repair, so that it is not known any more what it was made from; make the"
             " dataset anew with --overwrite"
         )
-    names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
+    names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
     if names == ["settings"] and _is_drawn_by_numbers(manifest):
         return DatasetError(
             f"{shown}: cannot be brought up to date, since an earlier version drew its splits by the numbers of its records,"

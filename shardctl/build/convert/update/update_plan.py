@@ -35,7 +35,6 @@ from shardctl.build.plan.labels import (
     PlanSettings,
     job_files_schema,
     label_files,
-    leave_out_labels,
     write_files,
 )
 from shardctl.build.plan.listing import CHUNK_ROWS, Listing
@@ -56,7 +55,7 @@ from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.loader.order import Permutation
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
-from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.locations.local import LocalFolder
@@ -214,10 +213,7 @@ class _Planning:
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
             return Anew("the splits are made in another way")
-        if splitting.by == "column" and listing.side is not None:
-            listing.side = listing.side.without(SPLIT_COLUMN)
-        by_folder = splitting.by in ("folder", "declared")
-        labelling = self._labelling(by_folder)
+        labelling = self._labelling(splitting)
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
         self._refuse_lost_labels(open_table(LocalFolder(files.parent), files.name))
@@ -227,7 +223,7 @@ class _Planning:
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
         units = discovery.find_units(fresh)
-        if not listing.whole and len(units) and (why := self._other_types(discovery, units, by_folder)):
+        if not listing.whole and len(units) and (why := self._other_types(discovery, units, splitting)):
             return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
@@ -243,16 +239,16 @@ class _Planning:
         changed = self.listing.digest_beside != self.before.state.digest_beside
         return "files that say what is read of others have changed" if changed else ""
 
-    def _labelling(self, by_folder: bool) -> Labelling:
+    def _labelling(self, splitting: Splitting) -> Labelling:
         """Return where labels come from: the same as before where the records have them."""
-        roles = self.before.layout.roles
-        if self.listing.whole or self.listing.side is not None:
-            if self.recipe.joins:
-                step = self.recipe.batch_transforms[-1].name
-                return leave_out_labels(self.listing, self.settings, by_folder, None, self.recipe.reading.label, step)
-            return label_files(self.listing, self.settings, by_folder, None, self.recipe.reading.label)
+        known = None if self.listing.whole or self.listing.side is not None else self._labelling_of_records()
+        return label_files(self.listing, self.settings, splitting, self.recipe, None) if known is None else known
+
+    def _labelling_of_records(self) -> Labelling | None:
+        """Return where labels of records came from when the dataset was made, None if it was not the records themselves."""
         if self.recipe.joins:
             return Labelling()
+        roles = self.before.layout.roles
         names = {name: role.names for name, role in roles.by_name.items() if isinstance(role, Label) and role.names}
         fields = self.before.reading.fields
         assert fields is not None, "files of many records have columns"
@@ -260,7 +256,7 @@ class _Planning:
             return Labelling(names.get(LABEL), by_field=True, declared={n: of for n, of in names.items() if n != LABEL})
         if self.recipe.label_source in fields.names or self.settings.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
-        return label_files(self.listing, self.settings, by_folder, None, self.recipe.reading.label)
+        return None
 
     def _refuse_lost_labels(self, files: pa.Table) -> None:
         """Raise DatasetError if the files had labels, or values of a labels file, and none of them has any more."""
@@ -308,7 +304,7 @@ class _Planning:
         they = "looks like a mask, and was" if len(unmoved) == 1 else "look like masks, and were"
         return f"{some(unmoved)} {they} not moved with the images" if unmoved else ""
 
-    def _other_types(self, discovery: Discovery, units: Units, by_folder: bool) -> str:
+    def _other_types(self, discovery: Discovery, units: Units, splitting: Splitting) -> str:
         """Say which other types, or labels that were not there, the new records need; "" for none."""
         reading, fields = self.recipe.reading, self.before.reading.fields
         types = None if self.recipe.typed_fields is not None else discovery.find_types(units, False)
@@ -332,7 +328,7 @@ class _Planning:
             if names.get(name) not in (None, classes):
                 return f"new files give other names to the classes of {printable(name)}"
         if self.before.reading.by_field:
-            labels = label_files(self.listing, self.settings, by_folder, types, reading.label).classes or ()
+            labels = label_files(self.listing, self.settings, splitting, self.recipe, types).classes or ()
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
                 return f"the classes have other numbers, as {some(new_labels)} came"

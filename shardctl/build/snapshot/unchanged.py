@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert.request import ConvertRequest
-from shardctl.build.plan.fingerprint import labels_digest, only_versions_differ, parts_without_sources
+from shardctl.build.convert.update.compatibility import verdict_on
+from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
 from shardctl.build.plan.listing import wanted_files
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
@@ -42,7 +43,7 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
     except UsageError:  # it does not go with the kind that is recorded
         return None
     parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, request.recorded_settings(recipe))}
-    return recipe if only_versions_differ(manifest.fingerprint_parts, parts) else None
+    return recipe if verdict_on(differing_parts(manifest.fingerprint_parts, parts)) == "up-to-date" else None
 
 
 def is_surely_unchanged(request: ConvertRequest, manifest: Manifest) -> bool:
