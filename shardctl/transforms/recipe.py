@@ -14,9 +14,10 @@ import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import MAX_PIXELS, Store
+from shardctl.images.codecs.image import Store
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import Size
-from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
+from shardctl.images.object_geometry import CENTRE
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
