@@ -8,75 +8,21 @@ from typing import Any
 
 import click
 
+from shardctl.cli.options import option_of, options_of
 from shardctl.errors import UsageError
-from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.sources.format_table import FORMAT_NAMES
+from shardctl.system.options import FilePath, Option, declared_in
 from shardctl.system.text import printable
+from shardctl.transforms.recipe_options import RecipeOptions
 
 Command = Callable[..., Any]
 
-_SOURCE = (
-    click.option(
-        "--recipe",
-        type=click.Path(),
-        metavar="FILE.toml",
-        help="A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its"
-        " name, and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
-    ),
-    click.option(
-        "--kind",
-        type=click.Choice(["auto", "image", "text", "table", *FORMAT_NAMES]),
-        help="Kind of samples: images (files, or in tables); texts (.txt, .jsonl); rows of tables (.csv, .json, .parquet"
-        " and the like). Or a format: only its files are read. Default: auto, what the sources contain.",
-    ),
-    click.option(
-        "--record",
-        type=click.Choice(RECORDS),
-        help="What one sample of a text file (.txt, .md) is. Default: file.",
-    ),
-    click.option("--text-field", metavar="FIELD", help="Field of the records that is the text; it is renamed to text."),
-    click.option("--label-field", metavar="FIELD", help="Field of the records that is the label; it is renamed to label."),
-    click.option(
-        "--key-field",
-        metavar="FIELD",
-        help="Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made"
-        " of the file and the number of the record, FILE#N.",
-    ),
-    click.option(
-        "--image-field",
-        metavar="FIELD|none",
-        help="Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
-        " type and name. With --kind table, none keeps structs of bytes and path as they are.",
-    ),
-    click.option(
-        "--format",
-        type=click.Choice(["auto", *FORMAT_NAMES]),
-        help="Read only files of this format; --kind FORMAT is short for it. Default: auto, of any.",
-    ),
-    click.option(
-        "--fields",
-        metavar="NEW=OLD,…",
-        help="Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
-    ),
-    click.option("--columns", metavar="A,B,…", help="Names of the columns of CSV files without a header."),
-    click.option(
-        "--delimiter", metavar="C|tab", help="What is between the cells of CSV files, for instance ;. Default: a comma."
-    ),
-    click.option(
-        "--null-values",
-        metavar="A,B,…",
-        help="Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none.",
-    ),
-    click.option(
-        "--encoding",
-        metavar="utf-8|NAME|detect",
-        help="Encoding of text files, for instance gbk; detect finds that of each file. Default: utf-8.",
-    ),
-    click.option(
-        "--schema",
-        metavar="FILE|NAME:TYPE,…",
-        help="Types of the fields of records: string, int64, float64 or bool; other fields are left out. Default: all fields, "
-        "with the types that are found in the records.",
-    ),
+_RECIPE = Option(
+    FilePath(),
+    None,
+    "A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its name, and"
+    " wins; --resize, --crop, --random-crop and --flip change the step of the file.",
+    metavar="FILE.toml",
 )
 _QUALITY = {
     "gopher": ("filter_gopher", "filter_gopher_repetition"),
@@ -152,7 +98,7 @@ _TRANSFORMS = (
 
 def source_options(command: Command) -> Command:
     """Add --recipe, --kind and what says how records are read."""
-    return _with(command, _SOURCE)
+    return option_of("recipe", _RECIPE)(options_of(RecipeOptions, "source")(command))
 
 
 def transform_options(command: Command) -> Command:
@@ -193,12 +139,11 @@ for the step alone)."""
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     """Join the recipe file and the options: an option changes what the file says. Raises UsageError."""
-    from shardctl.transforms.recipe import KEYS
     from shardctl.transforms.recipe_files.overriding import StepOption, parse_step_option, with_steps
     from shardctl.transforms.recipe_files.reading import load_recipe
 
     recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    recipe |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    recipe |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     chats = given["chat_template"] is not None or _has_step(recipe, "tokenize_chat")
