@@ -1,4 +1,4 @@
-"""How images are treated where nothing else is said. Nothing is imported: the command line says these numbers."""
+"""Limits for images where a recipe gives no others. Nothing is imported: the command line shows these numbers."""
 
 from __future__ import annotations
 

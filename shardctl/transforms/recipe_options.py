@@ -1,7 +1,7 @@
 """The keys of a recipe that have an option: what the command line, recipe files and their pages say of each.
 
-A key is a field here, and a field of the same name in `Recipe` (recipe.py), which says what its value may be and takes its
-default and its text from here. The command line imports this module before Arrow: it imports little.
+A key is a field here, and a field of the same name in `Recipe` (recipe.py). That field says what the value may be, and takes
+its default and its text from here. The command line imports this module before Arrow: it imports little.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ def _key(type: OptionType, otherwise: Any, help: str, **more: Any) -> Any:
     return option(type, None, help, otherwise=otherwise, **more)
 
 
-@dataclass(frozen=True)
+@dataclass(init=False, repr=False, eq=False)
 class RecipeOptions:
-    """What options say of a recipe. None leaves a key as the recipe file has it."""
+    """What options say of a recipe. None leaves a key as the recipe file has it.
+
+    A command joins the values with the recipe file. It makes no object of this class, which has none of the methods of a
+    dataclass: `--help` would wait 2 ms for them.
+    """
 
     kind: str | None = _key(
         Word(*KINDS),
         UNDECIDED,
-        "Kind of the samples. image: files, or images in tables; text: .txt, .jsonl; table: the rows of .csv, .json, .parquet"
-        " and the like; auto: what the sources contain. Or a format: as auto, and only its files are read.",
+        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the rows of .csv, .json, .parquet"
+        " and the like. auto: what the sources contain. A format: as auto, and only its files are read.",
         group="source",
     )
     record: str | None = _key(
@@ -72,8 +76,8 @@ class RecipeOptions:
     format: str | None = _key(
         Word(*FORMATS),
         UNDECIDED,
-        "Read only files of this format, such as webdataset or tfrecord; a format that is given as the kind is short for it."
-        " auto: files of any format.",
+        "Read only files of this format, such as webdataset or tfrecord. auto: files of any format. A format that is given as"
+        " the kind is short for this.",
         group="source",
     )
     fields: str | None = _key(
@@ -104,7 +108,7 @@ class RecipeOptions:
     encoding: str | None = _key(
         Text(),
         "utf-8",
-        "Encoding of text files: a name that Python knows, for instance gbk, or detect, which finds that of each file.",
+        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is found for each file.",
         metavar="utf-8|NAME|detect",
         group="source",
     )
@@ -146,11 +150,11 @@ class RecipeOptions:
     duplicates: str | None = _key(
         Text(),
         "keep",
-        "Images: keep all, or reject a file of the same bytes as one before it (exact), or one that looks like it (similar, or"
-        f" similar:BITS: up to BITS of 64 bits of a hash differ, {DISTANCE} if not given). Texts: reject one that is the same"
-        " as one before it (exact), or nearly (near, or near:SHARE: SHARE of their 5-word sequences is the same,"
-        f" {SIMILARITY} if not given); or drop its lines or paragraphs that were there before (line, paragraph). For texts,"
-        " this is the step deduplicate after the last step that changes them.",
+        "keep: all. exact: reject an image of the same bytes, or a text that is the same, as one before it. similar or"
+        " similar:BITS: reject an image that looks like one before it: up to BITS of 64 bits of a hash differ,"
+        f" {DISTANCE} if not given. near or near:SHARE: reject a text that is nearly the same as one before it: SHARE of their"
+        f" 5-word sequences is the same, {SIMILARITY} if not given. line, paragraph: drop lines or paragraphs of texts that"
+        " were there before. For texts, this is the step deduplicate after the last step that changes them.",
         metavar="keep|exact|similar[:BITS]|near[:SHARE]|line|paragraph",
         group="rules",
     )
@@ -164,8 +168,8 @@ class RecipeOptions:
     keep_objects: float | str | None = _key(
         NumberOrText(),
         KEPT_SHARE,
-        "Objects in images that are cut: keep those of which at least this share of the area is visible, or with center those"
-        " whose box has its centre in what is left.",
+        "Objects in images that are cut: keep those of which at least this share of the area is visible. center: keep those"
+        " whose centre is visible.",
         metavar="SHARE|center",
         group="rules",
     )
