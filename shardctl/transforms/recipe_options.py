@@ -12,7 +12,7 @@ from typing import Any
 from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.system.options import NumberOrText, OptionType, Text, Whole, Word, option
-from shardctl.transforms.duplicates.rule import DISTANCE, SIMILARITY
+from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
 
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
