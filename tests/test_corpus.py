@@ -20,8 +20,9 @@ import shardctl
 from shardctl.errors import TooManyRejectsError
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.formats import FORMATS
-from shardctl.images.codecs.image import MAX_PIXELS, decode
+from shardctl.images.codecs.image import decode
 from shardctl.images.codecs.jpeg import JpegDecoder
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.system.locations.local import LocalFolder
 
 pytestmark = pytest.mark.corpus

@@ -28,7 +28,8 @@ import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
     from shardctl.system.startup import reuse_memory
-    from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
+    from shardctl.transforms.picture import Picture, Resampler, resampling_by
+    from shardctl.transforms.recipe_options import OPENCV, PILLOW
     from shardctl.transforms.table import parse_step
 
 PHOTOS = 8

@@ -16,6 +16,7 @@ from shardctl.cli.step_options import recipe_of, source_options, transform_optio
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.text import printable
+from shardctl.transforms.recipe_options import RecipeOptions
 
 
 def _sources_and_destination(
@@ -28,74 +29,16 @@ def _sources_and_destination(
     return value[:-1], value[-1]
 
 
-def _number_or_word(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
-    """Return a number where it is one; the recipe knows which words there are."""
-    try:
-        return None if value is None else float(value)
-    except ValueError:
-        return value
-
-
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @source_options
 @options_of(Options, "labels")
 @transform_options
-@click.option(
-    "--store",
-    metavar="source|jpeg:Q|png|webp:Q|raw|none",
-    help="How images are stored. Default: source (the original bytes), or jpeg:90 if a step changes the image.",
-)
-@click.option(
-    "--compression",
-    metavar="auto|none|lz4|zstd[:LEVEL]",
-    help="Compression of the blocks. auto: zstd for text, none for images.",
-)
+@options_of(RecipeOptions, "storage")
 @options_of(Options, "shards")
-@click.option("--seed", type=int, metavar="S", help="Seed of random steps and splits. Default: 0.")
-@click.option(
-    "--variants", type=int, metavar="K", help="Make K samples of every input, each with other random numbers. Default: 1."
-)
-@click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
+@options_of(RecipeOptions, "samples")
 @options_of(Options, "work")
-@click.option(
-    "--truncated",
-    type=click.Choice(["reject", "keep"]),
-    help="Truncated images: reject them, or keep the part that is there and fill the rest with grey. Default: reject.",
-)
-@click.option(
-    "--duplicates",
-    metavar="keep|exact|similar[:BITS]|near[:SHARE]|line|paragraph",
-    help="Images: keep all, or reject a file of the same bytes as one before it (exact), or one that looks like it (similar:"
-    " up to BITS of 64 bits of a hash differ, 7 if not given). Texts: reject one that is the same as one before it (exact), or"
-    " nearly (near: SHARE of their 5-word sequences is the same, 0.8 if not given); or drop its lines or paragraphs that were"
-    " there before. Default: keep.",
-)
-@click.option(
-    "--resampling",
-    type=click.Choice(["pillow", "opencv"]),
-    help="What resamples images in crops, resizes and warps: opencv is faster, its pixels differ slightly, and it needs the"
-    " extra opencv. Default: pillow.",
-)
-@click.option(
-    "--keep-objects",
-    callback=_number_or_word,
-    metavar="SHARE|center",
-    help="Objects in images that are cut: keep those of which at least this share of the area is visible, or whose centre is."
-    " Default: 0.1.",
-)
-@click.option(
-    "--unmoved",
-    metavar="A,B,…",
-    help="Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
-    " Without this option such a conversion is refused.",
-)
-@click.option(
-    "--mask-fields",
-    metavar="A,B,…",
-    help="Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
-    " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
-)
+@options_of(RecipeOptions, "rules")
 @options_of(Options, "limits", "update", "target", "part", "run")
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:

@@ -62,13 +62,20 @@ def _click_option(name: str, declared: Option) -> Callable[[Command], Command]:
     return click.option(
         spelling,
         name,
-        help=declared.help,
+        help=_help(declared),
         metavar=declared.metavar,
         multiple=type_.repeats,
         callback=reading(type_, default),
         **_click_type(type_.of if isinstance(type_, Many) else type_, spelling),
         **more,
     )
+
+
+def _help(declared: Option) -> str:
+    if declared.otherwise in (None, ()):
+        return declared.help
+    value = f"{declared.otherwise:,}" if isinstance(declared.otherwise, int) else declared.otherwise
+    return f"{declared.help} Default: {value}."
 
 
 def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
@@ -81,4 +88,6 @@ def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
         return {"type": click.Path()}
     if type(type_).read is not OptionType.read:
         return {}
-    return {"type": int} if isinstance(type_, Whole) else {"type": float} if isinstance(type_, Real) else {}
+    if isinstance(type_, Whole):
+        return {"type": int if type_.least is None else click.IntRange(min=type_.least)}
+    return {"type": float} if isinstance(type_, Real) else {}

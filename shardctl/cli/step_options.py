@@ -2,82 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import click
-
+from shardctl.cli.options import Command, option_of, options_of
 from shardctl.errors import UsageError
-from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.sources.format_table import FORMAT_NAMES
+from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Text, Whole, Word, declared_in
 from shardctl.system.text import printable
+from shardctl.transforms.recipe_options import RecipeOptions
 
-Command = Callable[..., Any]
-
-_SOURCE = (
-    click.option(
-        "--recipe",
-        type=click.Path(),
-        metavar="FILE.toml",
-        help="A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its"
-        " name, and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
-    ),
-    click.option(
-        "--kind",
-        type=click.Choice(["auto", "image", "text", "table", *FORMAT_NAMES]),
-        help="Kind of samples: images (files, or in tables); texts (.txt, .jsonl); rows of tables (.csv, .json, .parquet"
-        " and the like). Or a format: only its files are read. Default: auto, what the sources contain.",
-    ),
-    click.option(
-        "--record",
-        type=click.Choice(RECORDS),
-        help="What one sample of a text file (.txt, .md) is. Default: file.",
-    ),
-    click.option("--text-field", metavar="FIELD", help="Field of the records that is the text; it is renamed to text."),
-    click.option("--label-field", metavar="FIELD", help="Field of the records that is the label; it is renamed to label."),
-    click.option(
-        "--key-field",
-        metavar="FIELD",
-        help="Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made"
-        " of the file and the number of the record, FILE#N.",
-    ),
-    click.option(
-        "--image-field",
-        metavar="FIELD|none",
-        help="Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
-        " type and name. With --kind table, none keeps structs of bytes and path as they are.",
-    ),
-    click.option(
-        "--format",
-        type=click.Choice(["auto", *FORMAT_NAMES]),
-        help="Read only files of this format; --kind FORMAT is short for it. Default: auto, of any.",
-    ),
-    click.option(
-        "--fields",
-        metavar="NEW=OLD,…",
-        help="Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
-    ),
-    click.option("--columns", metavar="A,B,…", help="Names of the columns of CSV files without a header."),
-    click.option(
-        "--delimiter", metavar="C|tab", help="What is between the cells of CSV files, for instance ;. Default: a comma."
-    ),
-    click.option(
-        "--null-values",
-        metavar="A,B,…",
-        help="Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none.",
-    ),
-    click.option(
-        "--encoding",
-        metavar="utf-8|NAME|detect",
-        help="Encoding of text files, for instance gbk; detect finds that of each file. Default: utf-8.",
-    ),
-    click.option(
-        "--schema",
-        metavar="FILE|NAME:TYPE,…",
-        help="Types of the fields of records: string, int64, float64 or bool; other fields are left out. Default: all fields, "
-        "with the types that are found in the records.",
-    ),
+_RECIPE = Option(
+    FilePath(),
+    None,
+    "A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its name, and"
+    " wins; --resize, --crop, --random-crop and --flip change the step of the file.",
+    metavar="FILE.toml",
 )
+
+
+class Shortcut(NamedTuple):
+    """An option that is short for a step: it gives one `setting` of it. With None as its setting it stands for the step alone.
+
+    Where the option takes words, `step` may have the steps that each of them stands for.
+    """
+
+    step: str | Mapping[str, tuple[str, ...]]
+    setting: str | None
+    option: Option
+
+    def steps(self, value: Any) -> list[str]:
+        """Return the names of the steps that the option stands for with this value, in the order in which they are done."""
+        if isinstance(self.step, str):
+            return [self.step]
+        return [name for word, names in self.step.items() if word in value for name in names]
+
+
+def _giving(step: str, setting: str, type: OptionType, help: str, **more: Any) -> Shortcut:
+    return Shortcut(step, setting, Option(type, None, help, **more))
+
+
+def _alone(step: str, help: str) -> Shortcut:
+    return Shortcut(step, None, Option(Flag(), False, help))
+
+
 _QUALITY = {
     "gopher": ("filter_gopher", "filter_gopher_repetition"),
     "c4": ("filter_c4",),
@@ -85,129 +54,131 @@ _QUALITY = {
 }
 """The filters that each word of --quality stands for."""
 
-_TRANSFORMS = (
-    click.option("--resize", metavar="N|WxH", help="Images: resize the short side to N, or to exactly WxH."),
-    click.option("--crop", metavar="N|WxH", help="Images: cut out the centre."),
-    click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
-    click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
-    click.option("--strip-html", is_flag=True, help="Text: take HTML out, with scripts and styles."),
-    click.option("--unicode", metavar="FORM", help="Text: bring it into the form NFC, NFKC, NFD or NFKD."),
-    click.option("--strip-controls", is_flag=True, help="Text: remove control characters but tabs and newlines."),
-    click.option("--whitespace", is_flag=True, help="Text: runs of white space become one space, edges and blank lines go."),
-    click.option("--redact", metavar="NAME,…", help="Text: replace what is personal by placeholders: email, ip, url, phone, …"),
-    click.option("--lower-case", is_flag=True, help="Text: make all letters lower case."),
-    click.option("--segment", metavar="zh", help="Text: put spaces between the words of Chinese."),
-    click.option("--min-chars", type=int, metavar="N", help="Text: reject texts with fewer characters."),
-    click.option("--max-chars", type=int, metavar="N", help="Text: reject texts with more characters."),
-    click.option(
-        "--quality",
-        multiple=True,
-        type=click.Choice(list(_QUALITY)),
-        help="Text: reject texts by published rules about quality (docs/text.md). May be given several times.",
+_SHORTCUTS = {
+    "resize": _giving("resize", "size", Text(), "Images: resize the short side to N, or to exactly WxH.", metavar="N|WxH"),
+    "crop": _giving("crop", "size", Text(), "Images: cut out the centre.", metavar="N|WxH"),
+    "random_crop": _giving(
+        "random_resized_crop",
+        "size",
+        Text(),
+        "Images: cut out a random part and resize it (RandomResizedCrop).",
+        metavar="N|WxH",
     ),
-    click.option("--stop-words", metavar="LANGUAGE", help="Text: remove the stop words of a language: en, de, …"),
-    click.option(
-        "--tokenizer",
-        metavar="FILE|DIR|bytes",
-        help="Text: make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a"
+    "flip": _giving("hflip", "p", Real(), "Images: mirror left to right with probability P.", metavar="P"),
+    "strip_html": _alone("html", "Text: take HTML out, with scripts and styles."),
+    "unicode": _giving("normalize", "unicode", Text(), "Text: bring it into the form NFC, NFKC, NFD or NFKD.", metavar="FORM"),
+    "strip_controls": _alone("control_characters", "Text: remove control characters but tabs and newlines."),
+    "whitespace": _alone("whitespace", "Text: runs of white space become one space, edges and blank lines go."),
+    "redact": _giving(
+        "redact",
+        "patterns",
+        Text(),
+        "Text: replace what is personal by placeholders: email, ip, url, phone, …",
+        metavar="NAME,…",
+    ),
+    "lower_case": _alone("lower_case", "Text: make all letters lower case."),
+    "segment": _giving("segment", "language", Text(), "Text: put spaces between the words of Chinese.", metavar="zh"),
+    "min_chars": _giving("filter_length", "min_chars", Whole(), "Text: reject texts with fewer characters.", metavar="N"),
+    "max_chars": _giving("filter_length", "max_chars", Whole(), "Text: reject texts with more characters.", metavar="N"),
+    "quality": Shortcut(
+        _QUALITY,
+        None,
+        Option(
+            Many(Word(*_QUALITY)),
+            (),
+            "Text: reject texts by published rules about quality (docs/text.md). May be given several times.",
+        ),
+    ),
+    "stop_words": _giving(
+        "stop_words",
+        "language",
+        Text(),
+        "Text: remove the stop words of a language: en, de, …",
+        metavar="LANGUAGE",
+    ),
+    "tokenizer": _giving(
+        "tokenize",
+        "tokenizer",
+        Text(),
+        "Text: make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a"
         " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (docs/text.md).",
+        metavar="FILE|DIR|bytes",
     ),
-    click.option(
-        "--chat-template",
-        metavar="auto|chatml|FILE",
-        help="Text: with --tokenizer, make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
+    "chat_template": _giving(
+        "tokenize_chat",
+        "template",
+        Text(),
+        "Text: with --tokenizer, make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
         " template of the tokeniser's folder.",
+        metavar="auto|chatml|FILE",
     ),
-    click.option(
-        "--block-length",
-        type=click.IntRange(min=2),
+    "block_length": _giving(
+        "pack",
+        "length",
+        Whole(least=2),
+        "Text: pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
         metavar="L",
-        help="Text: pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
     ),
-    click.option(
-        "--pack",
-        type=click.Choice(["concat", "bfd", "none"]),
-        help="Text: how documents are packed. concat: one behind the other, cut at the ends of blocks. bfd: best-fit"
-        " decreasing, which cuts no document that fits in a block. none: a row for each document, or for each piece of at most"
-        " L tokens. Default: concat.",
+    "pack": _giving(
+        "pack",
+        "method",
+        Word("concat", "bfd", "none"),
+        "Text: how documents are packed. concat: one behind the other, cut at the ends of blocks. bfd: best-fit decreasing,"
+        " which cuts no document that fits in a block. none: a row for each document, or for each piece of at most L tokens.",
+        otherwise="concat",
     ),
-    click.option(
-        "--step",
-        "steps",
-        multiple=True,
+}
+"""The options that are short for steps, by their names, in the order in which the steps are done and `--help` lists them."""
+
+_ANY_STEP = {
+    "steps": Option(
+        Many(Text()),
+        (),
+        "Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those of the recipe"
+        " and of the options above. May be given several times.",
         metavar="'NAME KEY=VALUE…'",
-        help="Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those of the"
-        " recipe and of the options above. May be given several times.",
+        spelling="--step",
     ),
-    click.option(
-        "--transform",
-        "transforms",
-        multiple=True,
+    "transforms": Option(
+        Many(Text()),
+        (),
+        "Your own function, called with every sample; or your own class, such as a model, of which each worker makes an object,"
+        " called with lists of samples. May be given several times.",
         metavar="MODULE:NAME",
-        help="Your own function, called with every sample; or your own class, such as a model, of which each worker makes an"
-        " object, called with lists of samples. May be given several times.",
+        spelling="--transform",
     ),
-)
+}
 
 
 def source_options(command: Command) -> Command:
     """Add --recipe, --kind and what says how records are read."""
-    return _with(command, _SOURCE)
+    return option_of("recipe", _RECIPE)(options_of(RecipeOptions, "source")(command))
 
 
 def transform_options(command: Command) -> Command:
     """Add the transforms."""
-    return _with(command, _TRANSFORMS)
-
-
-def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
-    for option in reversed(options):
-        command = option(command)
+    options = {name: shortcut.option for name, shortcut in _SHORTCUTS.items()} | _ANY_STEP
+    for name, option in reversed(options.items()):
+        command = option_of(name, option)(command)
     return command
-
-
-_STEPS = (
-    ("resize", "resize", "size"),
-    ("crop", "crop", "size"),
-    ("random_crop", "random_resized_crop", "size"),
-    ("flip", "hflip", "p"),
-    ("strip_html", "html", None),
-    ("unicode", "normalize", "unicode"),
-    ("strip_controls", "control_characters", None),
-    ("whitespace", "whitespace", None),
-    ("redact", "redact", "patterns"),
-    ("lower_case", "lower_case", None),
-    ("segment", "segment", "language"),
-    ("min_chars", "filter_length", "min_chars"),
-    ("max_chars", "filter_length", "max_chars"),
-    *(("quality", step, None) for steps in _QUALITY.values() for step in steps),
-    ("stop_words", "stop_words", "language"),
-    ("tokenizer", "tokenize", "tokenizer"),
-    ("chat_template", "tokenize_chat", "template"),
-    ("block_length", "pack", "length"),
-    ("pack", "pack", "method"),
-)
-"""Options for steps, in the order in which the steps are done: option, step, the setting that has its value (None: it stands
-for the step alone)."""
 
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     """Join the recipe file and the options: an option changes what the file says. Raises UsageError."""
-    from shardctl.transforms.recipe import KEYS
     from shardctl.transforms.recipe_files.overriding import StepOption, parse_step_option, with_steps
     from shardctl.transforms.recipe_files.reading import load_recipe
 
     recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    recipe |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    recipe |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     chats = given["chat_template"] is not None or _has_step(recipe, "tokenize_chat")
     steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
-    wanted = [name for word in given["quality"] for name in _QUALITY[word]]
     named = [
-        StepOption(option.replace("_", "-"), steps_of_options.get(option, name), setting, given[option])
-        for option, name, setting in _STEPS
-        if given[option] not in (None, False) and (option != "quality" or name in wanted)
+        StepOption(name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name])
+        for name, shortcut in _SHORTCUTS.items()
+        if given[name] not in (None, False)
+        for step in shortcut.steps(given[name])
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(recipe, "tokenize_chat"):
         raise UsageError("--chat-template needs a tokeniser; give --tokenizer too")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.format.roles import Objects
+from shardctl.images.defaults import KEPT_SHARE
 from shardctl.images.geometry import (
     Box,
     Displacement,
@@ -39,9 +40,6 @@ CENTRE = "center"
 
 _ROUNDING = 1e-9
 """How far a share may be off by the rounding of numbers."""
-
-KEPT_SHARE = 0.1
-"""The part of an object's area that must be visible for it to be kept, unless a recipe says otherwise."""
 
 
 @dataclass(frozen=True, eq=False)

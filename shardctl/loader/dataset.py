@@ -19,7 +19,7 @@ from shardctl.format.names import GENERATIONS, MANIFEST
 from shardctl.format.roles import Roles
 from shardctl.format.sample import Sample
 from shardctl.format.token_columns import columns_of_blocks
-from shardctl.images.object_geometry import KEPT_SHARE
+from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.loader.blocks import (
     Batch,

@@ -67,7 +67,10 @@ class FilePath(OptionType):
 
 
 class Whole(OptionType):
-    """A whole number."""
+    """A whole number. Where there is a `least`, the command line takes none below it, and `--help` says so."""
+
+    def __init__(self, least: int | None = None) -> None:
+        self.least = least
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
@@ -124,6 +127,17 @@ class ByteSize(Whole):
         if match is None or match[2].upper() not in _UNITS:
             raise ValueError(f"{given!r} is not a size; write 128MiB, 64MB or a number of bytes")
         return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+class NumberOrText(Anything):
+    """A number where the text is one, else the text, which the reader of the option judges."""
+
+    def read(self, given: str) -> float | str:
+        """Return the number or the text."""
+        try:
+            return float(given)
+        except ValueError:
+            return given
 
 
 class AutoOrNumber(OptionType):
@@ -197,6 +211,8 @@ class Option(NamedTuple):
 
     - `default` is a value, or `dict` for an empty dict. `shows_default` has `--help` show it.
     - `help` is the text in `--help`, and `metavar` stands for the value there.
+    - `otherwise` is the value that holds where the option is not given and a recipe does not say it either; `default` is None
+      then. `--help` names it in a sentence after `help`, unless it is None or empty.
     - `spelling` is how the option is written, where that is not the name of its field: `--source`, `--decode/--no-decode`.
     - `group`: a command adds one group of options at a time, in the order of their fields. `after` names the option that this
       one follows in `--help`, where that is another order.
@@ -212,6 +228,7 @@ class Option(NamedTuple):
     group: str = ""
     after: str | None = None
     limit: Check | None = None
+    otherwise: Any = None
 
     def spelled(self, name: str) -> str:
         """Return how the option `name` is written on the command line."""

@@ -11,8 +11,7 @@ from shardctl.images.codecs import resampling
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.resampling import Field, Raster, image_of, size_of
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
-
-PILLOW, OPENCV = "pillow", "opencv"
+from shardctl.transforms.recipe_options import OPENCV
 
 
 class Resampler(Protocol):

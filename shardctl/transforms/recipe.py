@@ -14,19 +14,20 @@ import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import MAX_PIXELS, Store
+from shardctl.images.codecs.image import Store
 from shardctl.images.geometry import Size
-from shardctl.images.object_geometry import CENTRE, KEPT_SHARE
-from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.images.object_geometry import CENTRE
+from shardctl.sources.format_table import RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
-from shardctl.sources.kinds import KINDS
 from shardctl.system.files import read_named
+from shardctl.system.options import declared_in
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.transforms.filter import Filter
-from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
+from shardctl.transforms.picture import resampling_by
+from shardctl.transforms.recipe_options import FORMATS, KINDS, OPENCV, RESAMPLING, TRUNCATED, UNDECIDED, RecipeOptions
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -42,6 +43,7 @@ from shardctl.transforms.settings import (
     Word,
     raise_it,
     setting,
+    setting_as,
     settings_in,
 )
 from shardctl.transforms.table import TOKEN_STEPS, Steps
@@ -137,9 +139,6 @@ class KeptShare(SettingType["float | str"]):
 DEEPEST = 16
 """How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
 
-UNDECIDED = "auto"
-"""The kind where the sources say what it is."""
-
 
 def _known_encoding(name: str) -> str:
     from shardctl.sources.formats.encodings import known_encoding
@@ -150,6 +149,8 @@ def _known_encoding(name: str) -> str:
 _STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
 _DUPLICATES = {"pattern": r"^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$"}
 _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
+
+_OPTIONS = declared_in(RecipeOptions)
 
 
 @dataclass(frozen=True)
@@ -165,99 +166,30 @@ class Recipe(Settings):
 
     name: ClassVar[str] = ""
     what: ClassVar[str] = "recipe key"
-    kind: str = setting(
-        Word((UNDECIDED, *KINDS, *FORMAT_NAMES)),
-        UNDECIDED,
-        "Kind of the samples: image, text or table; auto: what the sources contain; a format: auto, and only its files.",
-    )
-    store: Store | None = setting(
-        Optional(Parsed(Store.parse, _STORES)),
-        None,
-        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw, none. Default: source, jpeg:90 if changed.",
-    )
-    compression: Compression = setting(
-        Auto(Parsed(Compression.parse, _COMPRESSIONS)),
-        None,
-        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images and packed tokens.",
-    )
-    seed: int = setting(Whole(0, 2**63 - 1), 0, "For random steps and random splits.")
-    variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
-    max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
-    truncated: str = setting(
-        Word(("reject", "keep")), "reject", "Images whose data ends too early: reject them, or keep what is there."
-    )
-    duplicates: DuplicateRule = setting(
-        Parsed(DuplicateRule.parse, _DUPLICATES),
-        KEEP_ALL,
-        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS. Copies of a text: exact, near"
-        " or near:SHARE; line and paragraph drop repeated lines or paragraphs. For texts it adds the step deduplicate after the"
-        " last one that changes texts.",
-        later=True,
-    )
-    record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
-    encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
-    columns: tuple[str, ...] = setting(Names(), (), "Names of the columns of CSV files without a header.")
-    delimiter: str | None = setting(
-        Optional(Delimiter()), None, "What is between the cells of CSV files; tab too. Default: a comma, in .tsv files a tab."
-    )
-    null_values: tuple[str, ...] = setting(
-        Names(),
-        (),
-        "Cells of CSV files that stand for a missing value, such as NA. Default: none; see docs/inputs.md.",
-        later=True,
-    )
-    text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
-    label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
-    key_field: str | None = setting(
-        Optional(Text()),
-        None,
-        "The field with the keys of samples, each there once. Default: keys are made of the file and the record's number.",
-        later=True,
-    )
-    image_field: str | None = setting(
-        Optional(Text()), None, "The field of a table that is an image; none: no field is. Default: found by type and name."
-    )
-    format: str = setting(
-        Word((UNDECIDED, *FORMAT_NAMES)),
-        UNDECIDED,
-        "Only files of this format are read, such as webdataset or tfrecord. auto: of any.",
-        later=True,
-    )
-    fields: str | None = setting(
-        Optional(Parsed(_written_fields)),
-        None,
-        "The fields of records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
-        later=True,
-    )
-    schema: str | None = setting(
-        Optional(Parsed(_written_schema)),
-        None,
-        "The fields to keep and their types, name:type,…, or a file with this. Default: all, with the types that are found.",
-    )
-    resampling: str = setting(
-        Word((PILLOW, OPENCV)),
-        PILLOW,
-        "What resamples images in crops, resizes and warps: pillow, or opencv (faster, with slightly other pixels).",
-        later=True,
-    )
-    keep_objects: float | str = setting(
-        KeptShare(),
-        KEPT_SHARE,
-        "Objects in images that are cut: the share of the area that must be visible to keep one, or center: of its box.",
-        later=True,
-    )
-    unmoved: tuple[str, ...] = setting(
-        Names(),
-        (),
-        "Fields that look like places, masks or other images, and stay as they are where steps move the pixels of the image.",
-        later=True,
-    )
-    mask_fields: tuple[str, ...] = setting(
-        Names(),
-        (),
-        "Fields of records that are masks of the image and move with it. Default: where steps move pixels, those that look so.",
-        later=True,
-    )
+    kind: str = setting_as(_OPTIONS["kind"], Word(KINDS))
+    store: Store | None = setting_as(_OPTIONS["store"], Optional(Parsed(Store.parse, _STORES)))
+    compression: Compression = setting_as(_OPTIONS["compression"], Auto(Parsed(Compression.parse, _COMPRESSIONS)))
+    seed: int = setting_as(_OPTIONS["seed"], Whole(0, 2**63 - 1))
+    variants: int = setting_as(_OPTIONS["variants"], Whole(1, 10_000))
+    max_pixels: int = setting_as(_OPTIONS["max_pixels"], Whole(1, 2**40))
+    truncated: str = setting_as(_OPTIONS["truncated"], Word(TRUNCATED))
+    duplicates: DuplicateRule = setting_as(_OPTIONS["duplicates"], Parsed(DuplicateRule.parse, _DUPLICATES), later=True)
+    record: str = setting_as(_OPTIONS["record"], Word(RECORDS))
+    encoding: str = setting_as(_OPTIONS["encoding"], Parsed(_known_encoding))
+    columns: tuple[str, ...] = setting_as(_OPTIONS["columns"], Names())
+    delimiter: str | None = setting_as(_OPTIONS["delimiter"], Optional(Delimiter()))
+    null_values: tuple[str, ...] = setting_as(_OPTIONS["null_values"], Names(), later=True)
+    text_field: str | None = setting_as(_OPTIONS["text_field"], Optional(Text()))
+    label_field: str | None = setting_as(_OPTIONS["label_field"], Optional(Text()))
+    key_field: str | None = setting_as(_OPTIONS["key_field"], Optional(Text()), later=True)
+    image_field: str | None = setting_as(_OPTIONS["image_field"], Optional(Text()))
+    format: str = setting_as(_OPTIONS["format"], Word(FORMATS), later=True)
+    fields: str | None = setting_as(_OPTIONS["fields"], Optional(Parsed(_written_fields)), later=True)
+    schema: str | None = setting_as(_OPTIONS["schema"], Optional(Parsed(_written_schema)))
+    resampling: str = setting_as(_OPTIONS["resampling"], Word(RESAMPLING), later=True)
+    keep_objects: float | str = setting_as(_OPTIONS["keep_objects"], KeptShare(), later=True)
+    unmoved: tuple[str, ...] = setting_as(_OPTIONS["unmoved"], Names(), later=True)
+    mask_fields: tuple[str, ...] = setting_as(_OPTIONS["mask_fields"], Names(), later=True)
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
 
     @property

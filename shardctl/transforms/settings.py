@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
 from shardctl.images.geometry import Colour, Size
+from shardctl.system.options import Option
 
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""
@@ -521,6 +522,11 @@ def setting(kind: SettingType[Any], default: Any = dataclasses.MISSING, doc: str
     One that a step got `later` is written only where it is not the default: so the recipes of older datasets stay the same.
     """
     return dataclasses.field(default=default, metadata={"kind": kind, "doc": doc, "later": later})
+
+
+def setting_as(declared: Option, kind: SettingType[Any], later: bool = False) -> Any:
+    """Return a field for a setting that has an option too, where its default (`otherwise`) and its description are declared."""
+    return setting(kind, kind.read(declared.otherwise), declared.help, later)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,12 @@ from shardctl.build.options import Options
 from shardctl.cli import cli
 from shardctl.errors import UsageError
 from shardctl.interop.exports.options import Choice, FormSettings
+from shardctl.sources.kinds import KINDS
+from shardctl.system.options import declared_in
+from shardctl.transforms import recipe_options
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_options import RecipeOptions
+from shardctl.transforms.settings import default_of, settings_in
 
 NEW_OPTION = """
     pace: int = option(
@@ -79,8 +86,60 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
     assert (called.returncode, called.stdout) == (0, said), called.stderr
 
 
+NEW_KEY = """
+    pace: str | None = _key(
+        Word("walk", "run"), "walk", "How fast the inputs are read.", spelling="--reading-pace", group="samples"
+    )
+"""
+
+FIELD_OF_NEW_KEY = """    pace: str = setting_as(_OPTIONS["pace"], Word(("walk", "run")), later=True)
+"""
+
+
+@pytest.mark.thorough
+def test_a_new_recipe_key_with_an_option_is_one_declaration_and_its_field(tmp_path: Path) -> None:
+    package = tmp_path / "copy" / "shardctl"
+    shutil.copytree(Path(shardctl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    declared = package / "transforms" / "recipe_options.py"
+    declared.write_text(declared.read_text(encoding="utf-8") + NEW_KEY, encoding="utf-8")
+    file = package / "transforms" / "recipe.py"
+    before, end, after = file.read_text(encoding="utf-8").partition("    transform: tuple[Transform, ...]")
+    file.write_text(before + FIELD_OF_NEW_KEY + end + after, encoding="utf-8")
+    (tmp_path / "in.txt").write_text("one\n")
+    (tmp_path / "recipe.toml").write_text('pace = "walk"\n')
+
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPATH"] = str(package.parent)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "shardctl", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    shown = " ".join(run("convert", "--help").stdout.split())
+    assert "--reading-pace [walk|run] How fast the inputs are read. Default: walk." in shown
+    assert shown.index("--max-pixels") < shown.index("--reading-pace") < shown.index("--workers")
+    described = json.loads(run("recipe", "schema").stdout)["properties"]["pace"]
+    assert described == {"enum": ["walk", "run"], "description": "How fast the inputs are read.", "default": "walk"}
+    given = ("convert", "in.txt", "out", "--recipe", "recipe.toml", "--workers", "0")
+    done = run(*given, "--reading-pace", "run")
+    assert done.stdout.startswith("created out: 1 sample"), done.stderr
+    assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["recipe"]["pace"] == "run"
+    refused = run(*given, "--reading-pace", "fly")
+    assert "Invalid value for '--reading-pace': 'fly' is not one of 'walk', 'run'" in refused.stderr
+
+
+def test_options_and_recipe_files_say_the_same_of_a_key() -> None:
+    keys, declared = settings_in(Recipe), declared_in(RecipeOptions)
+    assert keys.keys() - declared.keys() == {"transform"}
+    for name, option in declared.items():
+        assert option.help == keys[name].metadata["doc"]
+        assert default_of(keys[name]) == (list(option.otherwise) if option.otherwise == () else option.otherwise)
+    assert set(KINDS) < set(recipe_options.KINDS)
+
+
 COMMANDS = [
     ("convert", Options, ["in", "out"]),
+    ("convert", RecipeOptions, ["in", "out"]),
     ("bench", BenchOptions, ["out"]),
     ("advise", AdviceOptions, ["in"]),
     ("export", Choice, ["out", "files", "--to", "files"]),

@@ -8,7 +8,8 @@ import numpy as np
 from PIL import Image
 
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.picture import PILLOW, Picture, resampling_by
+from shardctl.transforms.picture import Picture, resampling_by
+from shardctl.transforms.recipe_options import PILLOW
 from shardctl.transforms.table import parse_step
 
 

@@ -24,7 +24,8 @@ from shardctl.images.object_geometry import CENTRE, KeepRule, Motion, moved_obje
 from shardctl.images.polygons import Polygons
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image.warp import affine, perspective, rotation
-from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
+from shardctl.transforms.picture import Picture, resampling_by
+from shardctl.transforms.recipe_options import OPENCV, PILLOW
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
 Stages = list[Any]

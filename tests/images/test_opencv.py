@@ -18,8 +18,9 @@ import shardctl
 from shardctl.images.codecs.resampling import resampled
 from shardctl.images.geometry import Displacement, Pad, Stage, View, Warp
 from shardctl.transforms.image.warp import affine, perspective, rotation
-from shardctl.transforms.picture import OPENCV, PILLOW, Picture, resampling_by
+from shardctl.transforms.picture import Picture, resampling_by
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_options import OPENCV, PILLOW
 
 pytest.importorskip("cv2")
 

@@ -153,9 +153,9 @@ def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are left of it."""
-    from shardctl.images.codecs import image
+    from shardctl.loader.blocks import pictures
 
-    monkeypatch.setattr(image, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
     sizes = [(900, 1000), (1000, 900)]
     shardctl.write(tmp_path / "out", ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store)
     (batch,) = shardctl.open(tmp_path / "out").loader(2)

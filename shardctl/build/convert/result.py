@@ -19,7 +19,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.step_counts import Counts
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects
-from shardctl.images.object_geometry import KEPT_SHARE
+from shardctl.images.defaults import KEPT_SHARE
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts

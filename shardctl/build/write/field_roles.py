@@ -15,7 +15,8 @@ from PIL import Image
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Mask, Objects, Role, Roles
-from shardctl.images.codecs.image import MAX_PIXELS, decode_mask, open_image
+from shardctl.images.codecs.image import decode_mask, open_image
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.object_columns import member_types
 from shardctl.sources.annotations.objects import ITEMS, objects_type

@@ -20,7 +20,8 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import MAX_PIXELS, Pixels, nearest
+from shardctl.images.codecs.image import Pixels, nearest
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size
 
 Colour = tuple[int, int, int]

@@ -28,6 +28,7 @@ from shardctl.images.codecs import backend
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import decode_lossless, decodes_whole, is_lossless
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, View
 
 Pixels = npt.NDArray[np.uint8]
@@ -46,9 +47,6 @@ OTHER_SUFFIXES = frozenset(
     + (".dcx", ".ftc", ".ftu", ".gbr", ".p7", ".pxr", ".ras", ".im1", ".mng", ".fpx", ".wal", ".mic", ".gd", ".svgz", ".bpg")
 )
 """File names of images that are not read: they become rejects, so that none is missing silently."""
-
-MAX_PIXELS = 100_000_000
-"""Largest image that is decoded, width x height. 100 million pixels need 300 MB as RGB."""
 
 DRAFT_MARGIN = 2
 """Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling filter."""

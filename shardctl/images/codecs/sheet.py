@@ -11,7 +11,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from shardctl.images.codecs.image import MAX_PIXELS, Pixels, open_image, render
+from shardctl.images.codecs.image import Pixels, open_image, render
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, View
 from shardctl.system.output_files import OutputFileType
 

@@ -15,6 +15,7 @@ from shardctl.errors import DatasetError, Rejection, ShardctlError
 from shardctl.format.roles import Mask
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Bytes, Located, in_array
@@ -36,7 +37,7 @@ def most_pixels(recipe: Mapping[str, Any]) -> int:
     `shardctl.write` has the usual limit, and records none.
     """
     said = recipe.get("max_pixels")
-    return max(said, image.MAX_PIXELS) if type(said) is int else image.MAX_PIXELS
+    return max(said, MAX_PIXELS) if type(said) is int else MAX_PIXELS
 
 
 def limit_of(column: Column, data: Bytes, most: int) -> int:

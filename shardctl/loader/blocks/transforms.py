@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
+from shardctl.images.defaults import KEPT_SHARE
 from shardctl.images.geometry import View
-from shardctl.images.object_geometry import KEPT_SHARE
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import real_number
 

@@ -17,7 +17,8 @@ from PIL import Image
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
+from shardctl.images.codecs.image import Opened, decode_mask, turned
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import left_of
 from shardctl.images.polygons import Polygons
 from shardctl.sources.annotations.base import BAD

@@ -22,8 +22,9 @@ from shardctl.format.layout import Layout
 from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import MAX_PIXELS, Opened, open_image
+from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, Stage
 from shardctl.images.object_geometry import (
     KeepRule,

@@ -17,8 +17,9 @@ from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
+from shardctl.transforms.duplicates.limits import LEAST_SIMILARITY, SIMILARITY
 from shardctl.transforms.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
-from shardctl.transforms.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
+from shardctl.transforms.duplicates.rule import DuplicateRule
 from shardctl.transforms.duplicates.table import Dropped, DuplicatesTable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting

@@ -1,0 +1,191 @@
+"""The keys of a recipe that have an option: what the command line, recipe files and their pages say of each.
+
+A key is a field here, and a field of the same name in `Recipe` (recipe.py). That field says what the value may be, and takes
+its default and its text from here. The command line imports this module before Arrow: it imports little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.system.options import NumberOrText, OptionType, Text, Whole, Word, option
+from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
+
+UNDECIDED = "auto"
+"""The kind where the sources say what it is."""
+
+KINDS = (UNDECIDED, "image", "text", "table", *FORMAT_NAMES)
+FORMATS = (UNDECIDED, *FORMAT_NAMES)
+TRUNCATED = ("reject", "keep")
+
+RESAMPLING = PILLOW, OPENCV = "pillow", "opencv"
+"""What resamples images."""
+
+
+def _key(type: OptionType, otherwise: Any, help: str, **more: Any) -> Any:
+    """Return the field of a key. `otherwise` is its value, as a recipe file has it, where neither file nor option give one."""
+    return option(type, None, help, otherwise=otherwise, **more)
+
+
+@dataclass(init=False, repr=False, eq=False)
+class RecipeOptions:
+    """What options say of a recipe. None leaves a key as the recipe file has it.
+
+    A command joins the values with the recipe file. It makes no object of this class, which has none of the methods of a
+    dataclass: `--help` would wait 2 ms for them.
+    """
+
+    kind: str | None = _key(
+        Word(*KINDS),
+        UNDECIDED,
+        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the rows of .csv, .json, .parquet"
+        " and the like. auto: what the sources contain. A format: as auto, and only its files are read.",
+        group="source",
+    )
+    record: str | None = _key(
+        Word(*RECORDS),
+        "file",
+        "What one sample of a text file (.txt, .md) is: the file, a line or a paragraph.",
+        group="source",
+    )
+    text_field: str | None = _key(
+        Text(), None, "Field of the records that is the text; it is renamed to text.", metavar="FIELD", group="source"
+    )
+    label_field: str | None = _key(
+        Text(), None, "Field of the records that is the label; it is renamed to label.", metavar="FIELD", group="source"
+    )
+    key_field: str | None = _key(
+        Text(),
+        None,
+        "Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made of the"
+        " file and the number of the record, FILE#N.",
+        metavar="FIELD",
+        group="source",
+    )
+    image_field: str | None = _key(
+        Text(),
+        None,
+        "Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
+        " type and name. With the kind table, none keeps structs of bytes and path as they are.",
+        metavar="FIELD|none",
+        group="source",
+    )
+    format: str | None = _key(
+        Word(*FORMATS),
+        UNDECIDED,
+        "Read only files of this format, such as webdataset or tfrecord. auto: files of any format. A format that is given as"
+        " the kind is short for this.",
+        group="source",
+    )
+    fields: str | None = _key(
+        Text(),
+        None,
+        "Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
+        metavar="NEW=OLD,…",
+        group="source",
+    )
+    columns: str | None = _key(
+        Text(), (), "Names of the columns of CSV files without a header.", metavar="A,B,…", group="source"
+    )
+    delimiter: str | None = _key(
+        Text(),
+        None,
+        "What is between the cells of CSV files, for instance ; or tab. Default: a comma, and in .tsv files a tab.",
+        metavar="C|tab",
+        group="source",
+    )
+    null_values: str | None = _key(
+        Text(),
+        (),
+        "Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none"
+        " (docs/inputs.md).",
+        metavar="A,B,…",
+        group="source",
+    )
+    encoding: str | None = _key(
+        Text(),
+        "utf-8",
+        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is found for each file.",
+        metavar="utf-8|NAME|detect",
+        group="source",
+    )
+    schema: str | None = _key(
+        Text(),
+        None,
+        "Types of the fields of records, as NAME:TYPE,… or a file that has this: string, int64, float64 or bool; other fields"
+        " are left out. Default: all fields, with the types that are found in the records.",
+        metavar="FILE|NAME:TYPE,…",
+        group="source",
+    )
+    store: str | None = _key(
+        Text(),
+        None,
+        "How images are stored: source (the original bytes), jpeg:QUALITY, png, webp:QUALITY, raw (pixels), or none. Default:"
+        " source, or jpeg:90 if a step changes the image.",
+        metavar="source|jpeg:Q|png|webp:Q|raw|none",
+        group="storage",
+    )
+    compression: str | None = _key(
+        Text(),
+        "auto",
+        "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and tables, none for images and"
+        " packed tokens.",
+        metavar="auto|none|lz4|zstd[:LEVEL]",
+        group="storage",
+    )
+    seed: int | None = _key(Whole(), 0, "Seed of random steps and splits.", metavar="S", group="samples")
+    variants: int | None = _key(
+        Whole(), 1, "Samples made of every input, each with other random numbers.", metavar="K", group="samples"
+    )
+    max_pixels: int | None = _key(Whole(), MAX_PIXELS, "Reject images with more pixels.", metavar="N", group="samples")
+    truncated: str | None = _key(
+        Word(*TRUNCATED),
+        "reject",
+        "Truncated images: reject them, or keep the part that is there and fill the rest with grey.",
+        group="rules",
+    )
+    duplicates: str | None = _key(
+        Text(),
+        "keep",
+        "keep: all. exact: reject an image of the same bytes, or a text that is the same, as one before it. similar or"
+        " similar:BITS: reject an image that looks like one before it: up to BITS of 64 bits of a hash differ,"
+        f" {DISTANCE} if not given. near or near:SHARE: reject a text that is nearly the same as one before it: SHARE of their"
+        f" 5-word sequences is the same, {SIMILARITY} if not given. line, paragraph: drop lines or paragraphs of texts that"
+        " were there before. For texts, this is the step deduplicate after the last step that changes them.",
+        metavar="keep|exact|similar[:BITS]|near[:SHARE]|line|paragraph",
+        group="rules",
+    )
+    resampling: str | None = _key(
+        Word(*RESAMPLING),
+        PILLOW,
+        "What resamples images in crops, resizes and warps: pillow, or opencv. opencv is faster, its pixels differ slightly,"
+        " and it needs the extra opencv.",
+        group="rules",
+    )
+    keep_objects: float | str | None = _key(
+        NumberOrText(),
+        KEPT_SHARE,
+        "Objects in images that are cut: keep those of which at least this share of the area is visible. center: keep those"
+        " whose centre is visible.",
+        metavar="SHARE|center",
+        group="rules",
+    )
+    unmoved: str | None = _key(
+        Text(),
+        (),
+        "Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
+        " Such a conversion is refused unless they are named here.",
+        metavar="A,B,…",
+        group="rules",
+    )
+    mask_fields: str | None = _key(
+        Text(),
+        (),
+        "Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
+        " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
+        metavar="A,B,…",
+        group="rules",
+    )
