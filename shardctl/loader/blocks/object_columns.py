@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, VisibleSpans, left_of, visible_columns
@@ -59,7 +60,7 @@ CATEGORY_TYPE = MemberType((), np.dtype(np.int64))
 def member_types(column: Column) -> dict[str, MemberType]:
     """Return all members of a column of objects. Raises ValueError for a type that is not one of objects."""
     type_ = column.type
-    if not pa.types.is_struct(type_) or not all(_is_list(field.type) for field in type_):
+    if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
         raise ValueError("it is not a struct of lists")
     types = {field.name: _member_type(field, column.objects) for field in type_}
     if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
@@ -86,15 +87,14 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
     )
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def _is_ragged(type_: pa.DataType) -> bool:
+    """Return whether values are lists of any length."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _depth(type_: pa.DataType) -> int:
-    depth = 0
-    while _is_list(type_) or pa.types.is_fixed_size_list(type_):
-        depth, type_ = depth + 1, type_.value_type
-    return depth if pa.types.is_floating(type_) or pa.types.is_integer(type_) else 0
+    leaf, depth = leaf_of(type_)
+    return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
 
 
 Member = Numbers | Polygons | list[Any]
