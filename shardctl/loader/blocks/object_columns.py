@@ -14,7 +14,18 @@ import pyarrow as pa
 from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
-from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, VisibleSpans, left_of, visible_columns
+from shardctl.images.object_geometry import (
+    KeepRule,
+    Motion,
+    MovedMasks,
+    PixelMask,
+    VisibleSpans,
+    are_between,
+    keypoints_at,
+    left_of,
+    scaled_boxes,
+    visible_columns,
+)
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
@@ -159,7 +170,8 @@ class Marked:
         if isinstance(polygons, Polygons):
             of_point = of_object.at(polygons.owners[polygons.of_points])
             whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
-        before = _moved_boxes(self.members[BOX], of_object)
+        boxes: Any = self.members[BOX]
+        before = scaled_boxes(boxes.astype(np.float64), of_object.scale, of_object.shift)
         left = left_of(before, whole, of_object.low, of_object.high)
         boxes, visible, masked = left.after, left.visible, left.masked
         growth = np.abs(of_object.scale).prod(axis=1)
@@ -279,14 +291,6 @@ def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
 
 
-def _moved_boxes(boxes: Any, moves: Moves) -> Floats:
-    """Return boxes where their images were put, as left, top, right, bottom: (T, 4)."""
-    exact = boxes.astype(np.float64)
-    one = exact[:, :2] * moves.scale + moves.shift
-    other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
-    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
-
-
 def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
     """Return masks of single objects where their images were put, by the nearest pixel, and what became of each.
 
@@ -345,12 +349,8 @@ def _grown(areas: Any, growth: Floats) -> Numbers:
 def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
     """Return the points (T, K, 3) where their images were put, as those of a mirrored object where it is mirrored."""
     places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
-    inside = ((places >= moves.low[:, None]) & (places <= moves.high[:, None])).all(axis=2) & (points[:, :, 2] > 0)
-    moved: Numbers = np.zeros_like(points)
-    moved[inside] = np.concatenate([places, points[:, :, 2:]], axis=2)[inside]
+    seen = are_between(places, moves.low[:, None], moves.high[:, None]) & (points[:, :, 2] > 0)
+    moved = keypoints_at(places, points[:, :, 2:], seen, moves.scale[:, 0] < 0, role)
     still = np.isinf(moves.high[:, 0])
     moved[still] = points[still]
-    mirrored = moves.scale[:, 0] < 0
-    if role.flip is not None and mirrored.any():
-        moved[mirrored] = moved[mirrored][:, list(role.flip)]
     return moved
