@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.list_types import is_list
+
 Convert = Callable[[Any], Any]
 
 
@@ -52,13 +54,9 @@ def _has(type_: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
 
 def _parts(type_: pa.DataType) -> list[pa.Field]:
     """Return what lists and structs consist of."""
-    if _is_list(type_):
+    if is_list(type_):
         return [type_.value_field]
     return list(type_) if pa.types.is_struct(type_) else []
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 def _as_numbers(type_: pa.DataType) -> pa.DataType:
@@ -67,7 +65,7 @@ def _as_numbers(type_: pa.DataType) -> pa.DataType:
         return pa.int32() if type_.bit_width == 32 else pa.int64()
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_as_numbers(type_.value_type), type_.list_size)
-    if _is_list(type_):
+    if is_list(type_):
         return (pa.large_list if pa.types.is_large_list(type_) else pa.list_)(_as_numbers(type_.value_type))
     return pa.struct([(f.name, _as_numbers(f.type)) for f in type_]) if pa.types.is_struct(type_) else type_
 
@@ -76,7 +74,7 @@ def _converter(type_: pa.DataType) -> Convert:
     """Return what makes Python's values of those of `_as_numbers`."""
     if _is_time(type_):
         return lambda number: None if number is None else _time(number, type_)
-    if _is_list(type_):
+    if is_list(type_):
         item = _converter(type_.value_type)
         return lambda values: None if values is None else [item(value) for value in values]
     if pa.types.is_struct(type_):

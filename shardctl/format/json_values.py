@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.list_types import is_list
 from shardctl.format.token_columns import list_offsets
 
 _types = pa.types
@@ -177,8 +178,8 @@ def _is_interval(type_: pa.DataType) -> bool:
     return bool(type_ == pa.month_day_nano_interval())
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return any(fits(type_) for fits in (_types.is_list, _types.is_large_list, _types.is_fixed_size_list, _types.is_map))
+def _is_list_or_map(type_: pa.DataType) -> bool:
+    return is_list(type_) or bool(_types.is_map(type_))
 
 
 _WRITERS: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array], list[Any]]], ...] = (
@@ -190,7 +191,7 @@ _WRITERS: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array], list[Any]]], .
     (_types.is_decimal, _strings),
     (_is_interval, _intervals),
     (_is_temporal, _whole_numbers),
-    (_is_list, _lists),
+    (_is_list_or_map, _lists),
     (_types.is_struct, _structs),
 )
 
@@ -216,7 +217,7 @@ def _read(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return pa.array(intervals, type_)
     if _is_temporal(type_):
         return pa.array(values, _integer(type_)).view(type_)
-    if _is_list(type_):
+    if _is_list_or_map(type_):
         return _read_lists(values, type_)
     if _types.is_struct(type_):
         return _read_structs(values, type_)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.list_types import is_list
 from shardctl.format.roles import Roles, Tokens
 
 Numbers = npt.NDArray[np.int64]
@@ -84,8 +85,7 @@ class Documents:
 
 def is_list_of_whole_numbers(type_: pa.DataType) -> bool:
     """Return whether this is the type of lists of whole numbers, of any length or of one."""
-    listed = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    return bool(listed and pa.types.is_integer(type_.value_type))
+    return bool(is_list(type_) and pa.types.is_integer(type_.value_type))
 
 
 def token_rows(column: pa.Array) -> Rows:

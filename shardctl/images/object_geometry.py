@@ -366,8 +366,7 @@ def _moved_at_once(given: Sequence[Moving], role: Objects, rule: KeepRule) -> It
     seen = np.array([motion.seen for _, motion in given])[of_object]
     low, high = seen[:, :2], seen[:, 2:]
     xywh = np.array(list(chain.from_iterable(objects["bbox"] for objects, _ in given)), np.float64)
-    one, other = xywh[:, :2] * scale + shift, (xywh[:, :2] + xywh[:, 2:]) * scale + shift
-    before: Numbers = np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1).clip(-_FAR, _FAR)
+    before: Numbers = scaled_boxes(xywh, scale, shift).clip(-_FAR, _FAR)
     polygons = _all_polygons(given)
     if len(polygons.points):
         of_point = polygons.owners[polygons.of_points]
@@ -412,12 +411,40 @@ def moved_keypoints(points: Any, motion: Motion, role: Objects) -> list[list[flo
     places, seen, mirrored = given[:, :2], given[:, 2] > 0, False
     for leg in motion.legs:
         places = apply(leg.matrix, places)
-        seen = seen & ((places >= leg.seen[:2]) & (places <= leg.seen[2:])).all(axis=1)
+        seen = seen & are_between(places, np.array(leg.seen[:2]), np.array(leg.seen[2:]))
         mirrored ^= bool(np.linalg.det(leg.matrix[:2, :2]) < 0)
-    made = np.where(seen[:, None], np.column_stack([places, given[:, 2]]), 0.0).astype(np.float32)
-    if mirrored and role.flip is not None and len(made):  # an object may have no keypoints at all
-        made = made[list(role.flip)]
-    return made.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
+    moved = keypoints_at(places, given[:, 2:], seen, np.array(mirrored), role)
+    return moved.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
+
+
+def are_between(places: Numbers, low: Numbers, high: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which places (..., 2) lie between two corners, or on the edge."""
+    return np.asarray(((places >= low) & (places <= high)).all(axis=-1))
+
+
+def keypoints_at(
+    places: Numbers, flags: npt.NDArray[Any], seen: npt.NDArray[np.bool_], mirrored: npt.NDArray[np.bool_], role: Objects
+) -> npt.NDArray[np.float32]:
+    """Return keypoints (..., k, 3) that have come to `places` (..., k, 2) and have `flags` (..., k, 1), the v of x, y, v.
+
+    Those that are not `seen` (..., k) are (0, 0, 0). Where an object is `mirrored` (...), the keypoints of its left and of its
+    right side change their names.
+    """
+    exact = np.concatenate([places, flags], axis=-1)
+    exact[~seen] = 0.0
+    made = exact.astype(np.float32)
+    if role.flip is not None and seen.shape[-1] and mirrored.any():  # an object may have no keypoints at all
+        made[mirrored] = made[mirrored][:, list(role.flip)]
+    return made
+
+
+def scaled_boxes(xywh: Numbers, scale: Numbers, shift: Numbers) -> Numbers:
+    """Return boxes (n, 4) after their coordinates were scaled and shifted, (n, 2) each: left, top, right, bottom.
+
+    They were left, top, width, height. A negative scale mirrors.
+    """
+    one, other = xywh[:, :2] * scale + shift, (xywh[:, :2] + xywh[:, 2:]) * scale + shift
+    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
 
 
 def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
+from shardctl.format.list_types import is_list
 from shardctl.system.text import printable
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -310,8 +311,7 @@ class _Reader:
         if not isinstance(node.args[0], ast.Name | ast.Attribute):
             raise self._refused("len() takes a column, or a part of one")
         type_ = self._type(self._path(node.args[0]))
-        lists = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-        return pc.list_value_length(value) if lists else pc.utf8_length(value)
+        return pc.list_value_length(value) if is_list(type_) else pc.utf8_length(value)
 
     def _test(self, node: ast.Call, depth: int) -> Any:
         name = node.func.id if isinstance(node.func, ast.Name) else ""

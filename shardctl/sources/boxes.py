@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
+from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import PLACES, Plain, Role
 from shardctl.images.geometry import Size
 from shardctl.sources.first_values import are_of_size, members_of, name_images, show_annotations, show_images, tell_places
@@ -388,13 +389,8 @@ def _is_text(type_: pa.DataType) -> bool:
 
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:
     """Return the type of the values in lists and tensors, and in how many lists they are."""
-    depth = 0
-    while True:
-        if isinstance(type_, pa.FixedShapeTensorType):
-            return type_.value_type, depth + len(type_.shape)
-        if not (pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)):
-            return type_, depth
-        type_, depth = type_.value_type, depth + 1
+    leaf, depth = leaf_of(type_)
+    return (leaf.value_type, depth + len(leaf.shape)) if isinstance(leaf, pa.FixedShapeTensorType) else (leaf, depth)
 
 
 def _is_image(type_: pa.DataType) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.list_types import is_list
 from shardctl.images.codecs.image import OTHER_SUFFIXES, SUFFIXES, open_image
 from shardctl.images.geometry import Size
 
@@ -115,6 +116,6 @@ def _texts(values: pa.Array) -> Iterator[str]:
 
 def _leaves(values: pa.Array) -> Iterator[bytes]:
     """Yield the bytes of what is in lists, and in lists in them, without what is missing."""
-    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type):
+    while is_list(values.type):
         values = values.flatten()
     return (value for value in values.cast(pa.large_binary()).to_pylist() if value is not None)

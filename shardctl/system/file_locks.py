@@ -7,8 +7,8 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shardctl.errors import StorageError
@@ -50,10 +50,7 @@ class ByteLocks:
     @contextmanager
     def held(self, byte: int) -> Iterator[bool]:
         """Hold the lock of a byte; yield False where another one has held it for PATIENCE. Raises StorageError."""
-        until, pause = time.monotonic() + PATIENCE, _SHORTEST
-        while not (mine := self._set(fcntl.F_WRLCK, byte)) and time.monotonic() < until:
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+        mine = _retry(lambda: self._set(fcntl.F_WRLCK, byte), PATIENCE)
         try:
             yield mine
         finally:
@@ -96,17 +93,25 @@ def _wait_for(descriptor: int, patience: float | None) -> bool:
     if patience is None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return True
+    return _retry(lambda: lock_at_once(descriptor), patience)
+
+
+def lock_at_once(descriptor: int) -> bool:
+    """Lock an open file (flock), and return whether that was possible: another process may hold it. Raises OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _retry(lock: Callable[[], bool], patience: float) -> bool:
+    """Call `lock` until it returns True, at most for so many seconds, and return whether it did."""
     until, pause = time.monotonic() + patience, _SHORTEST
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
-        else:
-            return True
+    while not (mine := lock()) and time.monotonic() < until:
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST)
+    return mine
 
 
 class Use:
@@ -146,11 +151,9 @@ def unused(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        free = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            free = False
+        free = False
+        with suppress(OSError):
+            free = lock_at_once(descriptor)
         yield free
     finally:
         os.close(descriptor)

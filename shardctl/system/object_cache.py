@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from shardctl.system.file_locks import lock_at_once
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -253,10 +255,7 @@ def tell_progress(lock: int, new: str, size: int) -> None:
 def _wait_for(descriptor: int) -> None:
     """Lock the lock file of an object, or wait until who holds it has told nothing new for PATIENCE."""
     note, until = b"", time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+    while time.monotonic() < until and not lock_at_once(descriptor):
         if (now := os.pread(descriptor, _NOTE_BYTES, 0)) != note:
             note, until = now, time.monotonic() + PATIENCE
         time.sleep(LOOK_SECONDS)

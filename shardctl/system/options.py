@@ -7,7 +7,6 @@ imported here: `--help` does not wait for it.
 from __future__ import annotations
 
 import dataclasses
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Real as RealNumber
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import truth, whole_number
+from shardctl.system.text import parse_size
 
 
 class OptionType(ABC):
@@ -115,18 +115,15 @@ class Word(OptionType):
             raise UsageError(f"{name.replace('_', ' ')} must be {listed}; it is {value!r}")
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
 class ByteSize(Whole):
     """A number of bytes: 128MiB, 64MB or 1000000 on the command line."""
 
     def read(self, given: str) -> int:
         """Return the number of bytes."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", given.strip())
-        if match is None or match[2].upper() not in _UNITS:
+        size = parse_size(given)
+        if size is None:
             raise ValueError(f"{given!r} is not a size; write 128MiB, 64MB or a number of bytes")
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        return size
 
 
 class NumberOrText(Anything):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -35,20 +36,25 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPkmgtp]?)([Ii]?)[Bb]?")
+
+
+def parse_size(text: str) -> int | None:
+    """Return the number of bytes that a text such as 500GB, 64MiB or 1000000 means; None if it is not a size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    size = float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(match[2].upper() or " ")
+    return int(size) if math.isfinite(size) else None
 
 
 def size_of(limit: int | str, name: str) -> int:
     """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError, which has the `name`."""
     if isinstance(limit, bool) or not isinstance(limit, int | str):
         raise UsageError(f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'")
-    if isinstance(limit, int):
-        size = limit
-    else:
-        match = _SIZE.fullmatch(limit.strip())
-        if not match:
-            raise UsageError(f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
-        size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(match[2].upper() or " "))
+    size = parse_size(limit) if isinstance(limit, str) else limit
+    if size is None:
+        raise UsageError(f"{name}: {limit!r} is not a size; write 500GB, 64MiB or a number of bytes")
     if size < 0:
         raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
     return size

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.list_types import is_list
+
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 """Types that Arrow takes as they are."""
 
@@ -213,7 +215,7 @@ def rounded(value: Any, type_: pa.DataType) -> Any:
         for _ in range(1 if _is_flat(value) else len(type_.shape)):
             nested = pa.list_(nested)
         return rounded(value, nested)
-    if _is_list(type_) and isinstance(value, list | tuple):
+    if _is_list_or_view(type_) and isinstance(value, list | tuple):
         inner = type_.value_type
         if _is_wide(inner) or set(map(type, value)) != {float}:
             return [rounded(part, inner) for part in value]
@@ -299,7 +301,7 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
 def _check(value: Any, type_: pa.DataType) -> None:
     if value is None:
         return
-    if _is_list(type_):
+    if _is_list_or_view(type_):
         _check_list(value, type_.value_type)
     elif pa.types.is_struct(type_):
         _check_struct(value, type_)
@@ -311,9 +313,8 @@ def _check(value: Any, type_: pa.DataType) -> None:
         raise UnfitValue(describe(value))
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_list, pa.types.is_fixed_size_list, pa.types.is_large_list, pa.types.is_list_view)
-    return any(is_kind(type_) for is_kind in kinds) or bool(pa.types.is_large_list_view(type_))
+def _is_list_or_view(type_: pa.DataType) -> bool:
+    return is_list(type_) or bool(pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_))
 
 
 def _check_list(value: Any, type_: pa.DataType) -> None:

@@ -79,6 +79,9 @@ def test_each_value_is_checked_by_its_field(wrong: dict[str, Any], message: str)
     [
         (ByteSize(), "64MiB", 64 << 20),
         (ByteSize(), "1.5kb", 1500),
+        (ByteSize(), "500K", 500_000),
+        (ByteSize(), "1T", 10**12),
+        (ByteSize(), "2TiB", 2 << 40),
         (AutoOrNumber(0, 8), "auto", "auto"),
         (AutoOrNumber(0, 8), "7", 7),
         (SecondsOrNone(), "none", None),
@@ -97,6 +100,7 @@ def test_what_the_command_line_means(type_: OptionType, given: Any, value: Any) 
     ("type_", "given", "message"),
     [
         (ByteSize(), "big", "'big' is not a size; write 128MiB, 64MB or a number of bytes"),
+        (ByteSize(), "1XB", "'1XB' is not a size; write 128MiB, 64MB or a number of bytes"),
         (AutoOrNumber(0, 8), "-1", "'-1' is neither auto nor a whole number"),
         (SecondsOrNone(), "soon", "'soon' is neither a number of seconds nor none"),
     ],

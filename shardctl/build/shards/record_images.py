@@ -16,6 +16,7 @@ from shardctl.build.shards.job import Job
 from shardctl.build.shards.planned import PlannedUnit
 from shardctl.build.shards.prefetch import ReadRequest
 from shardctl.errors import Rejection
+from shardctl.format.list_types import is_list
 from shardctl.format.roles import Mask
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
@@ -168,7 +169,7 @@ def _has_bytes(type_: pa.DataType) -> bool:
     """Return whether values are bytes, or have some in lists and structs."""
     if pa.types.is_struct(type_):
         return any(_has_bytes(f.type) for f in type_)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if is_list(type_):
         return _has_bytes(type_.value_type)
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
 

@@ -16,6 +16,7 @@ from shardctl.build.shards.record_images import TableImages, bytes_in, columns_o
 from shardctl.build.shards.records import records_of
 from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
+from shardctl.format.list_types import is_list
 from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import open_image
 from shardctl.images.geometry import Size
@@ -109,7 +110,7 @@ def _outline(value: Any, type_: pa.DataType) -> Any:
         return value[:MOST_BYTES]
     if pa.types.is_struct(type_) and isinstance(value, dict):
         return {f.name: _outline(value.get(f.name), f.type) for f in type_}
-    if not _is_list(type_):
+    if not is_list(type_):
         return None
     if not has_arrays(pa.list_(pa.list_(type_))) or not len(value):  # of text, bytes or structs
         return [_outline(each, type_.value_type) for each in value[:LOOKED_AT]]
@@ -135,8 +136,4 @@ def _unsized(type_: pa.DataType) -> pa.DataType:
     """Return a type with lists of any length in place of those of a fixed one."""
     if pa.types.is_struct(type_):
         return pa.struct([f.with_type(_unsized(f.type)) for f in type_])
-    return pa.list_(_unsized(type_.value_type)) if _is_list(type_) else type_
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+    return pa.list_(_unsized(type_.value_type)) if is_list(type_) else type_

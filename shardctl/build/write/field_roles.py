@@ -14,6 +14,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import Mask, Objects, Role, Roles
 from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
@@ -134,9 +135,7 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
 
 def _is_rounded(type_: pa.DataType) -> bool:
     """Return whether numbers of a type are rounded to it: those of floating types."""
-    while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        type_ = type_.value_type
-    return bool(pa.types.is_floating(type_))
+    return bool(pa.types.is_floating(leaf_of(type_)[0]))
 
 
 def mask_value(value: Any, role: Mask, path: str, who: str, size: Size | None) -> tuple[bytes, str] | None:

@@ -8,12 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import DatasetError, NoSuchKeyError
+from shardctl.errors import DatasetError
 from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,
-    MANIFEST_LIMIT,
     PLAN,
     SHARDS,
     STAGING,
@@ -22,6 +21,7 @@ from shardctl.format.names import (
 )
 from shardctl.format.on_store.dataset import DatasetOnStore, Form
 from shardctl.format.on_store.listing import write_listing
+from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.system.files import write_atomically
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable
@@ -34,7 +34,7 @@ def open_on_store(store: Store, folder: Path, form: Form, limit: int, listed: bo
 
     `listed` asks for the list of all files. Raises DatasetError, StoreError.
     """
-    data, version = _read_manifest(store)
+    data, version = read_manifest(store) or (None, "")
     record = _record_of(data)
     own = _own_files(record)
     kept = (*sorted(BESIDE_SHARDS), *own)
@@ -73,19 +73,6 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
     return dataset
 
 
-def _read_manifest(store: Store) -> tuple[bytes | None, str]:
-    """Return the manifest and its version, None and nothing if there is none."""
-    found = store.stat(MANIFEST)
-    if found is None:
-        return None, ""
-    if found.size > MANIFEST_LIMIT:
-        raise DatasetError(f"{printable(store.url)}/{MANIFEST}: too large to be a manifest")
-    try:
-        return store.get(MANIFEST, version=found.version).to_pybytes(), found.version
-    except NoSuchKeyError:
-        return None, ""
-
-
 def _record_of(data: bytes | None) -> dict[str, Any]:
     """Return what a manifest says, which may be damaged."""
     with contextlib.suppress(ValueError, RecursionError):
@@ -122,18 +109,18 @@ def _base_of_lone(store: Store, name: str) -> str:
     """Return the folder of one shard, as `_base_of` does: nothing if it is right there, else that which the manifest names."""
     if store.stat(name) is not None:
         return ""
-    data, _ = _read_manifest(store)
+    data, _ = read_manifest(store) or (None, "")
     return _base_of(store, data, _record_of(data))
 
 
 def _check_that_it_was_one(store: Store) -> None:
     """Raise DatasetError unless the tables of a dataset that lost its manifest are there."""
     folders, objects = store.children()
-    names, shown = {found.name for found in objects}, printable(store.url)
-    if {PLAN, SHARDS, CHECKSUMS} <= names:
+    shown = printable(store.url)
+    if {PLAN, SHARDS, CHECKSUMS} <= {found.name for found in objects}:
         return
     if STAGING in folders:
         raise DatasetError(
             f"{shown}: an unfinished conversion; run the same command again: it completes it, or says why it cannot"
         )
-    raise DatasetError(f"{shown}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done")
+    raise missing_dataset(store.url)

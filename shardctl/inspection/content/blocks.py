@@ -213,7 +213,7 @@ def _is_row(type_: pa.DataType, size: int) -> bool:
     return bool(pa.types.is_fixed_size_list(type_) and type_.list_size == size and pa.types.is_floating(type_.value_type))
 
 
-def _is_list(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
+def _is_list_of(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
     return bool(pa.types.is_list(type_) and of(type_.value_type))
 
 
@@ -231,9 +231,9 @@ _MEMBERS: dict[str, Callable[[pa.DataType], bool]] = {
     "iscrowd": pa.types.is_boolean,
     "difficult": pa.types.is_boolean,
     "truncated": pa.types.is_boolean,
-    "segmentation": lambda type_: _is_list(type_, lambda polygon: _is_list(polygon, pa.types.is_floating)),
+    "segmentation": lambda type_: _is_list_of(type_, lambda polygon: _is_list_of(polygon, pa.types.is_floating)),
     "rle": _is_rle,
-    "keypoints": lambda type_: _is_list(type_, lambda point: _is_row(point, 3)),
+    "keypoints": lambda type_: _is_list_of(type_, lambda point: _is_row(point, 3)),
 }
 """What is known of an object, and the type of it."""
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
+from shardctl.format.list_types import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.arrays import is_number, is_packed
 from shardctl.interop.exports.base import Column, ColumnEncoding, Export, form_of_raw
@@ -46,11 +47,6 @@ def is_bytes(type_: pa.DataType) -> bool:
     return any(
         fits(type_) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     )
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Return whether a type is one of lists, of one length or of any."""
-    return any(fits(type_) for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 class ExampleExport(Export):
@@ -104,23 +100,15 @@ def _loss_of_members(column: Column) -> str | None:
     for member in column.type:
         if "/" in member.name or not member.name:
             return f"a member is called {member.name!r}, and NAME/MEMBER is the name of a feature"
-        type_ = _innermost(member.type)
+        type_, depth = leaf_of(member.type)
         if pa.types.is_float64(type_):
             return f"{member.name} is float64, and an Example has float32"
         plain = pa.types.is_boolean(type_) or (is_number(type_) and type_ != pa.uint64()) or is_bytes(type_)
-        if not plain or _depth(member.type) > 2 or (_depth(member.type) == 2 and not is_packed(member.type.value_type)):
+        if not plain or depth > 2 or (depth == 2 and not is_packed(member.type.value_type)):
             return f"an Example has lists of bytes, float32 or int64, and {member.name} is {member.type}"
     if any(_lacks_values(part) for array in column.arrays() for part in array.drop_null().flatten()):
         return "some of its members lack values"
     return None
-
-
-def _innermost(type_: pa.DataType) -> pa.DataType:
-    return _innermost(type_.value_type) if is_list(type_) else type_
-
-
-def _depth(type_: pa.DataType) -> int:
-    return 1 + _depth(type_.value_type) if is_list(type_) else 0
 
 
 def _lacks_values(array: pa.Array) -> bool:

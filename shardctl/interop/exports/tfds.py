@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.list_types import is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.arrays import is_packed
 from shardctl.interop.exports.base import Column, ColumnEncoding, Export, ExportPart, PartResult, Progress, form_of_raw
-from shardctl.interop.exports.examples import STRUCT, WITH_PATHS, form_of, form_of_images, is_bytes, is_list, loss_of
+from shardctl.interop.exports.examples import STRUCT, WITH_PATHS, form_of, form_of_images, is_bytes, loss_of
 from shardctl.interop.exports.images import suffixes_in
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.list_types import is_list
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
 
 
@@ -138,7 +139,7 @@ class Column:
 def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
     """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1 for any size."""
     sizes: list[int] = []
-    while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    while is_list(type_):
         sizes.append(type_.list_size if pa.types.is_fixed_size_list(type_) else -1)
         type_ = type_.value_type
     return type_, tuple(sizes)

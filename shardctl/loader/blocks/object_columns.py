@@ -11,9 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.list_types import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
-from shardctl.images.object_geometry import KeepRule, Motion, MovedMasks, PixelMask, VisibleSpans, left_of, visible_columns
+from shardctl.images.object_geometry import (
+    KeepRule,
+    Motion,
+    MovedMasks,
+    PixelMask,
+    VisibleSpans,
+    are_between,
+    keypoints_at,
+    left_of,
+    scaled_boxes,
+    visible_columns,
+)
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
@@ -59,7 +71,7 @@ CATEGORY_TYPE = MemberType((), np.dtype(np.int64))
 def member_types(column: Column) -> dict[str, MemberType]:
     """Return all members of a column of objects. Raises ValueError for a type that is not one of objects."""
     type_ = column.type
-    if not pa.types.is_struct(type_) or not all(_is_list(field.type) for field in type_):
+    if not pa.types.is_struct(type_) or not all(_is_ragged(field.type) for field in type_):
         raise ValueError("it is not a struct of lists")
     types = {field.name: _member_type(field, column.objects) for field in type_}
     if types.get(BOX) != BOX_TYPE or types.get(CATEGORY) != CATEGORY_TYPE:
@@ -86,15 +98,14 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
     )
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def _is_ragged(type_: pa.DataType) -> bool:
+    """Return whether values are lists of any length."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _depth(type_: pa.DataType) -> int:
-    depth = 0
-    while _is_list(type_) or pa.types.is_fixed_size_list(type_):
-        depth, type_ = depth + 1, type_.value_type
-    return depth if pa.types.is_floating(type_) or pa.types.is_integer(type_) else 0
+    leaf, depth = leaf_of(type_)
+    return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
 
 
 Member = Numbers | Polygons | list[Any]
@@ -159,7 +170,8 @@ class Marked:
         if isinstance(polygons, Polygons):
             of_point = of_object.at(polygons.owners[polygons.of_points])
             whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
-        before = _moved_boxes(self.members[BOX], of_object)
+        boxes: Any = self.members[BOX]
+        before = scaled_boxes(boxes.astype(np.float64), of_object.scale, of_object.shift)
         left = left_of(before, whole, of_object.low, of_object.high)
         boxes, visible, masked = left.after, left.visible, left.masked
         growth = np.abs(of_object.scale).prod(axis=1)
@@ -279,14 +291,6 @@ def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
 
 
-def _moved_boxes(boxes: Any, moves: Moves) -> Floats:
-    """Return boxes where their images were put, as left, top, right, bottom: (T, 4)."""
-    exact = boxes.astype(np.float64)
-    one = exact[:, :2] * moves.scale + moves.shift
-    other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
-    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
-
-
 def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
     """Return masks of single objects where their images were put, by the nearest pixel, and what became of each.
 
@@ -345,12 +349,8 @@ def _grown(areas: Any, growth: Floats) -> Numbers:
 def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
     """Return the points (T, K, 3) where their images were put, as those of a mirrored object where it is mirrored."""
     places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
-    inside = ((places >= moves.low[:, None]) & (places <= moves.high[:, None])).all(axis=2) & (points[:, :, 2] > 0)
-    moved: Numbers = np.zeros_like(points)
-    moved[inside] = np.concatenate([places, points[:, :, 2:]], axis=2)[inside]
+    seen = are_between(places, moves.low[:, None], moves.high[:, None]) & (points[:, :, 2] > 0)
+    moved = keypoints_at(places, points[:, :, 2:], seen, moves.scale[:, 0] < 0, role)
     still = np.isinf(moves.high[:, 0])
     moved[still] = points[still]
-    mirrored = moves.scale[:, 0] < 0
-    if role.flip is not None and mirrored.any():
-        moved[mirrored] = moved[mirrored][:, list(role.flip)]
     return moved

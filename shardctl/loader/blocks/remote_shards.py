@@ -17,7 +17,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import Cache
-from shardctl.loader.remote.open import DatasetPlace, fetch_file, open_again, open_remote, place_of
+from shardctl.loader.remote.open import DatasetHandle, fetch_file, handle_of, open_again, open_remote
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.loader.remote.request_threads import Ahead
 from shardctl.system.text import printable
@@ -51,7 +51,7 @@ class RemoteShards(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the same dataset when it is unpickled, with a client of its own."""
-        return _reopened, (place_of(self.dataset), self.split)
+        return _reopened, (handle_of(self.dataset), self.split)
 
     is_local = False
 
@@ -158,5 +158,5 @@ def _removed(path: Path) -> DatasetError:
     return DatasetError(f"{printable(str(path))}: removed from the cache while it was read; open the dataset again")
 
 
-def _reopened(place: DatasetPlace, split: str | None) -> RemoteShards:
-    return RemoteShards(open_again(place), split)
+def _reopened(handle: DatasetHandle, split: str | None) -> RemoteShards:
+    return RemoteShards(open_again(handle), split)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, ShortAnswerError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST, MANIFEST_LIMIT, SHARDS
+from shardctl.format.names import MANIFEST, SHARDS
+from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
@@ -52,8 +53,8 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
 
 
 @dataclass(frozen=True)
-class DatasetPlace:
-    """Where a dataset is: enough to open the same one again, in another process too. Here, its tables lie in `tables`."""
+class DatasetHandle:
+    """What opens the same dataset again, in another process too. On this machine, its tables lie in `tables`."""
 
     about: About
     cache: Cache | None
@@ -73,27 +74,27 @@ def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
     raise AssertionError("unreachable")
 
 
-def open_again(place: DatasetPlace) -> RemoteDataset:
+def open_again(handle: DatasetHandle) -> RemoteDataset:
     """Open the same dataset in another process. Raises DatasetError if another one has taken its place."""
-    about = place.about
-    if place.cache is not None:
-        with place.cache.looking_up(about.url):
-            kept = place.cache.find(about.url, about.version)
+    about = handle.about
+    if handle.cache is not None:
+        with handle.cache.looking_up(about.url):
+            kept = handle.cache.find(about.url, about.version)
         if kept is not None:
             return _from_cache(about, kept)
-    manifest = Path(place.tables) / MANIFEST
+    manifest = Path(handle.tables) / MANIFEST
     if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:  # of the process that handed this one over
-        return RemoteDataset(about, Manifest.load(LocalFolder(Path(place.tables))).base, Path(place.tables), None)
-    opened = open_remote(about.url, place.cache)
+        return RemoteDataset(about, Manifest.load(LocalFolder(Path(handle.tables))).base, Path(handle.tables), None)
+    opened = open_remote(about.url, handle.cache)
     if opened.about.digest != about.digest:
         raise DatasetError(f"{printable(about.url)}: replaced by another dataset while it was read; open it again")
     return opened
 
 
-def place_of(dataset: RemoteDataset) -> DatasetPlace:
-    """Return where a dataset is."""
+def handle_of(dataset: RemoteDataset) -> DatasetHandle:
+    """Return what opens a dataset again."""
     cache = dataset.cached.cache if dataset.cached is not None else None
-    return DatasetPlace(dataset.about, cache, str(dataset.tables))
+    return DatasetHandle(dataset.about, cache, str(dataset.tables))
 
 
 def fetch_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
@@ -108,7 +109,7 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
     with cache.looking_up(folder.url) as mine:
         found = folder.stat(MANIFEST)
         if found is None:
-            raise _missing(folder)
+            raise missing_dataset(folder.url)
         kept = cache.find(folder.url, found.version)
         if kept is not None:
             return _from_cache(About(folder.url, found.version, ""), kept)
@@ -153,22 +154,11 @@ def _leave(process: int, stack: ExitStack) -> None:
 
 def _about(folder: StoreFolder) -> tuple[About, bytes]:
     """Return which dataset is there, and its manifest."""
-    found = folder.stat(MANIFEST)
+    found = read_manifest(folder.store)
     if found is None:
-        raise _missing(folder)
-    if found.size > MANIFEST_LIMIT:
-        raise DatasetError(f"{folder.shown(MANIFEST)}: too large to be a manifest")
-    try:
-        data = folder.read_found(found).to_pybytes()
-    except FileNotFoundError:
-        raise _missing(folder) from None
-    return About(folder.url, found.version, _digest(data)), data
-
-
-def _missing(folder: StoreFolder) -> DatasetError:
-    return DatasetError(
-        f"{folder.shown()}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
-    )
+        raise missing_dataset(folder.url)
+    data, version = found
+    return About(folder.url, version, _digest(data)), data
 
 
 def _manifest(folder: StoreFolder, data: bytes) -> Manifest:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.list_types import is_list, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, fault
 from shardctl.sources.annotations.objects import (
@@ -77,12 +78,8 @@ def _may_be_categories(type_: pa.DataType) -> bool:
 
 
 def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
-    return _is_list(type_) and bool(holds(type_.value_type))
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    """Return whether values are lists: Hugging Face has boxes of a fixed length, and polars has large lists."""
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+    """Return whether values are lists of such: Hugging Face has boxes of a fixed length, and polars has large lists."""
+    return is_list(type_) and bool(holds(type_.value_type))
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -152,10 +149,8 @@ def _fits(name: str, type_: pa.DataType) -> bool:
 
 
 def _depth(type_: pa.DataType) -> int:
-    depth = 0
-    while _is_list(type_):
-        depth, type_ = depth + 1, type_.value_type
-    return depth if not pa.types.is_struct(type_) else -1
+    leaf, depth = leaf_of(type_)
+    return depth if not pa.types.is_struct(leaf) else -1
 
 
 def _names(column: pa.ChunkedArray) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
+from shardctl.format.list_types import is_list
 from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
@@ -150,7 +151,7 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), type_)
     if pa.types.is_struct(own) and pa.types.is_struct(type_):
         return _fitted_struct(array, type_)
-    if _is_list(own) and _is_list(type_):
+    if is_list(own) and is_list(type_):
         return _fitted_list(array, type_)
     text = (pa.string(), pa.large_string())
     if type_ in text and own not in text:
@@ -211,10 +212,6 @@ def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
     edges = pa.array(offsets, pa.int64() if large else pa.int32())
     mask = array.is_null() if array.null_count else None
     return (pa.LargeListArray if large else pa.ListArray).from_arrays(edges, values, type=type_, mask=mask)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.json_values import from_json
+from shardctl.format.list_types import is_list, leaf_of
 from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
 from shardctl.sources.formats.jsonl import fitted_value, refuse_new_fields
 from shardctl.sources.types import Types, without_nulls
@@ -120,7 +121,7 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
         return _fitted_bytes(value, type_)
     if kind is np.ndarray:
         return _fitted_array(value, type_)
-    if kind is list and _is_list(type_):
+    if kind is list and is_list(type_):
         return [_fitted(item, type_.value_type) for item in value]
     if kind is dict and pa.types.is_struct(type_) and type_.num_fields:
         return _fitted_parts(value, type_)
@@ -149,10 +150,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
 def _fitted_parts(value: dict[str, Any], type_: pa.DataType) -> dict[str, Any]:
     if not value.keys() <= {f.name for f in type_}:
         raise Misfit("has objects with a new field")
@@ -173,8 +170,8 @@ def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
 def _fitted_feature(value: Feature, type_: pa.DataType) -> Any:
     """Return the values of a feature: a list, or the only one where the column has no lists."""
     if not len(value.items):  # of any kind
-        return [] if _is_list(type_) else None
-    if _is_list(type_):
+        return [] if is_list(type_) else None
+    if is_list(type_):
         return _fitted_items(value.items, type_.value_type)
     if len(value.items) > 1:
         raise Misfit(f"holds {len(value.items)} values where others hold one")
@@ -193,9 +190,7 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
     """Return an array of any number of dimensions as nested lists; numbers keep their value, or do not fit."""
     if value.ndim == 0:
         return fitted_value(value.item(), type_)
-    depth, inner = 0, type_
-    while _is_list(inner):
-        depth, inner = depth + 1, inner.value_type
+    inner, depth = leaf_of(type_)
     if depth != value.ndim:
         raise Misfit(f"holds an array of {value.ndim} dimensions, which does not fit {type_}")
     if not value.size:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.list_types import is_list
 from shardctl.sources.formats.base import (
     CHOSEN,
     OTHER_ENCODING,
@@ -164,7 +165,7 @@ def _parsed_type(type_: pa.DataType) -> pa.DataType:
     """
     if pa.types.is_struct(type_) and type_.num_fields:
         return pa.struct([(f.name, _parsed_type(f.type)) for f in type_])
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if is_list(type_):
         return pa.list_(_parsed_type(type_.value_type))
     known = pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)
     return type_ if known or pa.types.is_large_string(type_) else pa.string()
@@ -384,9 +385,7 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         return None
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and (
-        pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    ):
+    if isinstance(value, list) and is_list(type_):
         return [fitted_value(item, type_.value_type) for item in value]
     if isinstance(value, dict) and pa.types.is_struct(type_):
         if not value.keys() <= {f.name for f in type_}:
