@@ -21,7 +21,7 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import client_of, forget_clients, is_url
 
 
-class Changed(Protocol):
+class EditableDataset(Protocol):
     """A dataset that is changed in its `folder`."""
 
     @property
@@ -63,7 +63,7 @@ class _OnStore:
 
 
 @contextlib.contextmanager
-def changed_folder(place: str | Path, waiting: Callable[[str], None] | None) -> Iterator[Changed]:
+def editable_dataset(place: str | Path, waiting: Callable[[str], None] | None) -> Iterator[EditableDataset]:
     """Yield a dataset that is to be changed. On a store, this process holds its lease while the block runs.
 
     If another one does, call `waiting` with its name and wait. Raises DatasetError, StoreError, BusyError, InstallError.

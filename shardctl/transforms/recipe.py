@@ -14,7 +14,7 @@ import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import CENTRE
 from shardctl.sources.format_table import RECORDS
@@ -167,7 +167,7 @@ class Recipe(Settings):
     name: ClassVar[str] = ""
     what: ClassVar[str] = "recipe key"
     kind: str = setting_as(_OPTIONS["kind"], Word(KINDS))
-    store: Store | None = setting_as(_OPTIONS["store"], Optional(Parsed(Store.parse, _STORES)))
+    store: ImageEncoding | None = setting_as(_OPTIONS["store"], Optional(Parsed(ImageEncoding.parse, _STORES)))
     compression: Compression = setting_as(_OPTIONS["compression"], Auto(Parsed(Compression.parse, _COMPRESSIONS)))
     seed: int = setting_as(_OPTIONS["seed"], Whole(0, 2**63 - 1))
     variants: int = setting_as(_OPTIONS["variants"], Whole(1, 10_000))
@@ -431,7 +431,7 @@ class Recipe(Settings):
         images = self.kind == "image" or (self.kind == UNDECIDED and not self.batch_transforms)
         store = self.store
         if store is None and images:
-            store = Store.parse("jpeg:90" if self.changes else "source")
+            store = ImageEncoding.parse("jpeg:90" if self.changes else "source")
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth

@@ -51,7 +51,7 @@ def test_more_records_than_expected_leave_no_time(clock: Clock) -> None:
 
 
 def test_a_log_has_the_rate_of_this_run(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    teller = log.Teller("out", show=True)
+    teller = log.ProgressLog("out", show=True)
     teller.waiting("process 5")  # the next line comes some seconds later
     listener = teller.listener()
     listener.progress(WorkDone(3000, 3000, 0, 0))  # by an earlier run

@@ -14,7 +14,7 @@ from raw_png import png
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import Store, decode, decode_mask, open_image, render, to_rgb
+from shardctl.images.codecs.image import ImageEncoding, decode, decode_mask, open_image, render, to_rgb
 from shardctl.images.geometry import View
 from shardctl.transforms.image.crop import Crop, RandomResizedCrop
 from shardctl.transforms.image.flip import HorizontalFlip
@@ -249,13 +249,15 @@ def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decodi
 @pytest.mark.parametrize("text", ["jpeg:0", "jpeg:101", "png:3", "source:1", "gif", "raw:1", "jpeg:", ""])
 def test_an_unknown_store_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="store"):
-        Store.parse(text)
+        ImageEncoding.parse(text)
 
 
 @pytest.mark.parametrize("store", ["jpeg:95", "png", "webp:90"])
 def test_what_is_encoded_decodes_to_nearly_the_same(store: str) -> None:
     pixels = np.asarray(scene(60, 40))
-    assert np.abs(decode(Store.parse(store).encode(pixels)).astype(int) - pixels).mean() < (0.01 if store == "png" else 4)
+    assert np.abs(decode(ImageEncoding.parse(store).encode(pixels)).astype(int) - pixels).mean() < (
+        0.01 if store == "png" else 4
+    )
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])

@@ -27,7 +27,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.system.locations.local import LocalFolder
 
@@ -322,7 +322,7 @@ def test_a_record_comes_back_as_it_was_written(plain: Any, counts: list[int]) ->
 def test_what_is_stored_as_jpeg_is_plain_and_cheap_to_decode(quality: int, width: int, height: int, info: str) -> None:
     picture = Image.fromarray(scene_pixels(width, height))
     picture.info = {info: b"Exif\0\0" + bytes(40)} if info else {}
-    facts = jpeg_facts(Store("jpeg", quality).encode(picture))
+    facts = jpeg_facts(ImageEncoding("jpeg", quality).encode(picture))
     assert facts is not None
     assert facts.plain
     assert not facts.progressive

@@ -34,7 +34,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.sample import Sample
 from shardctl.format.stored import StoredDataset
 from shardctl.format.tables import ShardTable, is_written
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
@@ -121,12 +121,14 @@ class _Inputs:
                 raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
         recipe = Recipe.from_json(manifest.recipe, root)
         bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
+        if recipe.store and recipe.store.name != "none":
+            # Training needs pixels: they are not encoded again, and stored bytes are decoded.
+            recipe = dataclasses.replace(recipe, store=ImageEncoding.parse("raw"))
         layout = Layout.loads(ShardTable(LocalFolder(root)).making.layout)
         self._job = Job(
             root,
             tuple(map(Root.anywhere, bases)),
-            # Training needs pixels: they are not encoded again, and stored bytes are decoded.
-            dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store and recipe.store.name != "none" else recipe,
+            recipe,
             layout,
             (),
             **vars(RecordReading.from_json(manifest.records)),

@@ -125,7 +125,7 @@ def _taken(path: Path) -> StorageError:
 
 def refuse_others(target: Path, job: Job) -> None:
     """Raise StorageError if a file that a job will make has the name of anything at `target` that is no part of a dataset."""
-    if is_broken_off(target):
+    if needs_recovery(target):
         return
     shards = (shard_name(split.name, number) for split in job.splits for number in range(split.shards))
     with naming_the_path(target):
@@ -206,7 +206,7 @@ def _is_current(folder: Path) -> bool:
         return False  # the current folder was deleted
 
 
-def is_broken_off(target: Path) -> bool:
+def needs_recovery(target: Path) -> bool:
     """Return whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do.
 
     Where this user may not look, it is another one's work, and that one's to complete. Raises StorageError.
@@ -222,7 +222,7 @@ def is_broken_off(target: Path) -> bool:
         raise StorageError(f"{printable(str(target))}: cannot be examined ({error.strerror or error})") from error
 
 
-def is_taking_its_place(job: Path) -> bool:
+def is_committing(job: Path) -> bool:
     """Return whether the dataset of the job in this folder has begun to take its place: the folder must stay until it has."""
     return (job / REPLACED).exists()
 
@@ -341,7 +341,7 @@ def _delete_trash(target: Path) -> None:
 
 def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     """Raise StorageError if the folder of a dataset that was replaced has anything that is no part of it."""
-    of_jobs = [job for job in jobs_in(trash / STAGING) if not JobFolder(job).is_begun() or is_taking_its_place(job)]
+    of_jobs = [job for job in jobs_in(trash / STAGING) if not JobFolder(job).is_begun() or is_committing(job)]
     ours = {trash / STAGING, *(trash / name for name in mark.names), trash / STAGING / LEASE, *of_jobs}
     for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
@@ -417,7 +417,7 @@ def _clear_old(old: Path, target: Path) -> None:
     jobs = jobs_in(old / STAGING)
     for path in sorted((old / STAGING).iterdir()):
         # Unfinished conversions, but not the job that this dataset came from; and what is not ours.
-        stays = JobFolder(path).is_begun() and not is_taking_its_place(path) if path in jobs else path.name != LEASE
+        stays = JobFolder(path).is_begun() and not is_committing(path) if path in jobs else path.name != LEASE
         if stays and not os.path.lexists(target / STAGING / path.name):
             path.rename(target / STAGING / path.name)
     # By its own name: a dataset of which some is deleted is none.

@@ -34,7 +34,7 @@ def answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | Inputs | N
         return None
     if situation.up_to_date is not None:
         return _use_existing(conversion, inputs, situation.up_to_date)
-    if not publish.is_broken_off(conversion.folder.root):
+    if not publish.needs_recovery(conversion.folder.root):
         publish.refuse_to_replace(conversion.folder.root, conversion.recipe.files)
     return _plan_only(conversion, inputs, there) if conversion.options.dry_run else inputs
 
@@ -67,7 +67,7 @@ def _complete_replacement(conversion: Conversion) -> None:
 
     It stays if another process works on it, or if the folder cannot be written. Who holds the lease has seen to it.
     """
-    if conversion.held is None and conversion.target.is_broken_off():
+    if conversion.held is None and conversion.target.needs_recovery():
         with contextlib.suppress(BusyError, StorageError), conversion.target.writing(None):
             publish.recover(conversion.folder.root)
             generations.settle(conversion.folder.root)

@@ -14,7 +14,7 @@ from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
-from shardctl.build.plan.labels import PlanSettings
+from shardctl.build.plan.labels import PlanRules
 from shardctl.build.shards.engines.base import Engine
 from shardctl.format.names import STAGING
 from shardctl.images.codecs import backend
@@ -71,9 +71,9 @@ class Conversion:
         return self.folder.below(STAGING)
 
     @cached_property
-    def settings(self) -> PlanSettings:
+    def rules(self) -> PlanRules:
         """How the inputs are divided."""
-        return self.request.settings(self.recipe)
+        return self.request.rules(self.recipe)
 
     @property
     def seconds(self) -> float:

@@ -30,7 +30,7 @@ from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
 from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
-from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, write_files
+from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import Listing
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
@@ -160,7 +160,7 @@ class ConversionPlan:
 def plan_conversion(
     listing: Listing,
     recipe: Recipe,
-    settings: PlanSettings,
+    rules: PlanRules,
     options: Options,
     roots: tuple[Root, ...],
     engine: Engine,
@@ -173,7 +173,7 @@ def plan_conversion(
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
     InputError. `comparing` is told how many inputs have been looked at for duplicates.
     """
-    discovery = Discovery(listing, recipe.reading, settings.shuffle is not None, engine)
+    discovery = Discovery(listing, recipe.reading, rules.shuffle is not None, engine)
     units = without_repeats(discovery, discovery.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:
@@ -183,20 +183,20 @@ def plan_conversion(
     else:
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
-    splitting = split_files(listing, settings.split, settings.seed, settings.by_key)
-    labelling = label_files(listing, settings, splitting, recipe, types)
+    splitting = split_files(listing, rules.split, rules.seed, rules.by_key)
+    labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
-        if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
+        if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
-    fields = with_rule(fields, recipe, listing, settings.labels.annotation_rule)
+    fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
     if types is not None:
         listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))
     probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
-    planner = Planner(units, order_units(units, splitting, settings.shuffle))
+    planner = Planner(units, order_units(units, splitting, rules.shuffle))
     probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
     compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
     probe_job = replace(probe_job, recipe=without_comparing(recipe))

@@ -56,7 +56,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
         before = conversion.existing.before(manifest)
         if before is None:
             return None
-        appending = Appending(before, roots, conversion.settings.labels)
+        appending = Appending(before, roots, conversion.rules.labels)
         roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
     parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
@@ -70,9 +70,9 @@ def _bases(conversion: Conversion) -> tuple[Root, ...]:
 
 
 def _listed(conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, known: KnownFiles | None) -> Listing:
-    recipe, settings = conversion.recipe, conversion.settings
+    recipe, rules = conversion.recipe, conversion.rules
     kind, said = KINDS[recipe.kind], conversion.listener.listing
-    listing = list_files(roots, kind, recipe.reading, settings.labels, path, said, known)
+    listing = list_files(roots, kind, recipe.reading, rules.labels, path, said, known)
     listing.notices[:0] = conversion.notices
-    listing.warnings += warn_of_mixed(listing, settings.split)
+    listing.warnings += warn_of_mixed(listing, rules.split)
     return listing

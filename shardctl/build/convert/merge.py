@@ -50,7 +50,7 @@ def merge(
     wait = waiting if if_running == "wait" else None
     with open_target(dst, []) as target:
         folder = target.folder
-        if not parted_jobs(folder) and not publish.is_broken_off(folder.root):
+        if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
             return _merged_before(target, began)
         with target.planning(wait) as held:
             publish.recover(folder.root)

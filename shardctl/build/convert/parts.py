@@ -148,7 +148,7 @@ def _job_of(request: ConvertRequest, part: Part) -> tuple[DatasetJob, Parted] | 
     digest = _digest(request)
     for folder in parted_jobs(request.folder):
         parted = Parted.load(folder.root)
-        if parted is None or parted.asked != digest or publish.is_taking_its_place(folder.root):
+        if parted is None or parted.asked != digest or publish.is_committing(folder.root):
             continue
         shown = request.folder.shown()
         if parted.parts != part.parts:

@@ -62,9 +62,9 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     if all_types:
         return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
     listing = inputs.listing.fresh()
-    settings, options, scratch = conversion.settings, conversion.options, inputs.scratch
+    rules, options, scratch = conversion.rules, conversion.options, inputs.scratch
     found = update_plan.plan_update(
-        listing, conversion.recipe, settings, options, before, inputs.bases, conversion.engine, scratch
+        listing, conversion.recipe, rules, options, before, inputs.bases, conversion.engine, scratch
     )
     if not isinstance(found, update_plan.UpdatePlan):
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
@@ -80,7 +80,7 @@ def _plan_new(conversion: Conversion, inputs: Inputs, folder: Path, all_types: b
     new, listing = _with_types(conversion, inputs, all_types)
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, listing)
-    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.settings.shuffle)
+    job = new.job(folder, inputs.bases, conversion.recipe, inputs.parts, conversion.rules.shuffle)
     return PlannedJob(job, replace(inputs, listing=listing), _status(conversion), None, tables=new)
 
 
@@ -118,9 +118,9 @@ def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tupl
 
 def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
     listing, comparing = inputs.listing.fresh(), conversion.listener.comparing
-    recipe, settings, options = conversion.recipe, conversion.settings, conversion.options
+    recipe, rules, options = conversion.recipe, conversion.rules, conversion.options
     bases, engine = inputs.bases, conversion.engine
-    return plan_conversion(listing, recipe, settings, options, bases, engine, inputs.scratch, all_types, comparing), listing
+    return plan_conversion(listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, comparing), listing
 
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:

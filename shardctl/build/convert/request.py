@@ -10,7 +10,7 @@ from typing import Any
 
 from shardctl.build.options import Options
 from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
-from shardctl.build.plan.labels import PlanSettings
+from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import LabelRule
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
@@ -84,11 +84,11 @@ class ConvertRequest:
         annotations = AnnotationRule(options.boxes, options.annotation_frame, options.task)
         return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
 
-    def settings(self, recipe: Recipe) -> PlanSettings:
+    def rules(self, recipe: Recipe) -> PlanRules:
         """Return how the inputs are divided."""
-        return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
+        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""
         sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
-        return {**self.settings(recipe).record(), **sizes}
+        return {**self.rules(recipe).record(), **sizes}

@@ -31,7 +31,7 @@ ANNOTATED_ROWS = 8192
 
 
 @dataclass(frozen=True)
-class PlanSettings:
+class PlanRules:
     """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of shards.
 
     `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
@@ -73,9 +73,7 @@ class Labelling:
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def label_files(
-    listing: Listing, settings: PlanSettings, splitting: Splitting, recipe: Recipe, types: Types | None
-) -> Labelling:
+def label_files(listing: Listing, rules: PlanRules, splitting: Splitting, recipe: Recipe, types: Types | None) -> Labelling:
     """Decide where the labels come from, and the names of the classes. `splitting` is how the files were divided before.
 
     `types` are the types of the records' fields. They are None where a file is one record, and where no field has labels.
@@ -83,32 +81,32 @@ def label_files(
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
     if recipe.joins:
-        return _leave_out_labels(listing, settings, by_folder, types, field, recipe.batch_transforms[-1].name)
-    return _all_labels(listing, settings, by_folder, types, field)
+        return _leave_out_labels(listing, rules, by_folder, types, field, recipe.batch_transforms[-1].name)
+    return _all_labels(listing, rules, by_folder, types, field)
 
 
-def _all_labels(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> Labelling:
+def _all_labels(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> Labelling:
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
-    if types is not None and settings.labels.mode == "auto" and types.disputed_classes:
+    if types is not None and rules.labels.mode == "auto" and types.disputed_classes:
         raise InputError(
             f"the files give different names to the classes of {some(types.disputed_classes)}, so that their numbers mean"
             " different things; convert them into datasets of their own, or keep the numbers with --labels none"
         )
-    labelling = _main_label(listing, settings, by_folder, types, field)
-    if types is None or settings.labels.mode != "auto":
+    labelling = _main_label(listing, rules, by_folder, types, field)
+    if types is None or rules.labels.mode != "auto":
         return labelling
     others = {name: names for name, names in types.classes.items() if name != field}
     return replace(labelling, declared={**others, **labelling.declared})
 
 
-def _main_label(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> Labelling:
+def _main_label(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> Labelling:
     """Decide the labels: from the labels file, from the records themselves, or from the names of their folders.
 
     `by_folder` says that the top folders are splits, which are no classes. `types` are those of the records' fields, None
     where a file is one record; `field` is the one that may name classes. Raises InputError if folder labels were asked for and
     no file lies in a folder, and where only some files lie in class folders.
     """
-    mode = settings.labels.mode
+    mode = rules.labels.mode
     named = next((each.classes for each in listing.annotations if each.classes is not None), None)
     if named is not None:
         return Labelling(named)
@@ -138,12 +136,12 @@ def _is_label_of_export(listing: Listing, field: str) -> bool:
 
 
 def _leave_out_labels(
-    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str, who: str
+    listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str, who: str
 ) -> Labelling:
     """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
     records. The arguments are those of `_all_labels`. A notice says what is left out.
     """
-    names = [LABEL] if _would_be_labelled(listing, settings, by_folder, types, field) else []
+    names = [LABEL] if _would_be_labelled(listing, rules, by_folder, types, field) else []
     names += [f.name for f in side_fields(listing.side)]
     if listing.side is not None:
         for name in listing.side.columns.column_names:
@@ -153,10 +151,10 @@ def _leave_out_labels(
     return Labelling()
 
 
-def _would_be_labelled(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> bool:
+def _would_be_labelled(listing: Listing, rules: PlanRules, by_folder: bool, types: Types | None, field: str) -> bool:
     before = list(listing.notices)
     try:
-        return _all_labels(listing, settings, by_folder, types, field).classes is not None
+        return _all_labels(listing, rules, by_folder, types, field).classes is not None
     except InputError:  # classes that not all of the files have
         return True
     finally:

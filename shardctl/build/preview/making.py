@@ -22,7 +22,7 @@ from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
-from shardctl.build.plan.labels import PlanSettings, write_files
+from shardctl.build.plan.labels import PlanRules, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.splits import SplitRule
 from shardctl.build.shards.engines.base import Engine, OnFound, Report
@@ -39,7 +39,7 @@ from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.images.codecs import backend
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, all_blocks
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.boxes import place_columns
@@ -131,19 +131,19 @@ def make_preview(
         checked = _checked_recipe(given)
         if checked.store is not None and checked.store.name == "none":
             steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
-            checked = replace(checked, store=Store.parse("png"), transform=steps)
+            checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
         rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        settings = PlanSettings(split, labels, None, checked.seed, checked.key_source is not None)
+        rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None)
         with scratch_folder() as scratch:
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
             listing.notices[:0] = notices
 
             def attempt(all_types: bool) -> Preview:
-                trial = _Trial(listing.fresh(), checked, variants, settings, chosen, engine, scratch)
+                trial = _Trial(listing.fresh(), checked, variants, rules, chosen, engine, scratch)
                 return trial.run(inputs, keys, all_types)
 
             return with_types(attempt, "call it again")
@@ -170,12 +170,12 @@ class _Trial:
         listing: Listing,
         recipe: Recipe,
         variants: int,
-        settings: PlanSettings,
+        rules: PlanRules,
         options: Options,
         engine: Engine,
         scratch: Path,
     ) -> None:
-        self._listing, self._recipe, self._settings, self._options = listing, recipe, settings, options
+        self._listing, self._recipe, self._rules, self._options = listing, recipe, rules, options
         self._variants, self._engine, self._scratch = variants, engine, scratch
         self._bases = tuple(Root.of(root.base) for root in listing.roots)
 
@@ -185,7 +185,7 @@ class _Trial:
         draft = plan_conversion(
             self._listing,
             self._recipe,
-            self._settings,
+            self._rules,
             self._options,
             self._bases,
             engine,
@@ -239,7 +239,7 @@ class _Trial:
 
     def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the recipe."""
-        recipe = replace(self._recipe, transform=(), variants=1, store=Store.parse(SOURCE_STORE))
+        recipe = replace(self._recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE))
         content = self._listing.kind.columns
         if draft.fields is not None:
             content = renamed(without_nulls(draft.fields), job.renames)

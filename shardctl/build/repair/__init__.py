@@ -20,7 +20,7 @@ from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepair
 from shardctl.errors import UsageError
 from shardctl.format.dataset_place import DatasetPlace, open_place
 from shardctl.format.names import STAGING
-from shardctl.format.write_back import changed_folder
+from shardctl.format.write_back import editable_dataset
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
 from shardctl.system.files import naming_the_path
@@ -69,7 +69,7 @@ def _repair(
         )
     with open_place(path, "blocks") as there:
         _check_that_it_is_one(there)
-    with changed_folder(path, listener.waiting) as changed:
+    with editable_dataset(path, listener.waiting) as changed:
         result = _repair_in(changed.folder, given, tuple(transforms), drop_lost, workers, listener)
         if result.repaired:
             changed.put_back(result.repaired)
@@ -80,7 +80,7 @@ def _check_that_it_is_one(place: DatasetPlace) -> None:
     here = place.folder.local
     if place.lone:
         raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
-    if here is None or not publish.is_broken_off(here.resolve()):
+    if here is None or not publish.needs_recovery(here.resolve()):
         check_manifest(place.folder)  # that there is a dataset at all
 
 
@@ -100,7 +100,7 @@ def _repair_in(
         try:
             result = Repair(dataset, folder, given, transforms, drop_lost, workers, listener, held).run()
         finally:
-            if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
+            if folder.exists() and not publish.is_committing(folder):  # otherwise it may hold the only copy of some data
                 with contextlib.suppress(OSError):  # the next repair deletes it
                     discard(folder)
     if completed is None:

@@ -19,7 +19,7 @@ from shardctl.build.convert.dedup_images import without_repeats
 from shardctl.build.convert.dedup_text import Compared, compare_texts
 from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.filled_shards import divided
-from shardctl.build.plan.labels import Labelling, PlanSettings, label_files, write_files
+from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
@@ -186,7 +186,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
     rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
     labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
     by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
-    rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key)
+    rules = PlanRules(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key)
     roots = [SourceRoot(normal(source)) for source in made.sources]
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)

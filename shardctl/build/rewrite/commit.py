@@ -129,7 +129,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
     """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that in the end is deleted."""
     with naming_the_path(Path(dst)):
         root = Path(os.path.realpath(dst))  # a link to it, or `..` in its path, would not be its name beside itself
-    if not publish.is_broken_off(root):
+    if not publish.needs_recovery(root):
         Manifest.load(LocalFolder(root))  # says what this is instead, before anything is written into it
     refuse_generation(root)
     check_writable(root)
@@ -141,7 +141,7 @@ def rewriting(dst: str | Path, waiting: Callable[[str], None] | None) -> Iterato
                 (folder / NEW_FOLDER).mkdir(parents=True)
             yield SourceDataset(root), folder / NEW_FOLDER, held
         finally:
-            if folder.exists() and not publish.is_taking_its_place(folder):
+            if folder.exists() and not publish.is_committing(folder):
                 with contextlib.suppress(OSError):  # the next one that writes deletes it
                     discard(folder)
 

@@ -14,7 +14,7 @@ from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.compatibility import Verdict
-from shardctl.build.snapshot.log import Teller
+from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, DatasetLocation, place_of
 from shardctl.build.snapshot.ranks import rank_of
@@ -107,7 +107,7 @@ def snapshot(
         raise UsageError("keep= is for datasets in folders; on a store the dataset that was replaced last stays in any case")
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    teller = Teller(str(dst) if is_url(dst) else request.folder.text, progress and listener is None)
+    teller = ProgressLog(str(dst) if is_url(dst) else request.folder.text, progress and listener is None)
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
 
     def made_at(place: DatasetLocation) -> _Snapshot:
@@ -139,7 +139,7 @@ class _Snapshot:
     overwrite: bool
     trust: bool
     rank: int
-    teller: Teller
+    teller: ProgressLog
     listener: Listener
     place: DatasetLocation
 
@@ -169,7 +169,7 @@ class _Snapshot:
                 return "up-to-date"
             verdict: Verdict = "anew"
             parts = "recipe, settings or code"
-        elif self.place.is_broken_off():
+        elif self.place.needs_recovery():
             return "update"
         elif self._is_surely_unchanged(manifest):
             return "up-to-date"
@@ -233,7 +233,7 @@ class _Snapshot:
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
         until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
-        while time.monotonic() < until and not self.place.is_sought() and self.place.manifest() == before:
+        while time.monotonic() < until and not self.place.is_leased() and self.place.manifest() == before:
             time.sleep(self.place.look_seconds)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.teller.leaving()
@@ -246,7 +246,7 @@ class _Looking:
     Raises _ReplacedError if it need not wait any more.
     """
 
-    def __init__(self, teller: Teller, place: DatasetLocation) -> None:
+    def __init__(self, teller: ProgressLog, place: DatasetLocation) -> None:
         self._teller, self._place = teller, place
         self._next = 0.0
 

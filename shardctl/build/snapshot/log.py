@@ -18,7 +18,7 @@ LINE_SECONDS = 10.0
 """Seconds between lines."""
 
 
-class Teller:
+class ProgressLog:
     """Writes lines about the dataset at a place that is `shown` so. With `show` False it says nothing."""
 
     def __init__(self, shown: str, show: bool) -> None:

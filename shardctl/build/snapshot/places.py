@@ -49,11 +49,11 @@ class DatasetLocation(Protocol):
         """Have the tables here that tell whether the inputs are what they were."""
         ...
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Whether a process that was killed has left something that this one can tidy up, and should."""
         ...
 
-    def is_sought(self) -> bool:
+    def is_leased(self) -> bool:
         """Whether a process holds the lease, or one that was killed has left it."""
         ...
 
@@ -95,13 +95,13 @@ class AtHome:
     def fetch_tables(self) -> None:
         """Nothing to do: they are here."""
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Look for a dataset that has begun to take its place; one on a read-only disk is left alone."""
-        return publish.is_broken_off(self._target) and os.access(self._target.parent, os.W_OK)
+        return publish.needs_recovery(self._target) and os.access(self._target.parent, os.W_OK)
 
-    def is_sought(self) -> bool:
+    def is_leased(self) -> bool:
         """Look for the lease."""
-        return file_lease.is_sought(self._target / STAGING)
+        return file_lease.is_leased(self._target / STAGING)
 
     def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
         """Hold the lease."""
@@ -140,13 +140,13 @@ class OnAStore:
         """Bring them: 60 to 80 bytes for each input."""
         self.target.fetch_files(LOOKED_AT)
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Return no: a manifest is there or not, and the next conversion tidies up the state of a job."""
         return False
 
-    def is_sought(self) -> bool:
+    def is_leased(self) -> bool:
         """Look for the lease."""
-        return self.target.is_sought()
+        return self.target.is_leased()
 
     def writing(self, waiting: Waiting, looking: Callable[[], None]) -> AbstractContextManager[WriteLease]:
         """Hold the lease, and see what is there then."""

@@ -213,7 +213,7 @@ def _write_at_once(
         held.check()
         publish.publish(new, target)
     finally:
-        if folder.exists() and not publish.is_taking_its_place(folder):
+        if folder.exists() and not publish.is_committing(folder):
             with contextlib.suppress(OSError):  # the next one that writes deletes it
                 discard(folder)
     return manifest

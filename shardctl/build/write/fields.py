@@ -19,7 +19,7 @@ from shardctl.format.sample import Sample
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.system.text import printable
 from shardctl.transforms.values import (
     UnfitValue,
@@ -62,7 +62,7 @@ class Fields:
         names = [name for name in names if name != "key"]
         self._names = frozenset((*names, "key"))
         self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
-        self._store: Store | None = None
+        self._store: ImageEncoding | None = None
         self._shape: tuple[int, int, int] | None = None
         columns = [pa.field("key", pa.string())]
         for name in names:
@@ -100,7 +100,7 @@ class Fields:
         value = next((value for value in values if value is not None), None)
         raw = isinstance(type_, pa.FixedShapeTensorType)
         kept = isinstance(value, bytes)
-        self._store = Store.parse(store or ("source" if kept else "raw"))
+        self._store = ImageEncoding.parse(store or ("source" if kept else "raw"))
         if self._store.name == "none":
             raise UsageError("store none is for conversions; to store no image, leave the field image out of the samples")
         if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):

@@ -452,14 +452,14 @@ def _least(opened: Opened, looks: Sequence[Look]) -> Size | None:
 
 
 @dataclass(frozen=True)
-class Store:
+class ImageEncoding:
     """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`; `none`: it is not, its sample is."""
 
     name: str
     quality: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Store:
+    def parse(cls, text: str) -> ImageEncoding:
         """Read the name of a storage choice. Raises UsageError."""
         name, _, quality = text.partition(":")
         if name in ("source", "png", "raw", "none") and text == name:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import StorageError
-from shardctl.images.codecs.image import Store
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects, plain_objects
 from shardctl.system.files import make_folder, naming_the_path
@@ -60,7 +60,7 @@ def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str
     files, rest = [], {}
     for name, value in values.items():
         if isinstance(value, np.ndarray) and value.dtype == np.uint8 and _is_picture(value, name in images):
-            files.append((name, ".png", Store.parse("png").encode(value)))
+            files.append((name, ".png", ImageEncoding.parse("png").encode(value)))
         elif is_encoded_image(value):
             files.append((name, _suffix(value["bytes"], value["path"]), value["bytes"]))
         elif name == "text" and isinstance(value, str):

@@ -71,9 +71,9 @@ class Recoding:
 
 def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
     """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
-    from shardctl.images.codecs.image import Store  # Pillow, which datasets without images do not need
+    from shardctl.images.codecs.image import ImageEncoding  # Pillow, which datasets without images do not need
 
-    store = Store.parse(form)
+    store = ImageEncoding.parse(form)
 
     def encode(array: pa.Array) -> pa.Array:
         """Encode every image: struct<bytes, path>, the path missing. Raises InputError for one that cannot be."""

@@ -22,7 +22,7 @@ from shardctl.loader.blocks.gather import Bytes, Located, in_array
 from shardctl.loader.blocks.lists import is_missing
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.samples import SampleCache
+from shardctl.loader.blocks.samples import DecodedImageCache
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
@@ -70,7 +70,7 @@ class PictureReader:
     def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
         self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
         self._most = most_pixels(shards.manifest.recipe)
-        self._cache, self._keeps_decoded = SampleCache(cache_bytes), cache_bytes > 0
+        self._cache, self._keeps_decoded = DecodedImageCache(cache_bytes), cache_bytes > 0
         self._local = threading.local()
 
     def counts(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class SampleCache:
+class DecodedImageCache:
     """Keeps decoded images until `limit` bytes are full. Threads may share it.
 
     Nothing is dropped for something newer: an epoch meets every sample once, so that what was used last is needed last, and

@@ -99,9 +99,9 @@ def _without_tensor(export: Description, field: Field, value: Any) -> Any:
     numbers = np.asarray(value.items if isinstance(value, Feature) else value, type_.value_type.to_pandas_dtype())
     if not _is_raw_image(export, field):
         return numbers.reshape(-1)
-    from shardctl.images.codecs.image import Store  # Pillow, which few exports need
+    from shardctl.images.codecs.image import ImageEncoding  # Pillow, which few exports need
 
-    return {"bytes": Store.parse("png").encode(numbers.reshape(type_.shape)), "path": None}
+    return {"bytes": ImageEncoding.parse("png").encode(numbers.reshape(type_.shape)), "path": None}
 
 
 def classes_of(export: Description) -> dict[str, tuple[str, ...]]:

@@ -142,7 +142,7 @@ class Lease:
                 _write(self._descriptor, self._owner)
 
 
-def is_sought(staging: Path) -> bool:
+def is_leased(staging: Path) -> bool:
     """Return whether a process holds the lease, or one that was killed has left it."""
     return (staging / LEASE).exists()
 

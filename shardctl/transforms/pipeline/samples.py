@@ -15,7 +15,7 @@ from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
-from shardctl.images.codecs.image import Opened, Pixels, Store
+from shardctl.images.codecs.image import ImageEncoding, Opened, Pixels
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.images.object_geometry import KeepRule
 from shardctl.sources.annotations.base import AnnotationRule
@@ -215,7 +215,7 @@ class SamplePipeline:
         fields = {**record, "image": {"bytes": data, "path": name}, "variant": 0}
         return self._made(fields, (), shape, dropped, jpeg_facts(data))
 
-    def _stored(self, fields: Sample, picture: Picture, cut_off: int, store: Store) -> MadeSample:
+    def _stored(self, fields: Sample, picture: Picture, cut_off: int, store: ImageEncoding) -> MadeSample:
         """Return the sample with its picture as it is stored. Raises Rejection."""
         self._enter("encode")
         width, height = picture.size
@@ -325,7 +325,7 @@ def _image_name(record: Sample) -> str:
     return str(record["image"]["path"] or record["key"])
 
 
-def _encoded(pixels: Pixels | Image.Image, name: str, store: Store) -> dict[str, Any]:
+def _encoded(pixels: Pixels | Image.Image, name: str, store: ImageEncoding) -> dict[str, Any]:
     """Return the encoded image, and its name with the ending of its format: that of its file, or the key of its record."""
     stem, _, ending = name.rpartition(".")
     if not stem or "#" in ending:  # path#N has no ending

@@ -38,7 +38,7 @@ class Target(Protocol):
         """Raise StorageError if nothing can be written there."""
         ...
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Return whether a killed process has begun to replace the dataset or to delete a job: the next writer completes it."""
         ...
 

@@ -40,9 +40,9 @@ class FolderTarget:
         """Raise StorageError if nothing can be written there. Writes nothing."""
         check_writable(self.folder.root)
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Look beside the folder, and into the staging folder."""
-        return publish.is_broken_off(self.folder.root) or staging.is_given_up(self._staging)
+        return publish.needs_recovery(self.folder.root) or staging.is_given_up(self._staging)
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the file system."""

@@ -124,7 +124,7 @@ class StoreTarget:
         found = self._store.stat(MANIFEST)
         return (None if found is None else found.version) != self._version
 
-    def is_sought(self) -> bool:
+    def is_leased(self) -> bool:
         """Return whether a process holds the lease, or one that was killed has left it."""
         return self._store.stat(LEASE_KEY) is not None
 
@@ -179,7 +179,7 @@ class StoreTarget:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
         probe(self._store)
 
-    def is_broken_off(self) -> bool:
+    def needs_recovery(self) -> bool:
         """Return whether there is anything of a job: who writes finds out, and takes away what has become a dataset."""
         return bool(self._jobs or self._loose)
 

@@ -32,7 +32,7 @@ from shardctl.build.options import Options
 from shardctl.build.plan.labels import (
     LABEL,
     Labelling,
-    PlanSettings,
+    PlanRules,
     job_files_schema,
     label_files,
     write_files,
@@ -93,7 +93,7 @@ class UpdatePlan:
 
     before: PreviousDataset
     recipe: Recipe
-    settings: PlanSettings
+    rules: PlanRules
     matching: Matching
     draw: Any
     files: Path
@@ -137,7 +137,7 @@ class UpdatePlan:
             changes=asdict(self.changes),
         )
         reading = RecordReading(before.reading.fields, before.reading.by_field, draw=self.draw)
-        shuffle = self.settings.shuffle
+        shuffle = self.rules.shuffle
         return plan_job(folder, roots, self.recipe, before.layout, self.splits, reading, lineage, shuffle=shuffle, costs=costs)
 
     @property
@@ -169,7 +169,7 @@ class UpdatePlan:
 def plan_update(
     listing: Listing,
     recipe: Recipe,
-    settings: PlanSettings,
+    rules: PlanRules,
     options: Options,
     before: PreviousDataset,
     roots: tuple[Root, ...],
@@ -177,8 +177,8 @@ def plan_update(
     folder: Path,
 ) -> UpdatePlan | Anew:
     """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError."""
-    planning = _Planning(listing, recipe, settings, options, before, roots, folder)
-    return planning.run(Discovery(listing, recipe.reading, settings.shuffle is not None, engine))
+    planning = _Planning(listing, recipe, rules, options, before, roots, folder)
+    return planning.run(Discovery(listing, recipe.reading, rules.shuffle is not None, engine))
 
 
 def matching_anew(before: PreviousDataset, draft: ConversionPlan, folder: Path) -> Matching:
@@ -198,7 +198,7 @@ def changes_anew(before: PreviousDataset, matching: Matching, shards: int, why: 
 class _Planning:
     listing: Listing
     recipe: Recipe
-    settings: PlanSettings
+    rules: PlanRules
     options: Options
     before: PreviousDataset
     roots: tuple[Root, ...]
@@ -209,7 +209,7 @@ class _Planning:
         listing, before = self.listing, self.before
         if why := self._other_reading():
             return Anew(why)
-        splitting = split_files(listing, self.settings.split, self.settings.seed, self.settings.by_key)
+        splitting = split_files(listing, self.rules.split, self.rules.seed, self.rules.by_key)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
             return Anew("the splits are made in another way")
@@ -227,7 +227,7 @@ class _Planning:
             return Anew(why)
         planner = Planner(units, self._order(units, fresh, splitting, draw))
         rows, shards, splits = self._join(old, units, planner, splitting.names)
-        return UpdatePlan(before, self.recipe, self.settings, matching, draw, files, rows, shards, splits)
+        return UpdatePlan(before, self.recipe, self.rules, matching, draw, files, rows, shards, splits)
 
     def _other_reading(self) -> str:
         """Say why the files cannot be read as before, "" if they can."""
@@ -242,7 +242,7 @@ class _Planning:
     def _labelling(self, splitting: Splitting) -> Labelling:
         """Return where labels come from: the same as before where the records have them."""
         known = None if self.listing.whole or self.listing.side is not None else self._labelling_of_records()
-        return label_files(self.listing, self.settings, splitting, self.recipe, None) if known is None else known
+        return label_files(self.listing, self.rules, splitting, self.recipe, None) if known is None else known
 
     def _labelling_of_records(self) -> Labelling | None:
         """Return where labels of records came from when the dataset was made, None if it was not the records themselves."""
@@ -254,7 +254,7 @@ class _Planning:
         assert fields is not None, "files of many records have columns"
         if self.before.reading.by_field:
             return Labelling(names.get(LABEL), by_field=True, declared={n: of for n, of in names.items() if n != LABEL})
-        if self.recipe.label_source in fields.names or self.settings.labels.mode == "none":
+        if self.recipe.label_source in fields.names or self.rules.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
         return None
 
@@ -328,7 +328,7 @@ class _Planning:
             if names.get(name) not in (None, classes):
                 return f"new files give other names to the classes of {printable(name)}"
         if self.before.reading.by_field:
-            labels = label_files(self.listing, self.settings, splitting, self.recipe, types).classes or ()
+            labels = label_files(self.listing, self.rules, splitting, self.recipe, types).classes or ()
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
                 return f"the classes have other numbers, as {some(new_labels)} came"
@@ -366,8 +366,8 @@ class _Planning:
             if splitting.of_file is not None:
                 own = own & (splitting.of_file[units.file] == number)
             chosen = np.flatnonzero(own)
-            if self.settings.shuffle is not None:
-                chosen = chosen[Permutation(len(chosen), self.settings.shuffle, number)(np.arange(len(chosen)))]
+            if self.rules.shuffle is not None:
+                chosen = chosen[Permutation(len(chosen), self.rules.shuffle, number)(np.arange(len(chosen)))]
             parts.append(chosen)
         return Order(splitting.names, tuple(parts), draw)
 
