@@ -291,9 +291,9 @@ def test_memory_that_runs_out_for_one_key_costs_its_record(tmp_path: Path, monke
 
 def test_a_dataset_whose_splits_were_drawn_by_numbers_is_not_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older shardctl has made it: it is neither up to date nor mixed, and repair makes it as it was."""
-    settings = ConvertRequest.settings
+    rules = ConvertRequest.rules
     with monkeypatch.context() as older:
-        older.setattr(ConvertRequest, "settings", lambda self, made: replace(settings(self, made), by_key=False))
+        older.setattr(ConvertRequest, "rules", lambda self, made: replace(rules(self, made), by_key=False))
         write_lines(tmp_path / "a.jsonl", rows(60))
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", recipe=recipe(), **KEYED)
     before, whole = split_of(tmp_path / "out"), sums(tmp_path / "out")
