@@ -36,7 +36,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPkmgtp]?)([Ii]?)[Bb]?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTPkmgtp])([Ii]?))?[Bb]?")
 
 
 def parse_size(text: str) -> int | None:
@@ -44,7 +44,7 @@ def parse_size(text: str) -> int | None:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
-    size = float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index(match[2].upper() or " ")
+    size = float(match[1]) * (1024 if match[3] else 1000) ** " KMGTP".index((match[2] or " ").upper())
     return int(size) if math.isfinite(size) else None
 
 

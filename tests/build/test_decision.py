@@ -66,6 +66,10 @@ def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions: str)
     assert decide(WANTED, manifest(versions=versions), {}).action is Action.UP_TO_DATE
 
 
+def test_a_dataset_with_a_part_that_is_not_known_is_another_one() -> None:
+    assert decide(WANTED, manifest(filters="of a later version"), {}).action is Action.REFUSE
+
+
 def test_overwrite_creates_it_anew_also_if_it_is_up_to_date() -> None:
     assert decide(replace(WANTED, overwrites=True), manifest(), {}).action is Action.CREATE
 

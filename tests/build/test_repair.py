@@ -434,6 +434,16 @@ def test_only_the_manifest_of_these_very_files_is_put_back(here: Path, made: Pat
     assert shardctl.open(out).manifest.fingerprint == json.loads((here / "manifest.json").read_text())["fingerprint"]
 
 
+def test_splits_that_an_export_has_given_names_are_no_classes(demo: Path, tmp_path: Path) -> None:
+    shardctl.convert(demo / "photos", tmp_path / "first", recipe=CROP, workers=0, labels="none", split="aa=0.5,bb=0.5")
+    shardctl.export(tmp_path / "first", tmp_path / "mds", "mds")
+    shardctl.convert(tmp_path / "mds", tmp_path / "out", workers=0)
+    before = sums(tmp_path / "out")
+    flip(tmp_path / "out" / "files.arrow")
+    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
+    assert sums(tmp_path / "out") == before
+
+
 def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here: Path, made: Path) -> None:
     """The plan is damaged, and cannot be made again: everything else stays, and loads."""
     shutil.copytree(made / "in", here / "in")

@@ -63,13 +63,13 @@ def fingerprint(parts: dict[str, str]) -> str:
 
 
 def differing_parts(parts: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the parts of a conversion, `others`, in which it differs from the conversion of a dataset, `parts`."""
-    return tuple(name for name in others if parts.get(name) != others[name])
+    """Return the parts in which two conversions differ; also those that only one of them has."""
+    return tuple(name for name in {**others, **parts} if parts.get(name) != others.get(name))
 
 
 def difference(parts: dict[str, str], others: dict[str, str]) -> str:
     """Name the parts in which two fingerprints differ: "inputs and recipe", or else "versions (pyarrow 25.0.0 → 26.0.1)"."""
-    names = [name for name in differing_parts(parts, others) if name != VERSIONS]
+    names = [name for name in differing_parts(parts, others) if name != VERSIONS and name in others]
     if names:
         return " and ".join(names)
     return f"{VERSIONS} ({version_changes(parts.get(VERSIONS, ''), others.get(VERSIONS, ''))})"
