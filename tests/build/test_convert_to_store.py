@@ -337,7 +337,8 @@ def test_an_upload_that_is_ended_leaves_no_parts(tmp_path: Path, url: str, objec
             process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == (130 if how == "interrupt" else 3), err
-    assert "ABORT" in [entry["method"] for entry in object_server.log()]
+    # Where a worker is refused, the other one may not have begun its upload yet, or may have completed it.
+    assert how == "refusal" or "ABORT" in [entry["method"] for entry in object_server.log()]
     with urllib.request.urlopen(f"{object_server.address}/{url.split('/')[2]}?uploads") as answer:
         assert b"<Upload>" not in answer.read()
 
