@@ -333,10 +333,17 @@ def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose 
         rejects = []
 
 
-def parsed_batches(batches: Iterable[pa.RecordBatch], first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+def parsed_batches(
+    batches: Iterable[pa.RecordBatch],
+    first: int,
+    schema: pa.Schema,
+    choose: Choose | None,
+    place: Callable[[int], str] = "row {} and what follows".format,
+) -> Iterator[Parsed]:
     """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
 
-    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
+    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read. `place` says in words where the
+    batch is that begins with the row of a number.
     """
     number = first
     try:
@@ -346,7 +353,7 @@ def parsed_batches(batches: Iterable[pa.RecordBatch], first: int, schema: pa.Sch
     except (Misfit, Rejection):
         raise
     except FAULTS as error:
-        raise damaged(f"row {number} and what follows", error) from error
+        raise damaged(place(number), error) from error
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import Rejection
-from shardctl.sources.formats.base import Choose, Cut, Digest, Misfit, Parsed, Reading, Unit, without_columns
+from shardctl.sources.formats.base import Choose, Cut, Digest, Parsed, Reading, Unit, without_columns
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -20,7 +19,7 @@ from shardctl.sources.formats.columns import (
     damaged,
     hash_range,
     not_a_file,
-    parsed,
+    parsed_batches,
     plain_schema,
     rows_of,
     types_of,
@@ -113,15 +112,14 @@ class _File:
         group = self.group_of(unit)
         names = [name for name in self.arrow_schema.names if schema.get_field_index(name) >= 0]
         key = (self.path, *self.version, group, *names)
-        number = unit.first
-        try:
-            for batch in rows_of(key, lambda: self._batches(group, names), unit.skip, unit.records):
-                yield from parsed(batch, number, schema, choose)
-                number += len(batch)
-        except (Misfit, Rejection):
-            raise
-        except FAULTS as error:
-            raise damaged(f"row group {group + 1} (from row {number - unit.first + unit.skip + 1} on)", error) from error
+        within = unit.skip + 1 - unit.first  # of the row group, added to the number of a row
+        yield from parsed_batches(
+            rows_of(key, lambda: self._batches(group, names), unit.skip, unit.records),
+            unit.first,
+            schema,
+            choose,
+            lambda number: f"row group {group + 1} (from row {number + within} on)",
+        )
 
     def _batches(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         from pyarrow import parquet  # 30 ms to import
