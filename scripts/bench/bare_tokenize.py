@@ -1,4 +1,4 @@
-"""The least that tokenises JSON lines: two processes that read a half each, call an engine, and keep the tokens as uint16.
+"""The least that tokenizes JSON lines: two processes that read a half each, call an engine, and keep the tokens as uint16.
 
     python scripts/bench/bare_tokenize.py tokenizers|gigatoken|tiktoken|map SOURCE.jsonl TOKENIZER.json [CACHE]
 

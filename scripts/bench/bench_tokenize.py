@@ -3,7 +3,7 @@
     python scripts/bench/bench_tokenize.py [--size 50] [--runs 5] [--vocab-size 16384] [--json FILE]
 
 The documents are made up, of 2 million different words as often as words are in a language (Zipf); resampled lines would
-flatter every cache. The tokeniser is byte-level BPE, made of them by `shardctl tokenizer train`. Every round runs each
+flatter every cache. The tokenizer is byte-level BPE, made of them by `shardctl tokenizer train`. Every round runs each
 contender once, every other round in reverse order, as whole processes: start-up counts. MB/s: of the texts as UTF-8.
 """
 

@@ -98,7 +98,7 @@ RECIPES = {
     "augment": Recipe("photos, RandAugment, 4 variants as JPEG", 219 * PHOTO, 1.0, False, "Steps of images, the pool"),
     "lines": Recipe("lines of text to zstd blocks", 4.87e9 / 37.1, 2.5 / 4.87, True, "100 million lines"),
     "clean": Recipe("text: cleaned and filtered", 21.5e6, 2.5 / 4.87, False, "Cleaning, filters and duplicates"),
-    "tokens": Recipe("text: tokenised, packed with bfd", 62e6, 0.5, False, "Tokens"),
+    "tokens": Recipe("text: tokenized, packed with bfd", 62e6, 0.5, False, "Tokens"),
 }
 
 

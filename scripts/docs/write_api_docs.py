@@ -18,7 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 CLASSES = {
     "What `open` and `mix` return": [("loader.dataset", "Dataset"), ("loader.mix", "Mix")],
-    "The tokeniser of a dataset": [("transforms.tokenizers.base", "Tokenizer")],
+    "The tokenizer of a dataset": [("transforms.tokenizers.base", "Tokenizer")],
     "What `loader` returns": [("loader.loader", "Loader"), ("loader.loader", "LoaderStats")],
     "What the other functions return": [
         ("build.convert.result", "ConvertResult"),

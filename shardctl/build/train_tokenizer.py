@@ -1,4 +1,4 @@
-"""`shardctl tokenizer train`: texts of any sources or datasets, cleaned by a recipe, become a tokeniser."""
+"""`shardctl tokenizer train`: texts of any sources or datasets, cleaned by a recipe, become a tokenizer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_ROWS = 4096
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """The tokeniser that was made, in the file `path`.
+    """The tokenizer that was made, in the file `path`.
 
     `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) are those of the texts that
     it was trained on, `rejected` the number of records that became no text, `sha256` that of the file.
@@ -61,7 +61,7 @@ def train_tokenizer(
     workers: int | str = "auto",
     listener: Listener | None = None,
 ) -> TrainedTokenizer:
-    """Train a tokeniser on the texts of sources or datasets, and write it as a tokenizer.json.
+    """Train a tokenizer on the texts of sources or datasets, and write it as a tokenizer.json.
 
     `recipe` cleans the texts of sources first, as convert does; the steps from the first one that makes tokens on are left
     out. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of
@@ -110,7 +110,7 @@ def _check_target(target: Path, kind: str, overwrite: bool) -> None:
     endings = (".json", ".txt") if kind == "words" else (".json",)
     shown = printable(str(target))
     if target.suffix not in endings:
-        raise UsageError(f"{shown}: a tokeniser is written to a file that ends in {' or '.join(endings)}")
+        raise UsageError(f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}")
     if target.exists() and not overwrite:
         raise StorageError(f"{shown}: is there already; give --overwrite to replace it, or another name")
 

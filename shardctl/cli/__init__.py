@@ -82,7 +82,7 @@ def cli() -> None:
                                                           what will a recipe do to the images?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
-      shardctl tokenizer train demo/texts tokenizer.json  make a tokeniser of texts
+      shardctl tokenizer train demo/texts tokenizer.json  make a tokenizer of texts
       shardctl verify out                                 is it whole?
       shardctl merge out                                  make a dataset of what `convert --part I/N` built
       shardctl repair out                                 rebuild damaged files from the sources

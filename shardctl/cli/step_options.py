@@ -109,7 +109,7 @@ _SHORTCUTS = {
         "template",
         Text(),
         "Text: with --tokenizer, make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
-        " template of the tokeniser's folder.",
+        " template of the tokenizer's folder.",
         metavar="auto|chatml|FILE",
     ),
     "block_length": _giving(
@@ -181,7 +181,7 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
         for step in shortcut.steps(given[name])
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(recipe, "tokenize_chat"):
-        raise UsageError("--chat-template needs a tokeniser; give --tokenizer too")
+        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not recipe.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given["steps"]]

@@ -1,4 +1,4 @@
-"""`shardctl tokenizer`: train tokenisers, and look at them."""
+"""`shardctl tokenizer`: train tokenizers, and look at them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardctl.system.text import counted, format_bytes, printable
 
 @click.group()
 def tokenizer() -> None:
-    """Make tokenisers of your own texts, and look at any.
+    """Make tokenizers of your own texts, and look at any.
 
     \b
       shardctl tokenizer train texts tokenizer.json --vocab-size 16384
@@ -67,7 +67,7 @@ def tokenizer() -> None:
 @option_of("workers", WORKERS)
 @output_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
-    """Train a tokeniser on the texts of SRC: any sources of convert, or datasets.
+    """Train a tokenizer on the texts of SRC: any sources of convert, or datasets.
 
     The texts of sources are cleaned and written to a scratch folder first (TMPDIR), and then read from there, so that memory
     does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face; words can also be
@@ -115,11 +115,11 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options
 def show(file: str, output: Output) -> None:
-    """Show what a tokeniser is: its tokens, what is special, whether it gives every text back, and what does the work.
+    """Show what a tokenizer is: its tokens, what is special, whether it gives every text back, and what does the work.
 
     FILE is what --tokenizer of convert takes.
 
-    Exit codes: 0 done, 2 wrong usage, 3 no such file, or no tokeniser.
+    Exit codes: 0 done, 2 wrong usage, 3 no such file, or no tokenizer.
     """
     keep_pandas_out_of_arrow()
     from shardctl.transforms.tokenizers.showing import describe

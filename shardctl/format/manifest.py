@@ -228,7 +228,7 @@ class Manifest:
 
     @property
     def own_files(self) -> list[str]:
-        """The names of the files that the recipe depends on: a tokeniser, a table of duplicates."""
+        """The names of the files that the recipe depends on: a tokenizer, a table of duplicates."""
         return sorted(set(self.files) - {*TABLES, CHECKSUMS})
 
     @property

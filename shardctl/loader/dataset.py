@@ -258,7 +258,7 @@ class Dataset:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokeniser that made the tokens: the dataset's own copy, opened when it is first asked for.
+        """The tokenizer that made the tokens: the dataset's own copy, opened when it is first asked for.
 
         It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
         none or it cannot be used, InstallError if a package is missing.

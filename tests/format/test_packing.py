@@ -328,13 +328,13 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], why: str
         parse_step({"name": "pack", **settings})
 
 
-def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokeniser() -> None:
+def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer() -> None:
     step, known = Pack.parse(length=8), Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")
     text = Plain("text")
     assert step.roles({"tokens": known, "text": text}) == {"tokens": replace(known, packed=True), "text": text}
     assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
     assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
-    with pytest.raises(UsageError, match="the tokeniser words has none; give the number of a token"):
+    with pytest.raises(UsageError, match="the tokenizer words has none; give the number of a token"):
         step.roles({"tokens": Tokens(100, tokenizer="words")})
     with pytest.raises(UsageError, match="it is not known which it is; give the number of a token"):
         step.roles({})

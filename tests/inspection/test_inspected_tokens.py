@@ -33,7 +33,7 @@ def ragged(tmp_path: Path) -> Path:
     return write_ragged(tmp_path / "ragged", DOCUMENTS)
 
 
-def test_a_dataset_opens_its_own_tokeniser(packed: Path) -> None:
+def test_a_dataset_opens_its_own_tokenizer(packed: Path) -> None:
     tokenizer = shardctl.open(packed).tokenizer
     assert (tokenizer.vocabulary, tokenizer.eos, tokenizer.decode([104, 105])) == (VOCABULARY, EOS, "hi")
 
@@ -41,13 +41,13 @@ def test_a_dataset_opens_its_own_tokeniser(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("role", "message"),
     [
-        (Tokens(), "does not say which tokeniser made its tokens"),
-        (Tokens(tokenizer="../tokenizer.json"), "names a tokeniser that is not in its folder"),
-        (Tokens(tokenizer="/etc/passwd"), "names a tokeniser that is not in its folder"),
-        (Tokens(vocabulary=100, tokenizer="bytes"), "bytes is not the tokeniser that made its tokens: it has 261 tokens"),
+        (Tokens(), "does not say which tokenizer made its tokens"),
+        (Tokens(tokenizer="../tokenizer.json"), "names a tokenizer that is not in its folder"),
+        (Tokens(tokenizer="/etc/passwd"), "names a tokenizer that is not in its folder"),
+        (Tokens(vocabulary=100, tokenizer="bytes"), "bytes is not the tokenizer that made its tokens: it has 261 tokens"),
     ],
 )
-def test_a_tokeniser_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
+def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
     tmp_path: Path, cli: Any, role: Tokens, message: str
 ) -> None:
     out = write_ragged(tmp_path / "out", {"a": "text"}, role)
@@ -61,7 +61,7 @@ def test_a_tokeniser_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
         assert "[116, 101, 120, 116, 256]" in shown.out
 
 
-def test_each_column_of_tokens_is_decoded_by_its_own_tokeniser(tmp_path: Path) -> None:
+def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path: Path) -> None:
     lists = pa.list_(pa.uint16())
     schema = pa.schema([("key", pa.string()), ("tokens", lists), ("other", lists)])
     roles = {"tokens": Tokens(VOCABULARY, EOS, None, "bytes"), "other": Tokens(tokenizer="words.txt")}

@@ -58,7 +58,7 @@ def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) ->
 
 @pytest.mark.parametrize("eos", [None, 300])
 def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
-    """But for one that ends where its block does. The tokeniser may have an end token that was not used."""
+    """But for one that ends where its block does. The tokenizer may have an end token that was not used."""
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
     (found,) = token_statistics(place_of(out)).values()
     assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)

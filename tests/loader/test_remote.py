@@ -351,7 +351,7 @@ def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_pat
         shardctl.bench(url, cold=True)
 
 
-def test_packed_tokens_and_their_tokeniser(demo: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+def test_packed_tokens_and_their_tokenizer(demo: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
     recipe = {
         "kind": "text",
         "record": "line",

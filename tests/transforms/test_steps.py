@@ -140,7 +140,7 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
 
 @pytest.mark.usefixtures("functions")
 def test_functions_are_called_in_turn_on_each_record(tmp_path: Path) -> None:
-    """One may leave something for the next, as a tokeniser leaves its state."""
+    """One may leave something for the next, as a tokenizer leaves its state."""
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("leaves", "takes")]
     shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)

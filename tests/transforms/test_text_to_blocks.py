@@ -34,7 +34,7 @@ def to_blocks(tokenizer: str, length: int, method: str) -> list[dict[str, object
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of many lines, texts of one file each, and a tokeniser that was trained on them."""
+    """Files of many lines, texts of one file each, and a tokenizer that was trained on them."""
     folder = tmp_path_factory.mktemp("texts")
     (folder / "lines").mkdir()
     for number in range(6):

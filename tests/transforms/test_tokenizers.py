@@ -1,4 +1,4 @@
-"""Tokenisers: what goes in comes out; engines give the same tokens; chats, training, conversions, wrong files."""
+"""Tokenizers: what goes in comes out; engines give the same tokens; chats, training, conversions, wrong files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bpe() -> bytes:
 
 @pytest.fixture(scope="session")
 def folder(bpe: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tokeniser, as models have it."""
+    """The folder of a tokenizer, as models have it."""
     place = tmp_path_factory.mktemp("model")
     (place / "tokenizer.json").write_bytes(bpe)
     (place / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|pad|>"}))
@@ -90,7 +90,7 @@ def sentencepiece_model(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Sibling:
-    """A tokeniser under test: how it is opened, and whether it gives back every text."""
+    """A tokenizer under test: how it is opened, and whether it gives back every text."""
 
     open: Callable[[Path], Tokenizer]
     exact: bool
@@ -168,7 +168,7 @@ def test_texts_of_a_batch_are_encoded_as_each_alone(sibling: tuple[Tokenizer, bo
         assert [tokenizer.decode(row) for row in together] == texts
 
 
-def test_a_dataset_that_keeps_the_files_opens_the_same_tokeniser(sibling: tuple[Tokenizer, bool], tmp_path: Path) -> None:
+def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(sibling: tuple[Tokenizer, bool], tmp_path: Path) -> None:
     tokenizer, _ = sibling
     for name, data in tokenizer.files.items():
         (tmp_path / name).write_bytes(data)
@@ -237,7 +237,7 @@ def test_engines_give_the_same_tokens_for_drawn_texts(bpe: bytes, name: str, tex
     assert each(fast, texts + marked) == each(own, texts + marked)
 
 
-def test_tokens_that_a_tokeniser_adds_are_added_by_engines_too(bpe: bytes) -> None:
+def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> None:
     own = tokenizers.Tokenizer.from_buffer(bpe)
     special = [("<|im_start|>", 2), ("<|endoftext|>", 0)]
     own.post_processor = tokenizers.processors.TemplateProcessing("<|im_start|> $A <|endoftext|>", special_tokens=special)
@@ -270,7 +270,7 @@ def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.Monk
         huggingface._proven.cache_clear()
 
 
-def test_an_engine_that_cannot_do_a_tokeniser_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:
     words = KINDS["words"](corpus_texts(), 100, SPECIAL)
     for name in ENGINES:
         with pytest.raises(UsageError, match=f"the engine {name} cannot be used: .*; engine = auto takes one that can"):
@@ -350,7 +350,7 @@ WRONG = {
     "o200k_base.tiktoken": (b"YQ==\n", "line 1 is not a token in base 64 and its rank"),
     "own.tiktoken": (b"YQ== 0\n", "the encoding 'own' is not known"),
     "tokenizer.tiktoken": (b"YQ== 0\n", "tokenizer_tiktoken.json beside it does not say which encoding it is"),
-    "a.zip": (b"", "a tokeniser is a tokenizer.json or a folder with one"),
+    "a.zip": (b"", "a tokenizer is a tokenizer.json or a folder with one"),
 }
 
 
@@ -370,7 +370,7 @@ def test_wrong_names_are_one_sentence(tmp_path: Path) -> None:
     for spec, problem in (
         (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
         ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
-        ("gpt2", "there is no such file; a tokeniser is"),
+        ("gpt2", "there is no such file; a tokenizer is"),
         ('{"a": 1}', "the tokenizer.json that was given: not a tokenizer.json"),
     ):
         with pytest.raises((InputError, UsageError), match=problem):
@@ -413,7 +413,7 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folde
     assert role == {"role": "tokens", "vocabulary": 400, "eos": 3, "pad": 1, "tokenizer": "tokenizer.json"}
 
 
-def test_the_dataset_has_its_tokeniser_and_needs_the_first_one_no_more(folder: Path, tmp_path: Path) -> None:
+def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(folder, mine)
     source, out = documents(tmp_path / "in"), tmp_path / "out"
@@ -434,11 +434,11 @@ def test_the_dataset_has_its_tokeniser_and_needs_the_first_one_no_more(folder: P
     assert written(out) == before
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
-    with pytest.raises(InputError, match=r"out: it is not the tokeniser of the recipe: the SHA-256 of its files is"):
+    with pytest.raises(InputError, match=r"out: it is not the tokenizer of the recipe: the SHA-256 of its files is"):
         shardctl.convert(source, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}, workers=0)
 
 
-def test_another_tokeniser_makes_another_dataset(folder: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_makes_another_dataset(folder: Path, tmp_path: Path) -> None:
     source = documents(tmp_path / "in")
     for number, spec in enumerate((str(folder), str(folder / "tokenizer.json"))):
         recipe = {"transform": [{"name": "tokenize", "tokenizer": spec}]}
@@ -453,7 +453,7 @@ def test_another_tokeniser_makes_another_dataset(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        ({"eos": "<nothing>"}, "tokenize: eos names the token '<nothing>', which the tokeniser does not have"),
+        ({"eos": "<nothing>"}, "tokenize: eos names the token '<nothing>', which the tokenizer does not have"),
         ({"engine": "fast"}, "tokenize: engine must be auto, tokenizers, gigatoken or tiktoken"),
         ({"dtype": "uint8"}, "tokenize: dtype must be auto, uint16 or uint32"),
         ({"tokenizer": "nothing.json"}, "tokenizer nothing.json: it cannot be read"),
@@ -477,12 +477,12 @@ def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path: Pa
     assert shardctl.open(tmp_path / "out").schema.field("tokens").type == pa.list_(pa.uint32())
 
 
-def test_a_tokeniser_that_loses_something_is_a_notice_or_rejects_what_it_loses(tmp_path: Path) -> None:
+def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(tmp_path: Path) -> None:
     (tmp_path / "w.txt").write_text("<unk>\nthe\ncat\n")
     source = jsonl(tmp_path / "in.jsonl", [{"text": "the cat"}, {"text": "the  cat"}, {"text": "the dog"}, {"text": " "}])
     step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt"), "keep_text": True}
     made = shardctl.convert(source, tmp_path / "a", recipe={"transform": [step]}, workers=0)
-    assert any("the tokeniser tokenizer.txt does not give every text back exactly" in notice for notice in made.notices)
+    assert any("the tokenizer tokenizer.txt does not give every text back exactly" in notice for notice in made.notices)
     assert [(s["text"], s["tokens"].tolist()) for s in shardctl.open(tmp_path / "a")] == [
         ("the cat", [1, 2]),
         ("the  cat", [1, 2]),
@@ -676,8 +676,8 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe: by
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     for arguments, problem in (
         (("--tokenizer", tmp_path / "t.json"), "the records have messages and no text: they are chats; --chat-template chatml"),
-        (("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"), "the tokeniser has no chat template; use template ="),
-        (("--chat-template", "chatml"), "--chat-template needs a tokeniser; give --tokenizer too"),
+        (("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"), "the tokenizer has no chat template; use template ="),
+        (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
     ):
         ran = cli("convert", source, tmp_path / "out", *arguments, "--workers", 0)
         assert ran.code in (2, 3)
@@ -712,7 +712,7 @@ def test_training_is_the_same_each_time(tmp_path: Path, cli: Any, kind: str) -> 
     assert [shown["special"][name] for name in SPECIAL] == ([0, 1, 2, 3] if kind != "words" else [1, 2, 3, 4])
 
 
-def test_a_tokeniser_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path: Path) -> None:
+def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}])
     steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "filter_length", "min_tokens": 1}]
     recipe = {"text_field": "body", "transform": steps}
@@ -731,7 +731,7 @@ def test_a_tokeniser_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path
     ("arguments", "code", "problem"),
     [
         (("in.jsonl", "t.json", "--vocab-size", "100"), 2, "give 260 or more; it is 100"),
-        (("in.jsonl", "t.bin"), 2, "a tokeniser is written to a file that ends in .json"),
+        (("in.jsonl", "t.bin"), 2, "a tokenizer is written to a file that ends in .json"),
         (("nothing", "t.json"), 3, "nothing: no such file or folder"),
         (("in.jsonl", "old.json"), 3, "old.json: is there already; give --overwrite to replace it"),
         (("empty.jsonl", "t.json"), 3, "there is no text to train on"),
@@ -753,7 +753,7 @@ def test_training_that_cannot_be_is_a_sentence(
     assert (tmp_path / "old.json").read_text() == "mine"
 
 
-def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: bytes, tmp_path: Path) -> None:
+def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(bpe)
     out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
@@ -771,7 +771,7 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: 
     assert shardctl.verify(out).ok
 
 
-def test_a_tokeniser_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
+def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
     """As gigatoken does, which asks for a table of so many tokens."""
     said = json.loads(bpe)
     token = {"content": "<z>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -788,7 +788,7 @@ def test_a_tokeniser_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> 
     assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
 
 
-def test_what_is_no_file_is_not_opened_as_a_tokeniser(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_opened_as_a_tokenizer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(InputError, match="it is not a regular file"):
         open_tokenizer("tokenizer.json", tmp_path)

@@ -111,7 +111,7 @@ WIDE_REACH = 8 << 20
 """How far into a unit records are tried then, in bytes: a compressed file is one, and is read from its beginning."""
 
 PROBED_BY_STEPS = 64
-"""Files, or neighbouring records, where steps of text work on them: rules of quality and tokenisers take a millisecond each."""
+"""Files, or neighbouring records, where steps of text work on them: rules of quality and tokenizers take a millisecond each."""
 
 EMPTY = Layout("", pa.schema([]))
 

@@ -57,7 +57,7 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class TokenCount:
-    """A token, how people read it (None if the tokeniser cannot be used, or has none of this number), how often it occurs."""
+    """A token, how people read it (None if the tokenizer cannot be used, or has none of this number), how often it occurs."""
 
     token: int
     text: str | None

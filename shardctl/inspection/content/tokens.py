@@ -27,9 +27,9 @@ BEGINNING = 48
 
 
 class Decoder:
-    """Turns tokens of a dataset back into text by the dataset's own tokeniser, of each sample up to `most` tokens.
+    """Turns tokens of a dataset back into text by the dataset's own tokenizer, of each sample up to `most` tokens.
 
-    `folder` has the tokeniser; `columns` are those whose text is wanted, None for all. `why_not` says why there is no text,
+    `folder` has the tokenizer; `columns` are those whose text is wanted, None for all. `why_not` says why there is no text,
     None as long as all that was asked for could be decoded. `tokenizer` is the one in use.
     """
 
@@ -40,7 +40,7 @@ class Decoder:
         self.why_not: str | None = None
 
     def use(self, role: Tokens) -> Tokenizer | None:
-        """Decode tokens of this role from now on, and return their tokeniser; None if there is none that can be used, and
+        """Decode tokens of this role from now on, and return their tokenizer; None if there is none that can be used, and
         `why_not` says why."""
         if role not in self._opened:
             try:
@@ -116,7 +116,7 @@ class Decoder:
             return None
 
     def name_of(self, number: int) -> str | None:
-        """Return a token as people read it; None if there is none of this number, or no tokeniser."""
+        """Return a token as people read it; None if there is none of this number, or no tokenizer."""
         try:
             return None if self.tokenizer is None else self.tokenizer.token(number)
         except LookupError:

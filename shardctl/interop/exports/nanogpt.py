@@ -30,7 +30,7 @@ class NanoGpt(TokenExport):
         if (role.vocabulary or 0) > UINT16_VOCABULARY:
             raise InputError(
                 f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT's files hold numbers below"
-                f" {UINT16_VOCABULARY:,}; use a smaller tokeniser, or export to megatron"
+                f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
             )
         return UINT16
 

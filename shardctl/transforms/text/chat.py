@@ -40,7 +40,7 @@ class TokenizeChat(TokenStep):
 
     name: ClassVar[str] = "tokenize_chat"
     template: str = setting(
-        Text(), AUTO, "auto: that of the tokeniser's folder. chatml: built in. Or a FILE.jinja, with {% generation %} in it."
+        Text(), AUTO, "auto: that of the tokenizer's folder. chatml: built in. Or a FILE.jinja, with {% generation %} in it."
     )
     user: str | None = setting(Optional(Text()), None, "Field that is the user's message, where there is no field messages.")
     assistant: str | None = setting(Optional(Text()), None, "Field that is the answer to it.")
@@ -58,7 +58,7 @@ class TokenizeChat(TokenStep):
             raise SettingError("user and assistant name two fields of one chat; give both", owner=self.name)
         if not isinstance(self.opened, Placing):
             raise SettingError(
-                f"the tokeniser {self.tokenizer} does not say where its tokens begin in a text, so that there is no loss mask;"
+                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text, so that there is no loss mask;"
                 " a tokenizer.json, tiktoken and bytes do",
                 "tokenizer",
                 owner=self.name,
@@ -67,7 +67,7 @@ class TokenizeChat(TokenStep):
         if self.template == BUILT_IN:
             missing = [token for token in ("<|im_start|>", "<|im_end|>") if token not in self.opened.special]
             if missing:
-                problem = f"the tokeniser has no special token {missing[0]}, which the template chatml writes"
+                problem = f"the tokenizer has no special token {missing[0]}, which the template chatml writes"
                 raise SettingError(f"{problem}; use a template of your own", "template", owner=self.name)
         self._template  # noqa: B018 - compiled once, and kept
 
@@ -77,7 +77,7 @@ class TokenizeChat(TokenStep):
         if self.template == AUTO:
             if tokenizer.template is None:
                 raise SettingError(
-                    "the tokeniser has no chat template; use template = chatml, or name a FILE.jinja",
+                    "the tokenizer has no chat template; use template = chatml, or name a FILE.jinja",
                     "template",
                     owner=self.name,
                 )
@@ -99,7 +99,7 @@ class TokenizeChat(TokenStep):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files of the tokeniser, and the template where it is another one than the tokeniser's."""
+        """The files of the tokenizer, and the template where it is another one than the tokenizer's."""
         own = self.template not in (AUTO, BUILT_IN)
         return {**super().files, **({TEMPLATE: vars(self)["source"].encode()} if own else {})}
 
@@ -163,7 +163,7 @@ class _Run(NothingHeld):
                 rows.append(row)
             except Rejection as rejection:
                 reject(row, rejection)
-        assert isinstance(step.opened, Placing), "loaded steps have such a tokeniser"
+        assert isinstance(step.opened, Placing), "loaded steps have such a tokenizer"
         placed = list(step.opened.place([chat.text for chat in chats]))
         masks = [mask_of(tokens, chat.spans) for tokens, chat in zip(placed, chats, strict=True)]
         tokens = joined([each.ids for each in placed])

@@ -82,12 +82,12 @@ class Pack(BatchTransform):
     eos: bool | int = setting(
         EndToken(),
         True,
-        "The token that ends every document that does not end with it. true: the EOS of the tokeniser, false: none.",
+        "The token that ends every document that does not end with it. true: the EOS of the tokenizer, false: none.",
     )
     pad: int | None = setting(
         Optional(Whole(0, MOST_TOKEN)),
         None,
-        "The token that fills blocks up. Default: that of the tokeniser, else eos, else 0.",
+        "The token that fills blocks up. Default: that of the tokenizer, else eos, else 0.",
     )
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Pack(BatchTransform):
         known = role if isinstance(role, Tokens) else Tokens()
         eos = known.eos if isinstance(self.eos, bool) else self.eos
         if self.eos is True and eos is None:
-            why = f"the tokeniser {printable(known.tokenizer)} has none" if known.tokenizer else "it is not known which it is"
+            why = f"the tokenizer {printable(known.tokenizer)} has none" if known.tokenizer else "it is not known which it is"
             raise SettingError(
                 f"pack ends each document with the token EOS, and {why}; give the number of a token (--step 'pack eos=2 …'), or"
                 " eos = false to put nothing between documents",

@@ -1,4 +1,4 @@
-"""What steps that make tokens have in common: a tokeniser, which becomes part of the dataset, and the column `tokens`."""
+"""What steps that make tokens have in common: a tokenizer, which becomes part of the dataset, and the column `tokens`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ S = TypeVar("S", bound="TokenStep")
 
 @dataclass(frozen=True)
 class TokenStep(BatchTransform):
-    """A step with a tokeniser. Its settings name one of a person, or the one that a dataset keeps, by its `digest`."""
+    """A step with a tokenizer. Its settings name one of a person, or the one that a dataset keeps, by its `digest`."""
 
     tokenizer: str = setting(
         Text(),
@@ -35,17 +35,17 @@ class TokenStep(BatchTransform):
     engine: str = setting(
         Word(CHOICES), AUTO, "By what a tokenizer.json is done. auto: the fastest that gives the same tokens as tokenizers."
     )
-    eos: str | None = setting(Optional(Text()), None, "Token that ends a document. Default: as the tokeniser says.")
-    pad: str | None = setting(Optional(Text()), None, "Token that fills up. Default: as the tokeniser says.")
+    eos: str | None = setting(Optional(Text()), None, "Token that ends a document. Default: as the tokenizer says.")
+    pad: str | None = setting(Optional(Text()), None, "Token that fills up. Default: as the tokenizer says.")
     dtype: str = setting(
         Word(("auto", "uint16", "uint32")), "auto", "Type of the tokens. auto: uint16 for up to 65,536 different ones."
     )
     digest: str | None = setting(
-        Optional(Text()), None, "SHA-256 of the tokeniser's files, in the recipe of a dataset.", later=True
+        Optional(Text()), None, "SHA-256 of the tokenizer's files, in the recipe of a dataset.", later=True
     )
 
     def loaded(self: S, folder: Path | None = None) -> S:
-        """Open the tokeniser. Raises InputError if its files are not those of the digest, or cannot be read."""
+        """Open the tokenizer. Raises InputError if its files are not those of the digest, or cannot be read."""
         kept = self.digest is not None
         step = replace(self)  # another object: what it keeps is not that of this one
         vars(step)["opened"] = open_tokenizer(self.tokenizer, folder if kept else None, self.engine)
@@ -54,13 +54,13 @@ class TokenStep(BatchTransform):
         if kept and found != self.digest:
             where = printable(str(Path(folder or ".") / self.tokenizer))
             raise InputError(
-                f"{where}: it is not the tokeniser of the recipe: the SHA-256 of its files is {str(found)[:12]}…, and the"
+                f"{where}: it is not the tokenizer of the recipe: the SHA-256 of its files is {str(found)[:12]}…, and the"
                 f" recipe has {str(self.digest)[:12]}…; put the right one there, or leave digest out of the recipe"
             )
         return step.kept(found)
 
     def check(self, folder: Path | None) -> None:
-        """Look at the settings once the tokeniser is open. Raises SettingError."""
+        """Look at the settings once the tokenizer is open. Raises SettingError."""
         for role in ("eos", "pad"):
             self._role(role)
         if self.dtype == "uint16" and self.opened.vocabulary > UINT16_VOCABULARY:
@@ -76,12 +76,12 @@ class TokenStep(BatchTransform):
 
     @cached_property
     def opened(self) -> Tokenizer:
-        """The tokeniser. A step that was loaded has it."""
+        """The tokenizer. A step that was loaded has it."""
         return open_tokenizer(self.tokenizer, None, self.engine)
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files of the tokeniser."""
+        """The files of the tokenizer."""
         return dict(self.opened.files)
 
     def versions(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class TokenStep(BatchTransform):
         if number is None:
             special = ", ".join(list(self.opened.special)[:10]) or "none"
             raise SettingError(
-                f"{role} names the token {name!r}, which the tokeniser does not have; its special tokens are {special}",
+                f"{role} names the token {name!r}, which the tokenizer does not have; its special tokens are {special}",
                 role,
                 owner=self.name,
             )

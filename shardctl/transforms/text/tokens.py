@@ -29,7 +29,7 @@ from shardctl.transforms.tokenizers.proof import not_given_back
 class Tokenize(TokenStep):
     """Turns texts into the numbers of tokens: the column tokens takes the place of text.
 
-    Special tokens are added, and found in texts, as the tokeniser says; the end of a document is added by packing. Empty and
+    Special tokens are added, and found in texts, as the tokenizer says; the end of a document is added by packing. Empty and
     missing texts are rejected.
     """
 
@@ -55,7 +55,7 @@ class Tokenize(TokenStep):
         return _Run(self)
 
     def notices(self) -> tuple[str, ...]:
-        """Say that the tokeniser loses something, with an example."""
+        """Say that the tokenizer loses something, with an example."""
         return () if self.exact or self._lost is None else (self._lost,)
 
     @cached_property
@@ -65,7 +65,7 @@ class Tokenize(TokenStep):
             return None
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
-            f"the tokeniser {self.tokenizer} does not give every text back exactly: {text!r:.40} comes back as {back!r:.40}"
+            f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} comes back as {back!r:.40}"
             " (exact = true in the step tokenize rejects such texts)"
         )
 
@@ -93,7 +93,7 @@ class Tokenize(TokenStep):
 
         for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))} and no place where it can be cut, and this tokeniser takes a"
+                f"the text has {format_bytes(int(sizes[row]))} and no place where it can be cut, and this tokenizer takes a"
                 " hundred times as much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))

@@ -1,4 +1,4 @@
-"""What every tokeniser can do: turn texts into the numbers of tokens, and back."""
+"""What every tokenizer can do: turn texts into the numbers of tokens, and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[E
 BEGIN_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]")
 PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
 UNKNOWN_NAMES = ("<unk>", "<|unk|>", "[UNK]")
-"""What special tokens are called, for tokenisers that do not say what theirs are for."""
+"""What special tokens are called, for tokenizers that do not say what theirs are for."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Encoded:
 class Tokenizer(Protocol):
     """Turns texts into the numbers of tokens, all of which are below `vocabulary`.
 
-    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill up; None where the tokeniser
+    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill up; None where the tokenizer
     has none. `files` are those that it is made of, by the names that they get in a dataset (`tokenizer.json` and the like):
-    whoever loads them again gets the same tokeniser.
+    whoever loads them again gets the same tokenizer.
     """
 
     @property
@@ -90,7 +90,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """Return the tokens of texts, (n,) string without nulls; special tokens are added as the tokeniser says (no EOS)."""
+        """Return the tokens of texts, (n,) string without nulls; special tokens are added as the tokenizer says (no EOS)."""
         ...
 
     def too_long(self, texts: pa.Array) -> Rows:
@@ -124,7 +124,7 @@ class Placed:
 
 @runtime_checkable
 class Placing(Protocol):
-    """A tokeniser that knows the places of tokens, which a loss mask needs. `template` is its chat template, if it has one."""
+    """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat template, if it has one."""
 
     @property
     def template(self) -> str | None:
@@ -143,7 +143,7 @@ def longer_than(texts: pa.Array, most: int) -> Rows:
 
 
 def none_too_long(texts: pa.Array) -> Rows:
-    """Return False for each of the texts: for tokenisers that take little memory."""
+    """Return False for each of the texts: for tokenizers that take little memory."""
     return np.zeros(len(texts), bool)
 
 
@@ -162,9 +162,9 @@ def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
 
 
 class TokenizerKind(NamedTuple):
-    """How a kind of tokeniser is named. `shown` says it in messages.
+    """How a kind of tokenizer is named. `shown` says it in messages.
 
-    `file` is the name of its file in a dataset: a folder that has it is such a tokeniser too, and so is any file of the same
+    `file` is the name of its file in a dataset: a folder that has it is such a tokenizer too, and so is any file of the same
     ending. `open_file` opens one by (path, engine). A name that begins with `prefix` is opened by `open_named` with (what
     follows it, the folder that files are looked for in). None where there is no such way. All may raise OSError.
     """

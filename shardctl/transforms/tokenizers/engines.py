@@ -1,6 +1,6 @@
 """Faster engines for a `tokenizer.json`: gigatoken and tiktoken, where they are installed and give the same tokens.
 
-Whether they do is tried on the strings of proof.py each time that a tokeniser is opened. This takes a tenth of a second;
+Whether they do is tried on the strings of proof.py each time that a tokenizer is opened. This takes a tenth of a second;
 gigatoken's first call takes 0.2 s more.
 """
 
@@ -38,11 +38,11 @@ class Engine(Protocol):
 
 
 class UnfitError(Exception):
-    """An engine is not installed, or cannot do this tokeniser. The message says why."""
+    """An engine is not installed, or cannot do this tokenizer. The message says why."""
 
 
 class Gigatoken:
-    """The engine gigatoken, on the calling thread. Raises UnfitError where it refuses the tokeniser.
+    """The engine gigatoken, on the calling thread. Raises UnfitError where it refuses the tokenizer.
 
     Each text is a call of its own: its calls for many texts need awkward, which takes up to a second to import, and are faster
     for texts of under 100 bytes only.
@@ -62,7 +62,7 @@ class Gigatoken:
         try:
             self._core = self._load()
         except Exception as error:  # noqa: BLE001 - ValueError, NotImplementedError and others
-            raise UnfitError(f"it does not take this tokeniser ({first_line(error)})") from None
+            raise UnfitError(f"it does not take this tokenizer ({first_line(error)})") from None
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts."""
@@ -111,11 +111,11 @@ def byte_symbols() -> dict[str, int]:
 
 
 GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-"""The pattern of the pre-tokeniser ByteLevel."""
+"""The pattern of the pre-tokenizer ByteLevel."""
 
 
 def word_pattern(said: dict[str, Any]) -> str | None:
-    """Return the pattern by which a byte-level pre-tokeniser cuts texts into words; None for other pre-tokenisers."""
+    """Return the pattern by which a byte-level pre-tokenizer cuts texts into words; None for other pre-tokenizers."""
     steps = said.get("pretokenizers", [said]) if said.get("type") in ("Sequence", "ByteLevel") else []
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space", True):
         return None

@@ -1,4 +1,4 @@
-"""Tokenisers of Hugging Face: a `tokenizer.json`, alone or in a folder with its settings and a chat template.
+"""Tokenizers of Hugging Face: a `tokenizer.json`, alone or in a folder with its settings and a chat template.
 
 It needs the extra `text`, and takes a faster engine where one gives the same tokens (engines.py).
 """
@@ -178,7 +178,7 @@ class HuggingFace:
         return found
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """Return the tokens of texts, with those that the tokeniser adds."""
+        """Return the tokens of texts, with those that the tokenizer adds."""
         before, after = self._around or ([], [])
         if self._cuts and longer_than(texts, TOGETHER).any():
             return joined([self._in_pieces(text, before, after) for text in texts.to_pylist()])
@@ -187,7 +187,7 @@ class HuggingFace:
         return self._by_own(texts, True)
 
     def _bare(self, texts: pa.Array) -> Encoded:
-        """Return the tokens of texts, without those that the tokeniser adds."""
+        """Return the tokens of texts, without those that the tokenizer adds."""
         return self._by_own(texts, False) if self._engine is None else self._engine.encode(texts)
 
     def _by_own(self, texts: pa.Array, add: bool) -> Encoded:
@@ -270,7 +270,7 @@ def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=4)
 def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
-    """Return what a tokenizer.json says, and its tokeniser, which cuts no text short and fills none up."""
+    """Return what a tokenizer.json says, and its tokenizer, which cuts no text short and fills none up."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Strings on which tokenisers are tried when they are opened: is an engine equal to another, is a text given back exactly?"""
+"""Strings on which tokenizers are tried when they are opened: is an engine equal to another, is a text given back exactly?"""
 
 # ruff: noqa: RUF001 - characters that look like others are what is tried
 
@@ -60,7 +60,7 @@ def with_tokens(special: Sequence[str], tokens: Sequence[str]) -> list[str]:
 
 
 def not_given_back(tokenizer: Tokenizer) -> str | None:
-    """Return a string that a tokeniser does not give back exactly; None if it gives back all that are tried.
+    """Return a string that a tokenizer does not give back exactly; None if it gives back all that are tried.
 
     Special tokens that it adds do not count.
     """

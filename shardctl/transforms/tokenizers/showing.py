@@ -1,4 +1,4 @@
-"""What a tokeniser is, for people: `shardctl tokenizer show`."""
+"""What a tokenizer is, for people: `shardctl tokenizer show`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardctl.transforms.tokenizers.table import open_tokenizer
 
 @dataclass(frozen=True)
 class Description:
-    """What a tokeniser is.
+    """What a tokenizer is.
 
     `eos`, `bos` and `pad` are the numbers of these tokens, None where there is none, and `roles` has their names. `dtype` is
     the type in which tokens are stored, `special` has the special tokens by name, and `lost` is a text that does not come back
@@ -31,7 +31,7 @@ class Description:
 
 
 def describe(spec: str) -> Description:
-    """Describe the tokeniser that `spec` names. Raises InputError, UsageError, InstallError as `open_tokenizer` does."""
+    """Describe the tokenizer that `spec` names. Raises InputError, UsageError, InstallError as `open_tokenizer` does."""
     found = open_tokenizer(spec)
     numbers = {"eos": found.eos, "bos": found.bos, "pad": found.pad}
     return Description(

@@ -1,4 +1,4 @@
-"""The tokenisers by what names them: `bytes`, a file, a folder, JSON."""
+"""The tokenizers by what names them: `bytes`, a file, a folder, JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shardctl.transforms.tokenizers.base import Tokenizer, TokenizerKind
 from shardctl.transforms.tokenizers.huggingface import AUTO
 
 KINDS = (huggingface.KIND, sentencepiece.KIND, words.KIND, tiktoken.KIND, byte.KIND)
-"""The kinds of tokenisers. Of the files in a folder, that of the first of them counts."""
+"""The kinds of tokenizers. Of the files in a folder, that of the first of them counts."""
 
 NAMES = f"{', '.join(kind.shown for kind in KINDS[:-1])} or {KINDS[-1].shown}"
-"""What may name a tokeniser, for messages."""
+"""What may name a tokenizer, for messages."""
 
 
 def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = AUTO) -> Tokenizer:
-    """Open a tokeniser: see NAMES; bytes, and a string that begins with {, are the content of a tokenizer.json.
+    """Open a tokenizer: see NAMES; bytes, and a string that begins with {, are the content of a tokenizer.json.
 
     Files are looked for in `folder`, as a rule the current one. `engine` is by what a tokenizer.json is done: auto,
-    tokenizers, gigatoken or tiktoken. Raises InputError if a file cannot be read or is no tokeniser, UsageError for other
+    tokenizers, gigatoken or tiktoken. Raises InputError if a file cannot be read or is no tokenizer, UsageError for other
     names and engines that cannot be used, InstallError where a package is missing.
     """
     if isinstance(spec, bytes) or spec.lstrip().startswith("{"):
@@ -47,7 +47,7 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
 
 
 def _named(spec: str, folder: Path) -> Tokenizer | None:
-    """Return the tokeniser of a name that is no path; None for a path."""
+    """Return the tokenizer of a name that is no path; None for a path."""
     for kind in KINDS:
         if kind.prefix is None or kind.open_named is None or not spec.startswith(kind.prefix):
             continue
@@ -58,7 +58,7 @@ def _named(spec: str, folder: Path) -> Tokenizer | None:
 
 
 def _file(where: Path) -> tuple[Path, TokenizerKind]:
-    """Return the file of a tokeniser, or that which makes a folder one, and the kind that it has. Raises InputError."""
+    """Return the file of a tokenizer, or that which makes a folder one, and the kind that it has. Raises InputError."""
     with_files = [(kind.file, kind) for kind in KINDS if kind.file is not None]
     shown = f"tokenizer {printable(str(where))}"
     if where.is_dir():
@@ -71,12 +71,12 @@ def _file(where: Path) -> tuple[Path, TokenizerKind]:
     of_ending = next((kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None)
     if of_ending is None:
         what = "" if where.is_file() else "there is no such file; "
-        raise InputError(f"{shown}: {what}a tokeniser is {NAMES}")
+        raise InputError(f"{shown}: {what}a tokenizer is {NAMES}")
     return where, of_ending
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of the names and contents of a tokeniser's files, in hex digits."""
+    """Return the SHA-256 of the names and contents of a tokenizer's files, in hex digits."""
     digest = hashlib.sha256()
     for name, data in sorted(files.items()):
         digest.update(f"{name}\0{len(data)}\0".encode())

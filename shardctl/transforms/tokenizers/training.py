@@ -1,4 +1,4 @@
-"""Tokenisers made from texts: byte-level BPE and unigram, and words. The same texts give the same file, byte by byte."""
+"""Tokenizers made from texts: byte-level BPE and unigram, and words. The same texts give the same file, byte by byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Texts = Iterable[Sequence[str]]
 """Texts in groups, so that not all of them are in memory."""
 
 SPECIAL = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
-"""The special tokens of a new tokeniser: the end of a document, what fills up, and those of the chat template chatml."""
+"""The special tokens of a new tokenizer: the end of a document, what fills up, and those of the chat template chatml."""
 
 BYTES = 256
 
