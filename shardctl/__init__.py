@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.benchmark.advice import advise as advise
     from shardctl.benchmark.measure import bench as bench
     from shardctl.build.convert import convert as convert
-    from shardctl.build.convert.merge import merge as merge
+    from shardctl.build.convert.finish import finish as finish
     from shardctl.build.repair import repair as repair
     from shardctl.build.rewrite.compact import compact as compact
     from shardctl.build.rewrite.prune import prune as prune
@@ -39,7 +39,7 @@ __all__ = [
     "compact",
     "convert",
     "export",
-    "merge",
+    "finish",
     "mix",
     "open",
     "prune",
@@ -58,7 +58,7 @@ _PUBLIC = {
     "compact": ("shardctl.build.rewrite.compact", "compact"),
     "convert": ("shardctl.build.convert", "convert"),
     "export": ("shardctl.interop.exports.exporting", "export"),
-    "merge": ("shardctl.build.convert.merge", "merge"),
+    "finish": ("shardctl.build.convert.finish", "finish"),
     "mix": ("shardctl.loader.mix", "mix"),
     "open": ("shardctl.loader.dataset", "open_dataset"),
     "prune": ("shardctl.build.rewrite.prune", "prune"),
@@ -71,6 +71,9 @@ _PUBLIC = {
     "write": ("shardctl.build.write", "write"),
 }
 """Where each public function is. Type checkers read the same in the imports and the names above: tests/test_public.py."""
+
+_RENAMED = {"merge": "finish"}
+"""Old names of public functions."""
 
 find_moved_modules()
 del find_moved_modules  # no name of the package's own
@@ -85,6 +88,11 @@ def __getattr__(name: str) -> Any:
     """Import a public function at its first use, so that `shardctl --help` does not wait for Arrow."""
     import importlib
 
+    if name in _RENAMED:
+        import warnings
+
+        warnings.warn(f"shardctl.{name} is now called shardctl.{_RENAMED[name]}", FutureWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name not in _PUBLIC:
         raise AttributeError(f"module 'shardctl' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]

@@ -11,7 +11,7 @@ ShardctlError                 3  cannot do it
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
 ├── BusyError                 3  another converter is writing the same dataset
 ├── InstallError              3  a package is missing, or two that exclude each other are installed
-├── UnfinishedError           1  parts of a conversion are still to be built before they can be merged
+├── UnfinishedError           1  parts of a conversion are still to be built before the conversion can be finished
 ├── TypesDifferError          -  a record does not fit the types that were found in others; convert finds them again
 └── TooManyRejectsError       1  more inputs were rejected than --max-rejects allows
 Rejection                     -  one input could not be converted; it becomes a line of rejects.jsonl
@@ -112,7 +112,7 @@ class PerhapsBusyError(BusyError):
 
 
 class UnfinishedError(ShardctlError):
-    """Parts of a conversion are still to be built: they cannot be merged yet."""
+    """Parts of a conversion are still to be built: the conversion cannot be finished yet."""
 
     exit_code = 1
 

@@ -32,7 +32,8 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     for name, command in commands_of(cli, "shardctl"):
         assert f"## {name}\n" in written
         for parameter in command.params:
-            assert all(option in written for option in parameter.opts if option.startswith("--"))
+            names = [name for name in parameter.opts if name.startswith("--") and name != getattr(parameter, "was", None)]
+            assert all(name in written for name in names)
 
 
 def commands_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:

@@ -45,9 +45,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "raw").mkdir()
     for number in range(3):
         write_lines(root / "raw" / f"{number}.jsonl", 12)
-    convert(root / "raw", root / "out", keep=2)
+    convert(root / "raw", root / "out", keep_generations=2)
     write_lines(root / "raw" / "0.jsonl", 13)
-    convert(root / "raw", root / "out", keep=2, update=True)
+    convert(root / "raw", root / "out", keep_generations=2, update=True)
     # All names that shardctl gives to what it deletes: the names alone must not decide.
     names = ["a.txt", "sub/b.txt", "sub/deep/c.txt", "lease", "job.json", "replaced.json", "new/d.txt", "done/e.txt", "files/f"]
     names += ["shards/g", "tables/h", "dataset.json", "manifest.json", "00001/manifest.json", ".unfinished/i", "9.jsonl"]
@@ -103,8 +103,8 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "repair": lambda here: shardctl.repair(here / "out", workers=0),
     "compact": lambda here: shardctl.compact(here / "out"),
     "prune": lambda here: shardctl.prune(here / "out", "label == 1"),
-    "update": lambda here: convert(here / "raw", here / "out", update=True, keep=1),
-    "merge": lambda here: shardctl.merge(here / "out"),
+    "update": lambda here: convert(here / "raw", here / "out", update=True, keep_generations=1),
+    "merge": lambda here: shardctl.finish(here / "out"),
     "part": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=4, part="1/2"),
     "snapshot": snapshot,
     "overwrite": lambda here: convert(here / "raw", here / "out", overwrite=True, samples_per_shard=5),
@@ -214,7 +214,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "repair": lambda raw, out: shardctl.repair(out, workers=0),
     "compact": lambda raw, out: shardctl.compact(out),
     "prune": lambda raw, out: shardctl.prune(out, keys=["1.jsonl#1"]),
-    "update": lambda raw, out: convert(raw, out, update=True, keep=1),
+    "update": lambda raw, out: convert(raw, out, update=True, keep_generations=1),
     "overwrite": lambda raw, out: convert(raw, out, overwrite=True, samples_per_shard=5),
     "write": lambda raw, out: shardctl.write(out, [{"x": 1}], overwrite=True),
 }
@@ -227,7 +227,7 @@ def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.Monk
     """It is written in its own folder, under no other name, and a shell that stands in it stays there."""
     (here / "real" / "sub").mkdir(parents=True)
     (here / "raw" / "0.jsonl").unlink()
-    convert(here / "raw", here / "out", update=True, keep=1)
+    convert(here / "raw", here / "out", update=True, keep_generations=1)
     (here / "raw" / "0.jsonl").write_text('{"text": "new", "label": 1}\n')
     if command == "repair":
         (here / "out" / "train-00002.arrow").unlink()
@@ -397,7 +397,7 @@ def test_a_kept_generation_with_a_damaged_manifest_stays(here: Path) -> None:
     (kept / "manifest.json").write_text((kept / "manifest.json").read_text()[:-40])
     before = state(kept)
     write_lines(here / "raw" / "1.jsonl", 14)
-    assert convert(here / "raw", here / "out", update=True, keep=2).status == "updated"
+    assert convert(here / "raw", here / "out", update=True, keep_generations=2).status == "updated"
     assert sorted(os.listdir(here / "out" / "generations")) == ["00001", "00002"]
     assert state(kept) == before
     shardctl.prune(here / "out", "label == 1")  # they may have the samples that go

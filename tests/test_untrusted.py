@@ -217,7 +217,7 @@ def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     for number in range(3):
         (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
     for command in (
-        lambda: shardctl.merge(tmp_path / "out"),
+        lambda: shardctl.finish(tmp_path / "out"),
         lambda: shardctl.convert(tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"),
     ):
         with pytest.raises(DatasetError, match=r"job\.json: (not a job of|the job of a dataset on a store)"):

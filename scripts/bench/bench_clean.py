@@ -22,7 +22,7 @@ from bench_text_steps import english
 from processes import run
 
 HERE = Path(__file__).resolve().parent
-OPTIONS = ("--unicode", "NFC", "--strip-controls", "--whitespace", "--duplicates", "exact")
+OPTIONS = ("--unicode", "NFC", "--strip-control-chars", "--whitespace", "--duplicates", "exact")
 QUALITY = ("--step", "filter_gopher")
 
 

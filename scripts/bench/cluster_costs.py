@@ -60,7 +60,7 @@ class Assumed:
     """A page of LIST, one after the other."""
     get_seconds: float = 0.03
     gets_in_flight: int = 64
-    """What the merge has under way of markers."""
+    """What the command `finish` has under way of markers."""
     heartbeat: float = 5.0
     """Seconds between writes of a lease: shardctl/system/lease/file_lease.py."""
 

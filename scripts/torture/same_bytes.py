@@ -93,7 +93,7 @@ def in_parts(photos: Path, folder: Path) -> str:
     print(f"  a part is killed after {markers(out)} shards", flush=True)
     for process in [part(name) for name in ("3/3", "1/3", "2/3")]:
         finish(process)
-    finish(shardctl("merge", str(out)))
+    finish(shardctl("finish", str(out)))
     return digest((out / "SHA256SUMS").read_bytes())
 
 

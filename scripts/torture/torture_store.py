@@ -325,13 +325,13 @@ class History:
         parts = [[*self.convert(recipe, how), "--part", f"{number}/{count}"] for number in range(1, count + 1)]
         self.together(parts[:-1])
         if self.rng.random() < 0.3:
-            early = self.runner.once(["merge", self.url], self.rng, False)
+            early = self.runner.once(["finish", self.url], self.rng, False)
             if early.code == 0 and "--update" in how:  # fewer shards than parts were to be built: nothing was missing
-                self.runner.count("early merges that were whole")
+                self.runner.count("finished early and whole")
             elif early.code == 0 or "are missing" not in early.errors:
-                raise WrongError(f"merge of some parts: exit code {early.code}: {early.output} {early.errors}")
+                raise WrongError(f"finish of some parts: exit code {early.code}: {early.output} {early.errors}")
         self.together(parts[-1:])
-        self.runner.until_done(["merge", self.url], self.rng, self.rng.choice([0, 1, 1, 2]))
+        self.runner.until_done(["finish", self.url], self.rng, self.rng.choice([0, 1, 1, 2]))
 
     def together(self, commands: list[list[str]]) -> None:
         """Run commands at the same time, each until it ends well."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions
+from shardctl.benchmark.advice_options import ELSEWHERE, PROOF_SECONDS, AdviceOptions, advise_options
 from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
 from shardctl.benchmark.measure.presets import find_preset
 from shardctl.benchmark.measure.subjects import open_loader
@@ -31,8 +31,9 @@ from shardctl.loader.dataset import open_dataset
 from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
+from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.scratch import scratch_folder
-from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.overriding import recipe_with_options
 from shardctl.transforms.samples_per_record import samples_per_record
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
@@ -166,12 +167,14 @@ def advise(
 ) -> Advice:
     """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
 
-    `recipe` says what is done to every sample; `options` are those of AdviceOptions. `doing` is called with a description
-    of each step. Raises UsageError, InputError, and the errors of `convert`.
+    `recipe`, and the options of `convert` that say how inputs are read and what is done to them, are as in `convert`; the other
+    `options` are those of AdviceOptions. `doing` is called with a description of each step.
+    Raises UsageError, InputError, and the errors of `convert`.
     """
-    chosen = AdviceOptions(**options)
+    taken = taken_arguments("advise", options, advise_options(), ELSEWHERE)
+    chosen = AdviceOptions(**{name: taken[name] for name in declared_in(AdviceOptions) if name in taken})
     chosen.check()
-    given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+    given = recipe_with_options(recipe, taken)
     for decided in ("store", "compression"):
         if given.get(decided):
             raise UsageError(f"advise itself decides {decided}; leave it out of the recipe")

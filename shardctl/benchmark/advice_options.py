@@ -11,10 +11,45 @@ from typing import TYPE_CHECKING
 from shardctl.build.shared_options import WORKERS
 from shardctl.errors import UsageError
 from shardctl.loader.shared_options import BATCH_SIZE, THREADS
-from shardctl.system.options import Anything, FilePath, Flag, Real, Text, Whole, check_options, option, option_as
+from shardctl.system.options import (
+    Anything,
+    FilePath,
+    Flag,
+    Option,
+    Real,
+    Text,
+    Whole,
+    check_options,
+    declared_in,
+    option,
+    option_as,
+)
+from shardctl.transforms.option_headings import FIELDS, READING
+from shardctl.transforms.recipe_options import RecipeOptions
+from shardctl.transforms.shortcuts import STEP_OPTIONS
 
 if TYPE_CHECKING:
     from shardctl.benchmark.network import Network
+
+CONSUMER = "The GPU that trains"
+TRIAL = "The trial"
+NETWORK = "A dataset that is read over a network"
+OUTPUT = "What is printed"
+HEADINGS = (CONSUMER, TRIAL, NETWORK, OUTPUT)
+"""The headings of the options in `--help`."""
+
+ELSEWHERE = {
+    "output out o dst save": "--write FILE writes the recipe that is recommended",
+    "store compression": "advise itself decides how samples are stored",
+}
+"""Answers to words for which advise has no option."""
+
+BORROWED = {
+    name: each
+    for name, each in {**declared_in(RecipeOptions), **STEP_OPTIONS}.items()
+    if each.heading in (READING, FIELDS) or name in STEP_OPTIONS
+}
+"""The options of convert that are options of advise too: how inputs are read, and what is done to them."""
 
 INPUTS = 300
 
@@ -36,6 +71,11 @@ def _check_preset(name: str) -> None:
     find_preset(name)
 
 
+def advise_options() -> dict[str, Option]:
+    """Return all options of `advise`, by their names."""
+    return {**BORROWED, **declared_in(AdviceOptions)}
+
+
 @dataclass(frozen=True)
 class AdviceOptions:
     """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
@@ -47,18 +87,34 @@ class AdviceOptions:
     """
 
     consumer_rate: float | None = option(
-        Real(), None, "One GPU trains on R samples per second.", metavar="R", group="consumer", limit=_check_rate
+        Real(),
+        None,
+        "One GPU trains on R samples per second.",
+        metavar="R",
+        heading=CONSUMER,
+        brief="samples/s of one GPU",
+        alike={"rate gpu-rate images-per-second fps": "2500"},
+        limit=_check_rate,
     )
     consumer: str | None = option(
         Text(),
         None,
         "One GPU is as fast as in this published run (`shardctl bench --list-consumers`).",
         metavar="PRESET",
-        group="consumer",
+        heading=CONSUMER,
+        brief="a published run instead of a rate",
+        alike={"model gpu": "resnet50-a100"},
         limit=_check_preset,
     )
     gpus: int = option(
-        Whole(), 1, "Number of such GPUs, all fed by one loader.", metavar="N", shows_default=True, group="consumer"
+        Whole(),
+        1,
+        "Number of such GPUs, all fed by one loader.",
+        metavar="N",
+        shows_default=True,
+        heading=CONSUMER,
+        brief="number of such GPUs",
+        alike={"num-gpus ngpus": "8"},
     )
     inputs: int = option(
         Whole(),
@@ -66,40 +122,40 @@ class AdviceOptions:
         "Try with N inputs, evenly spaced over all of SRC.",
         metavar="N",
         shows_default=True,
-        group="trial",
-        after="lossless",
+        heading=TRIAL,
+        alike={"samples n sample-size num-samples limit": "300"},
     )
-    batch_size: int = option_as(BATCH_SIZE, 256, group="reading")
-    threads: int | str = option_as(THREADS, "auto", group="reading")
-    lossless: bool = option(Flag(), False, "Do not try jpeg and webp, which change pixels.", group="trial")
-    workers: int | str = option_as(WORKERS, "auto", group="reading")
+    batch_size: int = option_as(BATCH_SIZE, 256, heading=TRIAL)
+    threads: int | str = option_as(THREADS, "auto", heading=TRIAL)
+    lossless: bool = option(Flag(), False, "Do not try jpeg and webp, which change pixels.", heading=TRIAL)
+    workers: int | str = option_as(WORKERS, "auto", heading=TRIAL, alike={"jobs j num-workers processes": "4"})
     python: str | None = option(
         FilePath(),
         None,
         "SRC is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
         metavar="PATH",
-        group="reading",
+        heading=TRIAL,
     )
     bandwidth: str | None = option(
         Text(),
         None,
         "The dataset will be read from a store over a network of 2Gbit or 250MB per second: compute what that allows.",
         metavar="RATE",
-        group="network",
+        heading=NETWORK,
     )
     latency: str | None = option(
         Text(),
         None,
         "Time until the store begins to answer a request, for instance 30ms.",
         metavar="TIME",
-        group="network",
+        heading=NETWORK,
     )
     cache_limit: int | str | None = option(
         Anything(),
         None,
         "Size of a cache of what comes from the store, for instance 500GB. Default: no cache.",
         metavar="SIZE",
-        group="network",
+        heading=NETWORK,
     )
 
     @property

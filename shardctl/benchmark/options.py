@@ -24,6 +24,14 @@ from shardctl.system.options import (
     option_as,
 )
 
+READING = "Reading"
+RUN = "Runs"
+CONSUMER = "A GPU that consumes the samples"
+COMPARED = "Comparisons"
+OUTPUT = "What is printed"
+HEADINGS = (READING, RUN, CONSUMER, COMPARED, OUTPUT)
+"""The headings of the options in `--help`."""
+
 RUNS = 5
 """Default number of runs: with five, the spread covers chance differences between measurements of one dataset."""
 
@@ -52,6 +60,8 @@ def _check_seconds(seconds: float) -> None:
 class Shuffle(Flag):
     """Whether the order is random; in Python also the name of an order, which the loader checks."""
 
+    python = "bool | str"
+
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
         if not isinstance(value, str):
@@ -60,6 +70,8 @@ class Shuffle(Flag):
 
 class CacheFolder(FilePath):
     """The folder of a cache; in Python also True and False, for the usual one and none."""
+
+    python = "str | Path | bool"
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
@@ -82,17 +94,37 @@ class BenchOptions:
     """
 
     split: str | None = option(
-        Text(), None, "Read only this split, for instance val. Default: all.", metavar="NAME", group="reading"
+        Text(),
+        None,
+        "Read only this split, for instance val. Default: all.",
+        metavar="NAME",
+        heading=READING,
+        alike={"subset part partition": "val"},
     )
-    batch_size: int = option_as(BATCH_SIZE, 256, group="reading")
-    threads: int | str = option_as(THREADS, "auto", group="reading")
+    batch_size: int = option_as(BATCH_SIZE, 256, heading=READING, brief="samples in a batch", alike={"b bs batch": "256"})
+    threads: int | str = option_as(
+        THREADS,
+        "auto",
+        heading=READING,
+        brief="threads that read and decode",
+        alike={"workers num-workers num-threads j jobs": "4"},
+    )
+    processes: int | None = option(
+        Whole(),
+        None,
+        "Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
+        metavar="N",
+        heading=READING,
+        alike={"worker-processes": "4"},
+    )
     shuffle: bool | str = option(
         Shuffle(),
         True,
         "Read in a random order, or in the order of the shards.",
         spelling="--shuffle/--no-shuffle",
         shows_default=True,
-        group="reading",
+        heading=READING,
+        alike={"random": ""},
     )
     decode: bool = option(
         Flag(),
@@ -100,15 +132,15 @@ class BenchOptions:
         "Decode images to pixels, or hand over the stored bytes.",
         spelling="--decode/--no-decode",
         shows_default=True,
-        group="runs",
-        after="cold",
+        heading=READING,
     )
     epochs: int | None = option(
         Whole(),
         None,
         "Each run reads DST N times, instead of for a number of seconds.",
         metavar="N",
-        group="runs",
+        heading=RUN,
+        alike={"passes": "1"},
         limit=at_least(1, "there is nothing to measure in {} epochs; give at least 1"),
     )
     seconds: float | None = option(
@@ -116,7 +148,9 @@ class BenchOptions:
         None,
         "Each run reads for S seconds; a consumer too.  [default: 2; consumers: 5]",
         metavar="S",
-        group="runs",
+        heading=RUN,
+        brief="seconds of each run",
+        alike={"duration time": "10"},
         limit=_check_seconds,
     )
     runs: int = option(
@@ -125,7 +159,8 @@ class BenchOptions:
         "Measure N times and report the median.",
         metavar="N",
         shows_default=True,
-        group="runs",
+        heading=RUN,
+        alike={"n iterations repeat repeats rounds num-runs": "5"},
         limit=at_least(1, "{} runs are impossible; give at least 1"),
     )
     cold: bool = option(
@@ -133,14 +168,18 @@ class BenchOptions:
         False,
         "Measure reading from the disk: DST is dropped from the page cache before every epoch. Each run reads one epoch"
         " (20 seconds at most), unless --epochs or --seconds is given.",
-        group="runs",
+        heading=RUN,
+        brief="read from the disk, not from memory",
+        alike={"drop-cache drop-caches no-cache": ""},
     )
     consumer_rate: float | None = option(
         Real(),
         None,
         "Simulate a GPU that trains on R samples per second, and report the share of time that it is busy.",
         metavar="R",
-        group="consumer",
+        heading=CONSUMER,
+        brief="samples/s of the GPU that trains",
+        alike={"rate gpu-rate images-per-second fps target": "2500"},
         limit=check_rate,
     )
     consumer: str | None = option(
@@ -149,7 +188,9 @@ class BenchOptions:
         "The same with the rate of a published training run (--list-consumers), or with your own training step:"
         " the function is called with every batch.",
         metavar="PRESET|MODULE:FUNCTION",
-        group="consumer",
+        heading=CONSUMER,
+        brief="a published run, or your own step",
+        alike={"model gpu step": "resnet50-a100"},
     )
     gpus: int = option(
         Whole(),
@@ -157,7 +198,8 @@ class BenchOptions:
         "Simulate N such GPUs, all fed by this loader.",
         metavar="N",
         shows_default=True,
-        group="consumer",
+        heading=CONSUMER,
+        alike={"num-gpus ngpus world-size": "8"},
         limit=at_least(1, "{} GPUs are impossible; give at least 1"),
     )
     device: str | None = option(
@@ -165,7 +207,7 @@ class BenchOptions:
         None,
         "Call your function with PyTorch tensors on this device. Default: numpy arrays.",
         metavar="cpu|cuda",
-        group="consumer",
+        heading=CONSUMER,
     )
     consumer_timeout: float = option(
         Real(),
@@ -173,14 +215,16 @@ class BenchOptions:
         "Stop with an error when your function needs longer than this for one batch.",
         metavar="SECONDS",
         shows_default=True,
-        group="consumer",
+        heading=CONSUMER,
         limit=more_than(0, "a consumer timeout of {:g} s is impossible; give more"),
     )
     baseline: bool = option(
         Flag(),
         False,
         "Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
-        group="compared",
+        heading=COMPARED,
+        brief="compare with training from raw files",
+        alike={"raw": ""},
     )
     transforms: tuple[str, ...] = option(
         Many(Text()),
@@ -188,31 +232,25 @@ class BenchOptions:
         "With --baseline: allow this function of yours to be called, if DST was made with it.",
         metavar="MODULE:FUNCTION",
         spelling="--transform",
-        group="compared",
+        heading=COMPARED,
     )
     sweep: bool = option(
         Flag(),
         False,
         "Also measure other numbers of threads, orders and batch sizes, and name the best.",
-        group="compared",
-    )
-    processes: int | None = option(
-        Whole(),
-        None,
-        "Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
-        metavar="N",
-        group="reading",
-        after="threads",
+        heading=COMPARED,
+        brief="try other threads, batches and orders",
+        alike={"tune grid": ""},
     )
     cache: str | Path | bool | None = option(
         CacheFolder(),
         None,
         "DST is on a store: keep what is read in this folder (docs/cache.md). Default: $SHARDCTL_CACHE.",
         metavar="DIR",
-        group="store",
+        heading=READING,
     )
     cache_limit: int | str | None = option(
-        Anything(), None, "Bytes of all datasets in the cache together, for instance 500GB.", metavar="SIZE", group="store"
+        Anything(), None, "Bytes of all datasets in the cache together, for instance 500GB.", metavar="SIZE", heading=READING
     )
 
     def check(self) -> None:

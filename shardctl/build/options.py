@@ -6,7 +6,7 @@ The command line imports this module before Arrow: each check imports what it ne
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from shardctl.system.options import (
     FilePath,
     Flag,
     Many,
+    Option,
     OptionType,
     SecondsOrNone,
     Text,
@@ -33,8 +34,12 @@ from shardctl.system.options import (
     more_than,
     option,
     option_as,
+    taken_arguments,
 )
 from shardctl.system.text import format_bytes
+from shardctl.transforms.option_headings import LABELS, OUTPUT, REJECTS, RUNNING, SPLITS, STORAGE, TARGET
+from shardctl.transforms.recipe_options import RecipeOptions
+from shardctl.transforms.shortcuts import STEP_OPTIONS
 
 if TYPE_CHECKING:
     from shardctl.system.processes.pool import Limits
@@ -50,6 +55,7 @@ class Labels(OptionType):
     """A word or a path, or a list of these."""
 
     repeats = True
+    python = "str | Path | Sequence[str | Path]"
 
     def read(self, given: tuple[str, ...]) -> str | list[str]:
         """Return a text that was given once alone, else the list."""
@@ -62,8 +68,20 @@ class Labels(OptionType):
             raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
 
 
+class Shares(Text):
+    """How inputs are split: a rule, or the share of each split, in Python also as a dict."""
+
+    python = "str | Mapping[str, float]"
+
+    def take(self, value: Any) -> Any:
+        """Return the shares of a dict as the command line has them."""
+        return ",".join(f"{name}={share}" for name, share in value.items()) if isinstance(value, Mapping) else value
+
+
 class Columns(OptionType):
     """Names of columns: a string with commas between them, or a list."""
+
+    python = "str | Sequence[str]"
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
@@ -72,13 +90,20 @@ class Columns(OptionType):
 
 
 class Seed(Whole):
-    """A seed, or None, which is `none` on the command line."""
+    """A seed, or None, which is `none` on the command line. True is the seed 0, and False is None."""
+
+    python = "int | bool | None"
+    bare = "0"
 
     def read(self, given: str) -> int | None:
-        """Return the number, or None. Raises UsageError."""
+        """Return the number, or None. Raises ValueError."""
         if given != "none" and not given.isdecimal():
-            raise UsageError(f"--shuffle {given!r} is neither a seed (a whole number) nor none")
+            raise ValueError(f"{given!r} is neither a seed (a whole number) nor none; without a value the seed is 0")
         return None if given == "none" else int(given)
+
+    def take(self, value: Any) -> Any:
+        """Return the seed for True and False."""
+        return (0 if value else None) if isinstance(value, bool) else value
 
     def shown(self, default: int | None) -> str:
         """Return the number, or `none`."""
@@ -112,64 +137,84 @@ class Options:
     labels: str | Path | Sequence[str | Path] = option(
         Labels(),
         "auto",
-        "Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto, the default, takes"
-        " metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, else"
-        " the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them: coco:FILE,"
-        " yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR (docs/annotations.md).",
-        metavar="auto|folder|FILE|none|FORMAT:PATH",
-        group="labels",
+        "Where labels come from: the folder that a file is in, or a CSV or JSONL with a row for each file. auto, the default,"
+        " takes metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL"
+        " lines, else the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them:"
+        " coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR"
+        " (docs/annotations.md). none: no labels.",
+        metavar="WHERE",
+        heading=LABELS,
+        brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
+        alike={
+            "coco annotations annotation ann ann-file ann-path instances": "coco:instances.json",
+            "yolo data-yaml": "yolo:data.yaml",
+            "voc xml": "voc:Annotations",
+            "masks mask-dir segmentation": "masks:masks",
+            "captions caption": "captions:",
+            "csv metadata labels-file label-file": "labels.csv",
+        },
     )
-    boxes: str = option(
+    boxes_outside: str = option(
         Word(*BOXES),
         "keep",
-        "Annotated boxes that reach outside of their image: keep them, clip them, or drop their objects.",
+        "Boxes that reach outside of their image: keep them, clip them, or drop their objects.",
         shows_default=True,
-        group="labels",
+        heading=LABELS,
+        was="boxes",
+        alike={"clip-boxes clip": "clip"},
     )
     annotation_frame: str = option(
         Word(*FRAMES),
         "auto",
         "Whether annotations are of the image as it is stored, or as EXIF turns it. auto: by the size that they say.",
         shows_default=True,
-        group="labels",
+        heading=LABELS,
+        alike={"exif": "upright"},
     )
-    task: str | None = option(
+    yolo_task: str | None = option(
         Word(*TASKS),
         None,
-        "What the lines of YOLO files are. Default: as data.yaml says, else by their length.",
-        group="labels",
+        "What a line of a YOLO file has: a box, a polygon or keypoints. Default: as data.yaml says, else by its length.",
+        heading=LABELS,
+        was="task",
     )
     lenient_labels: bool = option(
         Flag(),
         False,
         "Accept a labels file that does not match the inputs: rows without a file are skipped, missing values stay empty.",
-        group="labels",
+        heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
         Columns(),
         (),
         "Columns of the labels files to leave out; fields of the inputs themselves stay.",
         metavar="A,B,…",
-        group="labels",
+        heading=LABELS,
+        alike={"remove-columns exclude-columns": "A,B"},
     )
     split: str = option(
-        Text("train=0.9,val=0.1"),
+        Shares("train=0.9,val=0.1"),
         "auto",
-        "train=0.9,val=0.1 splits by a hash of the key; folder takes the top folders, source the names of the SRC, "
-        "column the column split of the labels file; auto decides by the names (train, val, test and the like: "
-        "docs/inputs.md).",
-        metavar="auto|folder|source|column|none|NAME=SHARE,…",
+        "train=0.9,val=0.1 splits by a hash of the key. folder takes the top folders, source the names of the SRC, column the"
+        " column split of the labels file. none makes one split. auto decides by the names: train, val, test and the like"
+        " (docs/inputs.md).",
+        metavar="HOW",
         shows_default=True,
-        group="labels",
+        heading=SPLITS,
+        brief="train=0.9,val=0.1, or folder, or source",
+        alike={
+            "splits val valid test train test-size val-size val-split test-split validation-split": "train=0.9,val=0.1",
+            "train-test-split split-ratio ratio holdout": "train=0.9,val=0.1",
+        },
     )
     shuffle: int | None = option(
         Seed(),
         None,
-        "Store the samples of each split in a random order, drawn from SEED.",
-        metavar="SEED|none",
+        "Store the samples of each split in a random order. Without a value, the seed is 0.",
+        metavar="[SEED|none]",
         shows_default=True,
-        group="shards",
-        after="samples_per_shard",
+        heading=SPLITS,
+        alike={"shuffle-seed random-order": "0"},
         limit=_check_seed,
     )
     shard_size: int | None = option(
@@ -177,7 +222,11 @@ class Options:
         None,
         "Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
         metavar="SIZE",
-        group="shards",
+        heading=STORAGE,
+        alike={
+            "max-size maxsize size-limit chunk-bytes chunk-size shard-bytes bytes-per-shard max-shard-size": "64MiB",
+            "num-shards n-shards shards number-of-shards shard-count": "64MiB",
+        },
         limit=at_least(4096, "a shard size of {} bytes is impossible; give at least 4 KiB"),
     )
     samples_per_shard: int | None = option(
@@ -185,10 +234,17 @@ class Options:
         None,
         "Maximum number of samples in a shard.",
         metavar="N",
-        group="shards",
+        heading=STORAGE,
+        alike={"maxcount samples-per-file rows-per-shard examples-per-shard row-group-size": "10000"},
         limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
     )
-    workers: int | str = option_as(WORKERS, "auto", group="work")
+    workers: int | str = option_as(
+        WORKERS,
+        "auto",
+        heading=RUNNING,
+        brief="worker processes, one for each core by default",
+        alike={"jobs j n-jobs num-workers n-workers num-proc nproc np processes threads num-threads parallel cores": "4"},
+    )
     engine: str = option(
         Anything(),
         "local",
@@ -196,7 +252,8 @@ class Options:
         " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
         metavar=registry.metavar(),
         shows_default=True,
-        group="work",
+        heading=RUNNING,
+        alike={"ray backend executor": "ray"},
     )
     max_rejects: str | int | None = option(
         Anything(),
@@ -204,23 +261,26 @@ class Options:
         "Fail with exit code 1 if more inputs than this cannot be converted."
         " Without it, a conversion does not begin if more than half of those that are tried first fail; 100% allows all.",
         metavar="N|P%",
-        group="work",
+        heading=REJECTS,
+        alike={"max-errors ignore-errors skip-errors errors on-error tolerance": "100%"},
         limit=_check_max_rejects,
     )
     overwrite: bool = option(
         Flag(),
         False,
         "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
-        group="target",
+        heading=TARGET,
+        brief="replace the dataset at DST",
+        alike={"force f replace y yes exist-ok override clobber delete": ""},
     )
-    if_running: str = option_as(IF_RUNNING, "wait", group="run")
+    if_running: str = option_as(IF_RUNNING, "wait", heading=TARGET)
     worker_memory: int | None = option(
         ByteSize(),
         None,
         "Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
         metavar="SIZE",
-        group="limits",
-        after="input_timeout",
+        heading=RUNNING,
+        alike={"memory mem max-memory memory-limit": "2GiB"},
         limit=_check_memory,
     )
     input_timeout: float | None = option(
@@ -229,7 +289,8 @@ class Options:
         "Reject an input that takes longer than this.",
         metavar="SECONDS|none",
         shows_default=True,
-        group="limits",
+        heading=RUNNING,
+        alike={"timeout": "60"},
         limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
     )
     copy_rejects: str | Path | None = option(
@@ -237,61 +298,72 @@ class Options:
         None,
         "Copy the inputs that could not be converted to this folder.",
         metavar="DIR",
-        group="work",
+        heading=REJECTS,
+        alike={"save-rejects bad-dir errors-dir": "DIR"},
     )
     dry_run: bool = option(
         Flag(),
         False,
-        "Print what would be done, and write nothing. Fails where the real run would, but for --max-rejects: how many are"
-        " rejected is known only in the end.",
-        group="run",
+        "Print what the command would do, and write nothing. It reports the same errors as a real run, except --max-rejects:"
+        " rejects are known only at the end.",
+        heading=OUTPUT,
+        brief="print the plan, and write nothing",
+        alike={"dryrun plan simulate check test-run": ""},
     )
     update: bool = option(
         Flag(),
         False,
-        "Bring the dataset at DST up to date: only shards of which inputs changed or went are built again, and new inputs fill"
-        " new shards. Without a dataset at DST, make one.",
-        group="update",
+        "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built again, and new inputs fill new"
+        " shards. Without a dataset at DST, make one.",
+        heading=TARGET,
+        brief="follow changes of the source",
+        alike={"sync incremental refresh": ""},
     )
     append: bool = option(
         Flag(),
         False,
-        "Add the inputs of SRC to the dataset at DST, in new shards, without a look at those that it has: for logs, crawls and"
-        " new days. What lies in a source of the dataset has its key from there. Without a dataset at DST, make one.",
-        group="update",
+        "Add the inputs of SRC to the dataset at DST, in new shards, and do not look at the inputs that it has: for logs,"
+        " crawls and new days. Files inside a source of the dataset have the keys that they would have there. Without a dataset"
+        " at DST, make one.",
+        heading=TARGET,
+        alike={"add extend": ""},
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
-        "With --update: where a source was when the dataset was made, if it has moved; once per source, in their order.",
+        "With --update: the place where a source was when the dataset was made, if it has moved; once for each source, in their"
+        " order.",
         metavar="OLD",
-        spelling="--source",
-        group="update",
-        after="keep",
+        heading=TARGET,
+        was="source",
     )
-    keep: int | None = option(
+    keep_generations: int | None = option(
         Whole(),
         None,
-        "Keep the N generations before the one that --update or --append makes, in DST/generations; shards that they share are"
-        " there once. Default: as the time before, at first 0.",
+        "Keep the N generations before the one that --update or --append makes, in DST/generations. Shards that they share"
+        " are stored once. Default: the number of the last time; 0 for a new dataset.",
         metavar="N",
-        group="update",
+        heading=TARGET,
+        was="keep",
+        alike={"history versions": "1"},
         limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
     )
     explain: bool = option(
         Flag(),
         False,
-        "Print what exactly differs from the dataset at DST: settings, steps, inputs, versions; and write nothing.",
-        group="run",
+        "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, versions), and write nothing.",
+        heading=TARGET,
+        alike={"diff why": ""},
     )
-    metrics: Sequence[str | Path] = option_as(METRICS, (), group="run")
+    metrics: Sequence[str | Path] = option_as(METRICS, (), heading=RUNNING)
     part: str | None = option(
         Anything(),
         None,
-        "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl merge DST`. The first part"
+        "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl finish DST`. The first part"
         " plans the conversion for all. I is 1 to N, or 0 to N-1 (docs/cluster.md).",
         metavar="I/N",
-        group="part",
+        heading=RUNNING,
+        alike={"shard shard-index rank world-size node-rank array": "1/4"},
         limit=_check_part,
     )
 
@@ -304,7 +376,7 @@ class Options:
         if len(ways) > 1:
             raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
         if self.moved_from and not self.update:
-            raise UsageError("--source says where sources were that --update follows; use both")
+            raise UsageError("--moved-from says where a source was when the dataset was made; it needs --update: use both")
         if self.part is not None:
             self._check_with_part()
         if self.workers == 0 and self.worker_memory is not None:
@@ -328,6 +400,50 @@ class Options:
         from shardctl.system.processes.pool import most_workers
 
         return most_workers() if self.workers == "auto" else int(self.workers)
+
+
+ELSEWHERE = {
+    "output out o dst dest destination output-dir outdir output-folder save-dir save-path target out-dir": (
+        "the last argument is the destination: shardctl convert SRC DST"
+    ),
+    "input in i src source-dir data data-dir dataset root path folder source-path": (
+        "the sources come first, without an option: shardctl convert SRC DST"
+    ),
+    "mean std normalize normalise normalization": "the loader normalizes: ds.loader(256, normalize=(mean, std))",
+    "batch-size bs batch": "batches are made by the loader: ds.loader(256); `shardctl bench DST --batch-size 256` measures it",
+    "epochs epoch": "a conversion reads SRC once; the loader makes epochs: for batch in ds.loader(256)",
+    "format-out to output-format out-format": "`shardctl export DST OUT --to FORMAT` writes other formats",
+    "resume continue restart resume-from": "run the same command again: it goes on where it was stopped",
+    "limit n max-samples num-samples head first max-images subset": (
+        "convert reads all of SRC; `shardctl preview SRC` and `shardctl advise SRC` try some inputs, --dry-run tries none"
+    ),
+    "glob pattern include exclude ext extensions recursive r": (
+        "convert reads all files under SRC that it knows; give the folders or files that you want: shardctl convert A B DST"
+    ),
+    "gpu device cuda": "a conversion runs on the processor; `shardctl bench DST --device cuda` feeds a GPU",
+    "bucket endpoint s3 upload region": "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (docs/stores.md)",
+    "log-level debug": "-v prints more, -q less",
+}
+"""Answers to words of other tools for which convert has no option."""
+
+
+def convert_options() -> dict[str, Option]:
+    """Return all options of a conversion, by their names: the words of the command line and of Python."""
+    return {**STEP_OPTIONS, **declared_in(Options), **declared_in(RecipeOptions)}
+
+
+def chosen_options(
+    function: str, recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]
+) -> tuple[Options, dict[str, Any]]:
+    """Return the options of a conversion, and the recipe with what options change in it.
+
+    `given` are those of `convert_options`. Raises UsageError, also for a name that no option has; it names the `function`.
+    """
+    from shardctl.transforms.recipe_files.overriding import recipe_with_options
+
+    taken = taken_arguments(function, given, convert_options(), ELSEWHERE)
+    names = [name for name in declared_in(Options) if name in taken]
+    return Options(**{name: taken[name] for name in names}), recipe_with_options(recipe, taken)
 
 
 def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:

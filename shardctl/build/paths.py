@@ -102,8 +102,8 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
 def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
     """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
     shown = printable(url)
-    if options.keep:
-        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep")
+    if options.keep_generations:
+        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep-generations")
     place = normal(url)
     for source in (root.text for root in roots if root.is_stored):
         if path_below(place, source) is not None:

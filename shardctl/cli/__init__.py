@@ -16,6 +16,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from shardctl.cli.command import WIDTH, Group
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -25,23 +26,58 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = (
-    "advise",
-    "bench",
-    "cache",
-    "compact",
-    "convert",
-    "demo",
-    "export",
-    "inspect",
-    "merge",
-    "preview",
-    "prune",
-    "recipe",
-    "repair",
-    "tokenizer",
-    "verify",
-)
+COMMANDS = {
+    "Make a dataset": {
+        "demo": "make a small dataset to try things on",
+        "preview": "show what a conversion would make of some images",
+        "advise": "find the smallest way to store data that is fast enough",
+        "convert": "turn raw inputs into a dataset",
+        "finish": "complete a conversion that was built in parts",
+    },
+    "Look and check": {
+        "inspect": "show what is in a dataset or a shard",
+        "verify": "check that a dataset is undamaged",
+        "repair": "rebuild damaged files from the sources",
+        "bench": "measure whether a dataset keeps a GPU busy",
+    },
+    "Keep in order": {
+        "compact": "put the shards in order after many updates",
+        "prune": "remove samples for good",
+        "cache": "show or clear what is kept here of datasets on stores",
+    },
+    "Other tools": {
+        "export": "write a dataset in the format of another tool",
+        "recipe": "check, show and reuse recipe files",
+        "tokenizer": "train and try tokenizers",
+    },
+}
+"""The commands in the order of use, under their headings, each with a line about it."""
+
+RENAMED = {"merge": "finish"}
+"""Old names of commands, which are still accepted."""
+
+WORDS = {
+    "info show stat stats ls list describe view cat head print look": "`shardctl inspect DST` shows what is in a dataset",
+    "check validate test fsck audit checksum": "`shardctl verify DST` checks a dataset",
+    "fix restore rebuild recover heal": "`shardctl repair DST` rebuilds damaged files",
+    "delete remove rm drop forget erase": "`shardctl prune DST --key KEY` removes samples; `rm -r DST` deletes a dataset",
+    "join combine concat complete commit": "`shardctl finish DST` completes a conversion that was built in parts;"
+    " `shardctl convert A B DST` makes one dataset of several sources",
+    "visualize visualise draw plot sample-images": "`shardctl preview SRC --html page.html` shows what a conversion would make",
+    "build create make write pack prepare preprocess shard import ingest run index dataset": (
+        "`shardctl convert SRC DST` makes a dataset"
+    ),
+    "update sync refresh append add": "`shardctl convert SRC DST --update` follows what changed in SRC",
+    "optimize optimise defrag defragment vacuum clean": "`shardctl compact DST` puts the shards in order",
+    "benchmark measure profile speed throughput perf time": "`shardctl bench DST` measures how fast a dataset is read",
+    "suggest recommend tune estimate": "`shardctl advise SRC --consumer-rate R` finds how to store SRC",
+    "tokenize tokenise tokens": "`shardctl convert SRC DST --tokenizer FILE` makes tokens",
+    "tokeniser train-tokenizer": "`shardctl tokenizer train SRC OUT.json` trains a tokenizer",
+    "schema steps transforms": "`shardctl recipe` has recipes; `shardctl inspect DST` shows the schema of a dataset",
+    "download upload cp copy sync-down fetch": "SRC and DST may be URLs: `shardctl convert s3://bucket/photos out`",
+    "version": "`shardctl --version` shows the version",
+}
+"""Answers to words of other tools for commands."""
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -52,46 +88,48 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
         context.exit()
 
 
-class Commands(click.Group):
+class Commands(Group):
     """The commands. Each is imported only when it is called, or when all are listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of the help."""
-        return list(COMMANDS)
+        return [name for commands in COMMANDS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None if there is none of this name."""
-        if cmd_name not in COMMANDS:
+        name = RENAMED.get(cmd_name, cmd_name)
+        if not any(name in commands for commands in COMMANDS.values()):
             return None
-        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name)
+        if name != cmd_name and not ctx.resilient_parsing:
+            click.echo(f"note: `shardctl {cmd_name}` is now called `shardctl {name}`", err=True)
+        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{name}"), name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings; none of them is imported."""
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl(list(commands.items()))
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(
+    cls=Commands,
+    words=WORDS,
+    examples=(
+        ("shardctl demo demo", "a small dataset to try things on"),
+        ("shardctl convert demo/photos out --resize 256 --crop 224 --store raw", ""),
+        ("shardctl inspect out", "what is in it?"),
+        ("shardctl bench out --consumer-rate 2500", "does it keep a GPU busy?"),
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions and formats."
 )
 def cli() -> None:
     """Preprocess a dataset once, prove it whole, and measure whether it keeps the GPU busy.
 
-    \b
-      shardctl demo demo                                  make a small dataset to try things on
-      shardctl advise demo/photos --resize 256 --crop 224 --consumer-rate 2500
-                                                          how should it be stored?
-      shardctl preview demo/photos --random-crop 224 --flip 0.5 --html p.html
-                                                          what will a recipe do to the images?
-      shardctl convert demo/photos out --resize 256 --crop 224 --store raw
-      shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
-      shardctl tokenizer train demo/texts tokenizer.json  make a tokenizer of texts
-      shardctl verify out                                 is it whole?
-      shardctl merge out                                  make a dataset of what `convert --part I/N` built
-      shardctl repair out                                 rebuild damaged files from the sources
-      shardctl compact out                                put the shards in order after many updates
-      shardctl prune out --key cat/001.jpg                take samples out for good
-      shardctl inspect out                                what is in it?
-      shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
-      shardctl cache ls                                   what is kept here of datasets on object stores?
-      shardctl export out files --to megatron             write it in the form of another trainer
+    `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` all.
 
     Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
     do it (no such input, disk full, bad dataset), 130 interrupted.

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.benchmark.advice_options import AdviceOptions
-from shardctl.cli.options import options_of, values_of
+from shardctl.benchmark.advice_options import BORROWED, ELSEWHERE, HEADINGS, OUTPUT, AdviceOptions
+from shardctl.cli.command import command, option
+from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
-from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import declared_in
 from shardctl.system.output_files import OutputFileType
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from shardctl.benchmark.text_blocks import BlockAdvice
 
 NONE_KEEPS_UP = 1
+
+REFERENCE = (
+    "The options of convert that say how SRC is read and what is done to it are options of advise too: --kind, --resize,"
+    " --tokenizer, --recipe and others. `shardctl convert --help` lists them."
+)
 
 _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
 
@@ -39,14 +45,27 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
 """A recipe, as a file."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500", ""),
+        ("shardctl advise photos --crop 224 --consumer resnet50-a100 --write r.toml", ""),
+        ("shardctl advise photos --consumer-rate 2500 --bandwidth 2Gbit --latency 30ms", ""),
+        ("shardctl convert photos out --recipe r.toml", "what advise has written"),
+    ),
+    headings=HEADINGS,
+    more=REFERENCE,
+    elsewhere=ELSEWHERE,
+)
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@options_of(AdviceOptions, "consumer")
-@source_options
-@transform_options
-@options_of(AdviceOptions, "trial", "network", "reading")
-@click.option(
-    "--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for `shardctl convert --recipe`."
+@options_of(declared_in(AdviceOptions))
+@options_of(BORROWED, hidden=True)
+@option(
+    "--write",
+    heading=OUTPUT,
+    brief="write the recipe to this file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the recipe to this file, for `shardctl convert --recipe`.",
 )
 @output_options
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
@@ -56,12 +75,6 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     compression; text with several compressions. Each result is read with shardctl's loader, as in training. The smallest one
     that is fast enough is checked by simulating the GPU, and printed as a recipe for `shardctl convert`. Exit code 1 where none
     is fast enough. Shards of another tool are also read with their own reader, where it is installed.
-
-    \b
-      shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500
-      shardctl advise photos --resize 256 --crop 224 --consumer resnet50-a100 --gpus 8 --write recipe.toml
-      shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500 --bandwidth 2Gbit --latency 30ms
-      shardctl convert photos out --recipe recipe.toml
     """
     keep_pandas_out_of_arrow()
     from shardctl.benchmark.advice import advise as find_advice
@@ -72,7 +85,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     look_in_current_folder()
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():
-        advice = find_advice(list(src), recipe_of(given), told, **values_of(AdviceOptions, given))
+        advice = find_advice(list(src), given.pop("recipe"), told, **given)
     told("")
     recipe = recipe_toml(advice.recipe)
     if write is not None:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of, options_of
 from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
+from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -32,42 +34,69 @@ _ALMOST_NONE = 0.01
 """Below this share, a dataset counts as dropped from the page cache, and a part of the threads' time is not shown."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl bench out", "samples/s, time of a batch"),
+        ("shardctl bench out --consumer-rate 2500 --gpus 4", "enough for four GPUs?"),
+        ("shardctl bench out --consumer resnet50-a100", "for a published run?"),
+        ("shardctl bench out --baseline", "how much faster than raw files?"),
+        ("shardctl bench out --consumer mine:step --device cuda", "your own training step"),
+        ("shardctl bench out --sweep", "which settings are fastest?"),
+        ("shardctl bench out --watch", "a line a second, until Ctrl-C"),
+        ("shardctl bench s3://bucket/out --cache /nvme/cache", "a dataset on a store"),
+        ("shardctl bench old.tar --against", "what would a conversion gain?"),
+    ),
+    headings=HEADINGS,
+)
 @click.argument("dataset", metavar="DST", required=False, type=click.Path())
-@options_of(BenchOptions, "reading")
-@click.option(
+@options_of(declared_in(BenchOptions))
+@option(
     "--order",
+    heading=READING,
     type=click.Choice(["global", "window", "block"]),
     help="Which random order (docs/loader.md explains them). Default: the best that suits how DST is stored.",
 )
-@options_of(BenchOptions, "runs", "consumer")
-@click.option("--list-consumers", is_flag=True, help="List the presets for --consumer with their rates, sources and dates.")
-@options_of(BenchOptions, "compared")
-@click.option(
+@option(
+    "--list-consumers",
+    heading=CONSUMER,
+    is_flag=True,
+    help="List the presets for --consumer with their rates, sources and dates.",
+)
+@option(
     "--against",
+    heading=COMPARED,
     is_flag=True,
     help="DST is shards of another tool: also convert some of its records to a scratch folder, and read them in turn with"
     " shardctl.",
 )
-@click.option(
+@option(
     "--python",
+    heading=COMPARED,
     type=click.Path(),
     metavar="PATH",
     help="DST is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
 )
-@click.option("--html", type=click.Path(), metavar="FILE", help="Also write the results with charts to this HTML file.")
-@click.option(
+@option(
+    "--html",
+    heading=OUTPUT,
+    brief="a page with charts",
+    type=click.Path(),
+    metavar="FILE",
+    help="Also write the results with charts to this HTML file.",
+)
+@option(
     "--compare",
+    heading=COMPARED,
     type=click.Path(),
     metavar="FILE",
     help="Compare with an earlier measurement: FILE is what `shardctl bench --json` printed.",
 )
-@click.option(
+@option(
     "--watch",
+    heading=RUN,
     is_flag=True,
     help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
 )
-@options_of(BenchOptions, "store")
 @option_of("metrics", METRICS)
 @output_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
@@ -77,17 +106,6 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     Parquet and Arrow of Hugging Face) are read with their own reader, where that is installed. With --consumer or
     --consumer-rate, exit code 1 means that the GPU would wait for data: it is busy for less than 90 % of the time (accelerator
     utilisation as MLPerf Storage defines it).
-
-    \b
-      shardctl bench out                                    samples/s, time per batch, what the threads do
-      shardctl bench out --consumer-rate 2500 --gpus 4      is it enough for four GPUs of 2,500 samples/s each?
-      shardctl bench out --consumer resnet50-a100           the same for a published training run
-      shardctl bench out --consumer mine:step --device cuda the same for your own training step
-      shardctl bench out --baseline                         how much faster than training from the raw inputs?
-      shardctl bench out --sweep                            which settings are fastest?
-      shardctl bench out --watch --consumer-rate 2500       the same as lines, until Ctrl-C
-      shardctl bench s3://bucket/out --cache /nvme/cache    does the network, or the cache, keep the GPU busy?
-      shardctl bench old.tar --against                      what would a conversion gain?
     """
     if list_consumers:
         _list_consumers(output.as_json)

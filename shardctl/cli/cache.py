@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.command import Group
 from shardctl.cli.output import Output, output_options, print_json, print_table
 from shardctl.errors import UsageError
 from shardctl.system.text import counted, format_bytes, printable
@@ -18,16 +19,22 @@ if TYPE_CHECKING:
     from shardctl.loader.remote.cache import Cache, Entry
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=(
+        ("shardctl cache ls /nvme/cache", ""),
+        ("shardctl cache clear /nvme/cache s3://bucket/out", ""),
+    ),
+    words={
+        "list show info": "`shardctl cache ls` lists the datasets",
+        "rm remove delete purge clean": "`shardctl cache clear` removes them",
+    },
+)
 def cache() -> None:
     """Show and remove what this machine keeps of datasets on object stores.
 
     A dataset that is opened with cache=DIR keeps in DIR what was read of it (docs/cache.md). DIR is by default that of the
     environment variable SHARDCTL_CACHE.
-
-    \b
-      shardctl cache ls /nvme/cache
-      shardctl cache clear /nvme/cache s3://bucket/out
     """
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from shardctl.build.shared_options import IF_RUNNING
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.system.text import counted, format_bytes, printable
 
 
-@click.command()
+@command(examples=(("shardctl compact out", ""),))
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
+@option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @output_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
@@ -20,9 +21,6 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
 
     Full shards without gaps, with the samples in the order of a fresh conversion. Rows are copied and nothing is decoded; the
     sources are not needed. Until it is done, readers find the dataset as it was.
-
-    \b
-      shardctl compact out
     """
     from shardctl.build.rewrite.compact import compact as compact_dataset
 

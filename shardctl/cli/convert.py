@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from shardctl.build.options import Options
+from shardctl.build.options import ELSEWHERE, convert_options
 from shardctl.build.shards import WORKER
-from shardctl.cli.options import options_of, values_of
+from shardctl.cli.command import command
+from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
-from shardctl.cli.step_options import recipe_of, source_options, transform_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_options import RecipeOptions
+from shardctl.transforms.option_headings import HEADINGS
 
 
 def _sources_and_destination(
@@ -29,38 +29,35 @@ def _sources_and_destination(
     return value[:-1], value[-1]
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl convert photos out", "class folders; the original bytes"),
+        ("shardctl convert photos out --resize 256 --crop 224 --store raw", "pixels that train at once"),
+        ("shardctl convert images out --labels coco:instances.json", "photos and COCO annotations"),
+        ("shardctl convert chats.jsonl out --text-field text --tokenizer tok.json", "tokens for a language model"),
+        ("shardctl convert photos out --split train=0.9,val=0.1 --shuffle", "splits, in random order"),
+        ("shardctl convert table.csv out --text-field body --label-field topic", "rows of a table"),
+        ("shardctl convert s3://bucket/photos s3://bucket/out", "from a store to a store"),
+        ("shardctl convert photos out --update", "follow what changed in photos"),
+    ),
+    headings=HEADINGS,
+    elsewhere=ELSEWHERE,
+)
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
-@source_options
-@options_of(Options, "labels")
-@transform_options
-@options_of(RecipeOptions, "storage")
-@options_of(Options, "shards")
-@options_of(RecipeOptions, "samples")
-@options_of(Options, "work")
-@options_of(RecipeOptions, "rules")
-@options_of(Options, "limits", "update", "target", "part", "run")
+@options_of(convert_options())
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
-    Images in folders (a folder per class or flat); text files, by file, line or paragraph; tables: JSONL, JSON, CSV, TSV,
-    Parquet, Arrow. Text forms may be compressed (.gz .bz2 .xz .zst). docs/inputs.md says how each is read.
+    Images in folders (a folder for each class, or flat); text files, by file, line or paragraph; tables: JSONL, JSON, CSV, TSV,
+    Parquet, Arrow; shards of other tools. Text files and tables may be compressed (.gz .bz2 .xz .zst). docs/inputs.md says how
+    each is read.
 
     Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
     DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.
-
-    \b
-      shardctl convert photos out                                  keep the original bytes
-      shardctl convert photos out --resize 256 --crop 224 --store raw
-      shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
-      shardctl convert corpus.jsonl out
-      shardctl convert s3://bucket/photos out                      or gs://, az://: docs/inputs.md
-      shardctl convert table.csv out --text-field body --label-field category
     """
     src, dst = paths
     look_in_current_folder()
-    options = values_of(Options, given)
     import_without_threads()
     keep_pandas_out_of_arrow()
     reuse_memory()
@@ -70,8 +67,8 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
 
     view = ConversionView(dst, output)
     try:
-        with _workers_ahead(dst, options), printing_to_stderr():
-            result = convert_dataset(list(src), dst, recipe_of(given), view.listener(), **options)
+        with _workers_ahead(dst, given), printing_to_stderr():
+            result = convert_dataset(list(src), dst, given.pop("recipe"), view.listener(), **given)
     finally:
         view.close()
     view.tell_rest(result)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import click
 
+from shardctl.cli.command import command, option
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.system.text import counted, printable
 
 
-@click.command()
+@command()
 @click.argument("folder", metavar="DIR", type=click.Path())
-@click.option("--images", type=click.IntRange(1), default=300, show_default=True, metavar="N", help="Images to draw.")
-@click.option(
+@option("--images", type=click.IntRange(1), default=300, show_default=True, metavar="N", help="Images to draw.")
+@option(
     "--texts", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Number of lines of text to write."
 )
-@click.option(
+@option(
     "--seed",
     type=click.IntRange(0),
     default=0,

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.build.shared_options import WORKERS
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of, options_of, values_of
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.table import EXPORTS, made_of
 from shardctl.system.files import free_bytes
+from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -38,15 +40,32 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
 """
 
 
-@click.command(help=_HELP)
+@command(
+    help=_HELP,
+    examples=(
+        ("shardctl export out tars --to webdataset", ""),
+        ("shardctl export out yolo --to yolo --split val", ""),
+        ("shardctl export out files --to parquet --columns key,text --dry-run", ""),
+    ),
+    elsewhere={
+        "output out o dst": "the second argument is the folder to write: shardctl export DST OUT --to FORM",
+    },
+)
 @click.argument("dataset", metavar="DST", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
-@click.option("--to", required=True, type=click.Choice(list(EXPORTS)), help="The form to write.")
-@options_of(Choice)
-@options_of(FormSettings)
+@option(
+    "--to",
+    required=True,
+    type=click.Choice(list(EXPORTS)),
+    metavar="FORM",
+    help="The form to write: one of those above.",
+    alike={"format f t type to-format output-format target": "webdataset"},
+)
+@options_of(declared_in(Choice))
+@options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
-@click.option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
-@click.option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
+@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force f replace y": ""})
+@option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
 @output_options
 def export(
     dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any

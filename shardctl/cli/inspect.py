@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.command import command, option
 from shardctl.cli.output import Output, check_outputs, counting, output_options, print_json, print_table, shortened
 from shardctl.cli.show.describe import print_differences, print_overview, print_shard
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from shardctl.inspection.content.tokens import Decoder
     from shardctl.inspection.content.variants import VariantStatistics
 
+CHOICE = "What is shown"
+CONTENT = "Numbers, history, differences"
+FILES = "Files that are written"
+OUTPUT = "What is printed"
+
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
 
@@ -48,44 +54,131 @@ MASKS = 512
 """Masks of each column whose pixels --stats counts: 3 milliseconds each."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl inspect out", "sizes, splits, classes, rejects"),
+        ("shardctl inspect out --html out.html", "a page to browse"),
+        ("shardctl inspect out --key cat/001.jpg", "one sample, and where it is"),
+        ("shardctl inspect out --head 5 --columns key,label", ""),
+        ("shardctl inspect out --split val", "one split"),
+        ("shardctl inspect out --shard 3 --block 0 --row 12", "a sample by its position"),
+        ("shardctl inspect out/train-00003.arrow", "a single shard"),
+        ("shardctl inspect out --where 'width > 500' --save big", "samples as ordinary files"),
+        ("shardctl inspect out --diff out2", "compare two datasets"),
+        ("shardctl inspect out --history", "what each update changed"),
+        ("shardctl inspect s3://bucket/out --head 3", "a dataset on a store"),
+        ("shardctl inspect train-00000.tar --head 5", "shards of another tool"),
+    ),
+    headings=(CHOICE, CONTENT, FILES, OUTPUT),
+)
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
-@click.option("--split", metavar="NAME", help="Only this split, for instance val: alone, or with the options below.")
-@click.option("--shard", metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
-@click.option("--block", type=int, metavar="N", help="One block of the shard; blocks are counted from 0.")
-@click.option("--row", type=int, metavar="N", help="One sample of the shard, or of its --block; rows are counted from 0.")
-@click.option("--key", metavar="KEY", help="The sample with this key: the path of the input from which it was made.")
-@click.option("--where", metavar="CONDITION", help="The samples that match a condition, as in 'label == 3 and width > 500'.")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples; with --where the first N that match.")
-@click.option("--columns", metavar="A,B", help="Show or save only these columns. Alone: of the first 10 samples.")
-@click.option(
+@option(
+    "--split",
+    heading=CHOICE,
+    brief="only this split",
+    alike={"subset part": "val"},
+    metavar="NAME",
+    help="Only this split, for instance val: alone, or with the options below.",
+)
+@option("--shard", heading=CHOICE, metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
+@option("--block", heading=CHOICE, type=int, metavar="N", help="One block of the shard; blocks are counted from 0.")
+@option(
+    "--row",
+    heading=CHOICE,
+    alike={"index i idx": "12"},
+    type=int,
+    metavar="N",
+    help="One sample of the shard, or of its --block; rows are counted from 0.",
+)
+@option(
+    "--key",
+    heading=CHOICE,
+    brief="one sample, by its key",
+    alike={"id name sample-id": "KEY"},
+    metavar="KEY",
+    help="The sample with this key: the path of the input from which it was made.",
+)
+@option(
+    "--where",
+    heading=CHOICE,
+    brief="samples that match a condition",
+    alike={"filter query q condition": "'label == 3'"},
+    metavar="CONDITION",
+    help="The samples that match a condition, as in 'label == 3 and width > 500'.",
+)
+@option(
+    "--head",
+    heading=CHOICE,
+    brief="the first N samples",
+    alike={"n num limit count first top sample samples": "5"},
+    type=click.IntRange(1),
+    metavar="N",
+    help="The first N samples; with --where the first N that match.",
+)
+@option(
+    "--columns",
+    heading=CHOICE,
+    brief="only these columns",
+    alike={"fields select": "key,label"},
+    metavar="A,B",
+    help="Show or save only these columns. Alone: of the first 10 samples.",
+)
+@option(
     "--stats",
+    heading=CONTENT,
+    brief="exact numbers: reads all shards",
+    alike={"statistics summary full": ""},
     is_flag=True,
     help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class, tokens;"
     " with --shard, also check the checksums of its blocks.",
 )
-@click.option(
-    "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
+@option(
+    "--save",
+    heading=FILES,
+    brief="samples as ordinary files",
+    alike={"output o out extract dump export": "DIR"},
+    type=click.Path(),
+    metavar="DIR",
+    help="Write the samples of --key, --row, --where or --head as ordinary files.",
 )
-@click.option(
+@option(
     "--images",
+    heading=FILES,
+    brief="up to 64 samples as one picture",
+    alike={"image show-images sheet png grid": "sheet.png"},
     type=click.Path(),
     metavar="FILE",
     help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from all over the dataset.",
 )
-@click.option(
-    "--html", type=click.Path(), metavar="FILE", help="Write an HTML page with charts, samples and rejects of the dataset."
+@option(
+    "--html",
+    heading=FILES,
+    brief="a page with charts and samples",
+    alike={"report page web": "page.html"},
+    type=click.Path(),
+    metavar="FILE",
+    help="Write an HTML page with charts, samples and rejects of the dataset.",
 )
-@click.option(
+@option(
     "--no-annotations",
+    heading=FILES,
     is_flag=True,
     help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are drawn onto the images.",
 )
-@click.option(
-    "--history", is_flag=True, help="The generations of the dataset: when each was made, what changed in it, and its digest."
+@option(
+    "--history",
+    heading=CONTENT,
+    alike={"log versions generations": ""},
+    is_flag=True,
+    help="The generations of the dataset: when each was made, what changed in it, and its digest.",
 )
-@click.option(
-    "--diff", type=click.Path(), metavar="DST", help="Compare with another dataset; exit code 1 where samples differ."
+@option(
+    "--diff",
+    heading=CONTENT,
+    alike={"compare": "DST2"},
+    type=click.Path(),
+    metavar="DST",
+    help="Compare with another dataset; exit code 1 where samples differ.",
 )
 @output_options
 def inspect(target: str, output: Output, **given: Any) -> int:

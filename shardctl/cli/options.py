@@ -8,23 +8,26 @@ from typing import Any
 
 import click
 
-from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word, declared_in
+from shardctl.cli.command import Option as CommandOption
+from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word
 
 Command = Callable[..., Any]
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
+MOST_WORDS = 24
+"""Characters of the words that `--help` lists behind the name of an option; more of them come after its text."""
 
-def options_of(class_: type[Any], *groups: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a dataclass to a command: all options, or those of the groups, in this order.
 
-    The command gets their values under the names of the fields, as `values_of` takes them.
+def options_of(declared: Mapping[str, Option], *, hidden: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, which gets their values under their names.
+
+    `hidden` ones are accepted, and not listed: those of another command, to which the help refers.
     """
-    declared = declared_in(class_, *groups)
 
     def add(command: Command) -> Command:
-        for name, each in reversed(declared.items()):
-            command = _click_option(name, each)(command)
+        for name, each in reversed(list(declared.items())):
+            command = _click_option(name, each, hidden)(command)
         return command
 
     return add
@@ -32,7 +35,7 @@ def options_of(class_: type[Any], *groups: str) -> Callable[[Command], Command]:
 
 def option_of(name: str, declared: Option) -> Callable[[Command], Command]:
     """Return a decorator that adds one option, for a command that has no dataclass of options with it."""
-    return _click_option(name, declared)
+    return options_of({name: declared})
 
 
 def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,28 +57,44 @@ def reading(type_: OptionType, default: Any = None) -> Callback:
     return read
 
 
-def _click_option(name: str, declared: Option) -> Callable[[Command], Command]:
+def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Command], Command]:
     type_ = declared.type
     more: dict[str, Any] = {"default": type_.shown(declared.default), "show_default": True} if declared.shows_default else {}
+    if type_.bare is not None:
+        more |= {"is_flag": False, "flag_value": type_.bare}
+    words = _words(type_)
     default = {} if declared.default is dict else declared.default
     spelling = declared.spelled(name)
     return click.option(
         spelling,
         name,
-        help=_help(declared),
-        metavar=declared.metavar,
+        cls=CommandOption,
+        help=_help(declared, words),
+        metavar=declared.metavar or (name.upper() if words else None),
         multiple=type_.repeats,
         callback=reading(type_, default),
+        hidden=hidden,
+        heading=declared.heading,
+        brief="" if hidden else declared.brief,
+        was=declared.was,
+        alike=declared.alike,
         **_click_type(type_.of if isinstance(type_, Many) else type_, spelling),
         **more,
     )
 
 
-def _help(declared: Option) -> str:
+def _words(type_: OptionType) -> tuple[str, ...]:
+    """Return the words that an option takes, if there are too many to stand behind its name."""
+    type_ = type_.of if isinstance(type_, Many) else type_
+    return type_.words if isinstance(type_, Word) and len("|".join(type_.words)) > MOST_WORDS else ()
+
+
+def _help(declared: Option, words: tuple[str, ...]) -> str:
+    listed = f" One of {', '.join(words)}." if words else ""
     if declared.otherwise in (None, ()):
-        return declared.help
+        return f"{declared.help}{listed}"
     value = f"{declared.otherwise:,}" if isinstance(declared.otherwise, int) else declared.otherwise
-    return f"{declared.help} Default: {value}."
+    return f"{declared.help}{listed} Default: {value}."
 
 
 def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.build.options import Options
+from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
-from shardctl.cli.convert import convert
+from shardctl.cli.command import command, option
+from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
-from shardctl.cli.step_options import recipe_of
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.options import declared_in
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
+from shardctl.transforms.option_headings import OUTPUT, REJECTS, RUNNING, TARGET
 
 if TYPE_CHECKING:
     from shardctl.build.preview import Preview, Tried
@@ -26,30 +26,47 @@ if TYPE_CHECKING:
 INPUTS = 8
 """How many inputs are shown where no number is given."""
 
-_OTHERS = frozenset(
-    ("paths", "variants", "compression", "shard_size", "samples_per_shard", "shuffle", "max_rejects", "copy_rejects")
-    + ("engine", "overwrite", "if_running", "dry_run", "as_json", "quiet", "verbose")
+_OWN = frozenset(("variants", "compression", "shard_size", "samples_per_shard", "shuffle", "keep_generations", "moved_from"))
+"""Options of convert that are about the dataset, or that this command has in another way."""
+
+_OF_WORK = ("workers", "input_timeout", "worker_memory")
+
+BORROWED = {
+    name: each
+    for name, each in convert_options().items()
+    if name not in _OWN and (each.heading not in (TARGET, RUNNING, REJECTS, OUTPUT) or name in _OF_WORK)
+}
+"""The options of convert that are options of preview too."""
+
+REFERENCE = (
+    "The options of convert that say how SRC is read and what is done to it are options of preview too: --labels, --resize,"
+    " --recipe and others. `shardctl convert --help` lists them."
 )
-"""Parameters of convert that are about the dataset, or that this command has of its own. All others mean the same here."""
-
-_PLANNING = (*declared_in(Options, "labels"), "workers", "input_timeout", "worker_memory")
-"""Options of convert that are no part of the recipe and are passed on as they are."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl preview photos --random-crop 224 --flip 0.5 --html p.html", ""),
+        ("shardctl preview images --labels coco:instances.json --html p.html", ""),
+        ("shardctl preview photos --recipe recipe.toml --key cat/001.jpg", ""),
+    ),
+    more=REFERENCE,
+    elsewhere={"output out o dst save": "--html FILE writes a page, --images FILE a picture"},
+)
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
-@click.option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
-@click.option(
+@option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
+@option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
+@option(
     "--inputs", type=click.IntRange(1, 1000), metavar="N", help=f"Show N inputs from all over the sources. Default: {INPUTS}."
 )
-@click.option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
-@click.option(
+@option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
+@option(
     "--variants",
     type=int,
     metavar="K",
     help="Make K samples of every input, each with other random numbers. Default: as the recipe says, else 4 if it is random.",
 )
+@options_of(BORROWED, hidden=True)
 @output_options
 def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     """Show what convert would make of a few images, before it does: each before and after, with its annotations.
@@ -57,11 +74,6 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     Samples have the bytes that a conversion with the same options stores. Of a random recipe 4 variants of each input are
     shown; the first is the one that is stored without --variants. Inputs that would be rejected are shown with the reason.
     Nothing is written but the page and the picture that are asked for; with neither, a table is printed.
-
-    \b
-      shardctl preview photos --random-crop 224 --flip 0.5 --html p.html
-      shardctl preview images --labels coco:instances.json --recipe recipe.toml --html p.html
-      shardctl preview photos --recipe recipe.toml --key cat/001.jpg --variants 16 --images p.png
     """
     if given["inputs"] is not None and given["keys"]:
         raise UsageError("--inputs and --key contradict each other; use one of them")
@@ -71,10 +83,10 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     from shardctl.build.preview import make_preview
 
     check_outputs(given)
-    options = {name: given[name] for name in _PLANNING}
+    options = {name: given[name] for name in BORROWED if name != "recipe"} | {"variants": given["variants"]}
     show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
     with _workers_ahead(options), printing_to_stderr():
-        made = make_preview(src, recipe_of(given), given["inputs"] or INPUTS, given["keys"], show_lines, **options)
+        made = make_preview(src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, **options)
     written = _write(made, src, given)
     if not output.quiet:
         for notice in made.notices:
@@ -137,6 +149,3 @@ def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
             size = f"{facts.width}x{facts.height}" if is_source else size_in_words(facts)
             objects = "" if facts.objects is None else counted(facts.objects, "object")
             yield tried.key if is_source else f"  variant {facts.variant}", size, objects
-
-
-preview.params[-3:-3] = [parameter for parameter in convert.params if parameter.name not in _OTHERS]  # before --json

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.build.shared_options import IF_RUNNING
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.errors import InputError
@@ -21,14 +22,20 @@ SHOWN = 5
 """Keys of no sample that are printed; --json has them all."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl prune out --key cat/001.jpg", ""),
+        ("shardctl prune out --keys takedown.txt", ""),
+        ("shardctl prune out --where 'user == \"u17\"' --dry-run", ""),
+    ),
+)
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option(
+@option(
     "--where", metavar="CONDITION", help="The samples that match a condition, as `inspect --where` takes it; not with keys."
 )
-@click.option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
-@click.option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
-@click.option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
+@option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
+@option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
+@option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @output_options
 def prune(
@@ -38,11 +45,6 @@ def prune(
 
     No byte of them stays in any file of the dataset; earlier generations that were kept are deleted, since they have them too.
     The keys are recorded in DST/rejects.jsonl, and no later --update brings the samples back. Their sources are not touched.
-
-    \b
-      shardctl prune out --key cat/001.jpg
-      shardctl prune out --keys takedown.txt
-      shardctl prune out --where 'user == "u17"' --dry-run
     """
     from shardctl.build.rewrite.prune import prune as prune_dataset
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.command import Group, option
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow
@@ -21,7 +22,19 @@ if TYPE_CHECKING:
 PROBLEMS_FOUND = 1
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=(
+        ("shardctl recipe check recipe.toml", "what does it do, what is wrong?"),
+        ("shardctl convert photos out --recipe recipe.toml", ""),
+        ("shardctl recipe show out", "the recipe of a dataset"),
+        ("shardctl recipe schema > recipe.schema.json", "for editors"),
+    ),
+    words={
+        "validate lint test": "`shardctl recipe check FILE.toml` checks one",
+        "new init create": "write a recipe.toml as above",
+    },
+)
 def recipe() -> None:
     """Write, check and reuse recipes: TOML files that say what is done to every input.
 
@@ -34,19 +47,13 @@ def recipe() -> None:
       [[transform]]
       name = "hflip"
 
-    \b
-      shardctl recipe check recipe.toml               what is wrong with it, and what does it do?
-      shardctl convert photos out --recipe recipe.toml
-      shardctl recipe show out                        the recipe of a dataset, to use it again
-      shardctl recipe schema > recipe.schema.json     for editors: they complete and check recipes
-
     docs/recipes.md has all keys and steps, with pictures, and recipes that are ready to use (docs/recipes/).
     """
 
 
 @recipe.command()
 @click.argument("file", metavar="FILE.toml", type=click.Path())
-@click.option(
+@option(
     "--import",
     "imports",
     is_flag=True,
@@ -91,10 +98,6 @@ def show(dst: str, output: Output) -> None:
 
     It has every key and every setting, defaults too, so that it means the same in later versions. What is no part of a recipe
     (sources, labels, splits, the order) is in the comment at its top.
-
-    \b
-      shardctl recipe show out > recipe.toml
-      shardctl convert photos again --recipe recipe.toml
     """
     keep_pandas_out_of_arrow()
     from shardctl.transforms.recipe_files.showing import show_recipe

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.build.shared_options import WORKERS
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, counting, output_options, print_json, waiting_teller
 from shardctl.system.importing import look_in_current_folder
@@ -21,9 +22,15 @@ SHOWN = 10
 """Lost samples that are printed; --json has them all."""
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl repair out", ""),
+        ("shardctl repair out --source /mnt/photos", "the photos have moved"),
+        ("shardctl repair out --drop-lost", "leave out what cannot be rebuilt"),
+    ),
+)
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option(
+@option(
     "--source",
     "sources",
     multiple=True,
@@ -31,14 +38,14 @@ SHOWN = 10
     type=click.Path(),
     help="New place of the sources, if they have moved; once per source, in the order in which they were converted.",
 )
-@click.option(
+@option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:NAME",
     help="Your own function or class with which the dataset was made. Repair runs only those that are named here.",
 )
-@click.option(
+@option(
     "--drop-lost",
     is_flag=True,
     help="Remove lost samples whose sources changed or are gone from the dataset; rejects.jsonl lists them.",

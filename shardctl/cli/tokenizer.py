@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shardctl.build.shared_options import WORKERS
+from shardctl.cli.command import Group, option
 from shardctl.cli.options import option_of, reading
 from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
 from shardctl.system.importing import look_in_current_folder
@@ -17,53 +18,59 @@ from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=(
+        ("shardctl tokenizer train texts tokenizer.json --vocab-size 16384", ""),
+        ("shardctl convert texts out --tokenizer tokenizer.json", ""),
+        ("shardctl tokenizer show tokenizer.json", ""),
+    ),
+)
 def tokenizer() -> None:
     """Make tokenizers of your own texts, and look at any.
-
-    \b
-      shardctl tokenizer train texts tokenizer.json --vocab-size 16384
-      shardctl convert texts out --tokenizer tokenizer.json
-      shardctl tokenizer show tokenizer.json
 
     docs/text.md says which there are, and how chats are written.
     """
 
 
-@tokenizer.command()
+@tokenizer.command(
+    examples=(
+        ("shardctl tokenizer train texts more.jsonl tok.json --recipe clean.toml", ""),
+        ("shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB", ""),
+    ),
+    elsewhere={"output o out": "the last argument is the file to write: shardctl tokenizer train SRC OUT.json"},
+)
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @click.argument("out", metavar="OUT.json", type=click.Path())
-@click.option(
+@option(
     "--kind",
     type=click.Choice(["bpe", "unigram", "words"]),
     default="bpe",
     show_default=True,
     help="bpe and unigram work on bytes, and give back every text; words are what stands between white space.",
 )
-@click.option("--vocab-size", type=int, default=32_768, show_default=True, metavar="N", help="Number of tokens, all included.")
-@click.option(
+@option("--vocab-size", type=int, default=32_768, show_default=True, metavar="N", help="Number of tokens, all included.")
+@option(
     "--special-tokens",
     metavar="A,B,…",
     help="Tokens that stand for no text; they come first. Default: <|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
 )
-@click.option(
+@option(
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml",
     help="A recipe that cleans the texts first, the one of the conversion; the steps from tokenize on are left out.",
 )
-@click.option(
-    "--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file."
-)
-@click.option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
-@click.option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
-@click.option(
+@option("--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file.")
+@option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
+@option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
+@option(
     "--max-bytes",
     callback=reading(ByteSize()),
     metavar="SIZE",
     help="Train on about this much text, from all over the sources.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
+@option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
 @option_of("workers", WORKERS)
 @output_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
@@ -72,10 +79,6 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     The texts of sources are cleaned and written to a scratch folder first (TMPDIR), and then read from there, so that memory
     does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face; words can also be
     written as OUT.txt, one on each line.
-
-    \b
-      shardctl tokenizer train texts more.jsonl tokenizer.json --recipe clean.toml
-      shardctl tokenizer train dataset tokenizer.json --kind unigram --vocab-size 8000 --max-bytes 1GiB
 
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full, 130 interrupted.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardctl.cli.command import command, option
 from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.system.text import counted, printable
 
@@ -16,9 +17,16 @@ if TYPE_CHECKING:
 FOUND_SOMETHING = 1
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl verify out", "every byte and every checksum"),
+        ("shardctl verify out --level deep", "decode every image too"),
+        ("shardctl verify s3://bucket/out --level quick", "names, sizes and footers"),
+    ),
+    elsewhere={"deep full quick mode fast checksum": "use --level quick, full or deep"},
+)
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
-@click.option(
+@option(
     "--level",
     type=click.Choice(["quick", "full", "deep"]),
     default="full",

@@ -78,7 +78,7 @@ def root_of(root: Path, number: int, present: int) -> Path:
     if number not in kept:
         there = ", ".join(map(str, [*kept, present]))
         raise DatasetError(
-            f"{printable(str(root))}: generation {number} is not there, only {there}; `shardctl convert --update --keep N`"
-            " keeps the N before the present one"
+            f"{printable(str(root))}: generation {number} is not there, only {there};"
+            " `shardctl convert --update --keep-generations N` keeps the N before the present one"
         )
     return folder_of(root, number)

@@ -7,22 +7,31 @@ imported here: `--help` does not wait for it.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real as RealNumber
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import truth, whole_number
+from shardctl.system.near_options import Known, meant_option
 from shardctl.system.text import parse_size
 
 
 class OptionType(ABC):
     """What the value of an option may be."""
 
+    python: str = "Any"
+    """The type of the value in Python, as an annotation."""
+
     repeats: ClassVar[bool] = False
     """Whether the command line takes the option several times. `read` gets a tuple then."""
+
+    bare: ClassVar[str | None] = None
+    """What the command line reads where the option has no value behind it. None: it must have one."""
 
     def read(self, given: Any) -> Any:
         """Return the value that the command line means. Raises ValueError that says what is wrong, UsageError."""
@@ -31,6 +40,10 @@ class OptionType(ABC):
     def shown(self, default: Any) -> Any:
         """Return a default as it is typed on the command line."""
         return default
+
+    def take(self, value: Any) -> Any:
+        """Return a value from Python as the command line would have it, where Python has other words for it."""
+        return value
 
     @abstractmethod
     def check(self, name: str, value: Any) -> None:
@@ -47,6 +60,8 @@ class Anything(OptionType):
 class Text(OptionType):
     """A string. `example` is one, for the message."""
 
+    python = "str"
+
     def __init__(self, example: str | None = None) -> None:
         self.example = example
 
@@ -57,8 +72,23 @@ class Text(OptionType):
             raise UsageError(f"{name} {must}; it is {value!r}")
 
 
+class ImageSize(OptionType):
+    """The size of an image: 224, or 320x240 for width x height; in Python also (320, 240). Steps check it."""
+
+    python = "int | str | tuple[int, int]"
+
+    def take(self, value: Any) -> Any:
+        """Return width and height as a text."""
+        return "x".join(map(str, value)) if isinstance(value, tuple | list) else value
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise nothing."""
+
+
 class FilePath(OptionType):
     """The path of a file or a folder."""
+
+    python = "str | Path"
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but a string or a path."""
@@ -68,6 +98,8 @@ class FilePath(OptionType):
 
 class Whole(OptionType):
     """A whole number. Where there is a `least`, the command line takes none below it, and `--help` says so."""
+
+    python = "int"
 
     def __init__(self, least: int | None = None) -> None:
         self.least = least
@@ -80,6 +112,8 @@ class Whole(OptionType):
 class Real(OptionType):
     """A number."""
 
+    python = "float"
+
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
         if isinstance(value, bool) or not isinstance(value, RealNumber):
@@ -88,6 +122,8 @@ class Real(OptionType):
 
 class Flag(OptionType):
     """True or False."""
+
+    python = "bool"
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
@@ -107,6 +143,7 @@ class Word(OptionType):
 
     def __init__(self, *words: str) -> None:
         self.words = words
+        self.python = f"Literal[{', '.join(map(repr, words))}]"
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything else."""
@@ -118,6 +155,8 @@ class Word(OptionType):
 class ByteSize(Whole):
     """A number of bytes: 128MiB, 64MB or 1000000 on the command line."""
 
+    python = "int | str"
+
     def read(self, given: str) -> int:
         """Return the number of bytes."""
         size = parse_size(given)
@@ -125,9 +164,18 @@ class ByteSize(Whole):
             raise ValueError(f"{given!r} is not a size; write 128MiB, 64MB or a number of bytes")
         return size
 
+    def take(self, value: Any) -> Any:
+        """Return the number of bytes of a text. Raises UsageError."""
+        try:
+            return self.read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
 
 class NumberOrText(Anything):
     """A number where the text is one, else the text, which the reader of the option judges."""
+
+    python = "float | str"
 
     def read(self, given: str) -> float | str:
         """Return the number or the text."""
@@ -139,6 +187,8 @@ class NumberOrText(Anything):
 
 class AutoOrNumber(OptionType):
     """`auto`, or a whole number from `least` to `most`."""
+
+    python = "int | str"
 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most
@@ -157,6 +207,8 @@ class AutoOrNumber(OptionType):
 
 class SecondsOrNone(Real):
     """A number of seconds; None, which is `none` on the command line, for no limit."""
+
+    python = "float | None"
 
     def read(self, given: str) -> float | None:
         """Return the number, or None."""
@@ -184,6 +236,7 @@ class Many(OptionType):
 
     def __init__(self, of: OptionType) -> None:
         self.of = of
+        self.python = f"Sequence[{of.python}]"
 
     def read(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values."""
@@ -210,9 +263,12 @@ class Option(NamedTuple):
     - `help` is the text in `--help`, and `metavar` stands for the value there.
     - `otherwise` is the value that holds where the option is not given and a recipe does not say it either; `default` is None
       then. `--help` names it in a sentence after `help`, unless it is None or empty.
-    - `spelling` is how the option is written, where that is not the name of its field: `--source`, `--decode/--no-decode`.
-    - `group`: a command adds one group of options at a time, in the order of their fields. `after` names the option that this
-      one follows in `--help`, where that is another order.
+    - `spelling` is how the option is written, where that is not the name of its field: `--step`, `--decode/--no-decode`.
+    - `heading` is the line in `--help` under which the option is. The short help of `-h` has those with a `brief`
+      text, which is one line.
+    - `was` is the name of the option before it was renamed. It is still accepted, with a notice.
+    - `alike` has other tools' words for the option, with spaces between them, and an example of a value. Who types such a word
+      is told the option: {"jobs num-workers": "4"}.
     - `limit` raises UsageError for a value of the right type that is impossible.
     """
 
@@ -222,8 +278,10 @@ class Option(NamedTuple):
     metavar: str | None = None
     spelling: str | None = None
     shows_default: bool = False
-    group: str = ""
-    after: str | None = None
+    heading: str = ""
+    brief: str = ""
+    was: str | None = None
+    alike: Mapping[str, str] = MappingProxyType({})
     limit: Check | None = None
     otherwise: Any = None
 
@@ -245,9 +303,9 @@ def option(type: OptionType, default: Any, help: str, **more: Any) -> Any:
     return _field(Option(type, default, help, **more))
 
 
-def option_as(declared: Option, default: Any, group: str = "") -> Any:
-    """Return a field for an option that others have too, with the default and the group that it has here."""
-    return _field(declared._replace(default=default, group=group))
+def option_as(declared: Option, default: Any, **more: Any) -> Any:
+    """Return a field for an option that others have too, with the default that it has here, and what else differs."""
+    return _field(declared._replace(default=default, **more))
 
 
 def _field(declared: Option) -> Any:
@@ -276,19 +334,37 @@ def more_than(least: float, message: str) -> Check:
     return check
 
 
-def declared_in(class_: type[Any], *groups: str) -> dict[str, Option]:
-    """Return the options that a dataclass declares, by the names of its fields, in the order of `--help`: all, or of groups."""
-    found: dict[str, Option] = {field.name: field.metadata["option"] for field in dataclasses.fields(class_)}
-    names = [name for name, each in found.items() if each.after is None]
-    for name, each in found.items():
-        if each.after is not None:
-            names.insert(names.index(each.after) + 1, name)
-    if not groups:
-        return {name: found[name] for name in names}
-    return {name: found[name] for group in groups for name in names if found[name].group == group}
+def declared_in(class_: type[Any]) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by the names of its fields."""
+    return {field.name: field.metadata["option"] for field in dataclasses.fields(class_)}
 
 
 def check_options(options: Any) -> None:
     """Raise UsageError for the first option that cannot have the value that it has. `options` is an object of a dataclass."""
     for name, declared in declared_in(type(options)).items():
         declared.check(name, getattr(options, name))
+
+
+def known_options(declared: Mapping[str, Option]) -> list[Known]:
+    """Return options as `meant_option` wants them."""
+    return [Known(each.spelled(name), each.alike) for name, each in declared.items()]
+
+
+def taken_arguments(
+    function: str, given: Mapping[str, Any], declared: Mapping[str, Option], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the keyword arguments of a call from Python under the names of their options, and as these want them.
+
+    Old names are taken with a warning. Raises UsageError for a name that no option has; `elsewhere` has answers to some.
+    """
+    renamed = {each.was: name for name, each in declared.items() if each.was is not None}
+    taken = {}
+    for typed, value in given.items():
+        name = renamed.get(typed, typed)
+        if name not in declared:
+            meant = meant_option(typed, known_options(declared), elsewhere)
+            raise UsageError(f"{function} has no argument {typed!r}; {meant or f'help(shardctl.{function}) lists all'}")
+        if name != typed:
+            warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, stacklevel=4)
+        taken[name] = declared[name].type.take(value)
+    return taken

@@ -13,6 +13,7 @@ from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
 from shardctl.system.options import NumberOrText, OptionType, Text, Whole, Word, option
 from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
+from shardctl.transforms.option_headings import FIELDS, IMAGES, LABELS, READING, SPLITS, STEPS, STORAGE
 
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
@@ -43,19 +44,31 @@ class RecipeOptions:
         UNDECIDED,
         "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the rows of .csv, .json, .parquet"
         " and the like. auto: what the sources contain. A format: as auto, and only its files are read.",
-        group="source",
+        heading=READING,
+        alike={"type input-format input-type data-type modality": "image"},
     )
     record: str | None = _key(
         Word(*RECORDS),
         "file",
         "What one sample of a text file (.txt, .md) is: the file, a line or a paragraph.",
-        group="source",
+        heading=READING,
     )
     text_field: str | None = _key(
-        Text(), None, "Field of the records that is the text; it is renamed to text.", metavar="FIELD", group="source"
+        Text(),
+        None,
+        "Field of the records that is the text; it is renamed to text.",
+        metavar="FIELD",
+        heading=FIELDS,
+        brief="the field that has the text",
+        alike={"text text-column text-key content json-key json-keys input-field": "content"},
     )
     label_field: str | None = _key(
-        Text(), None, "Field of the records that is the label; it is renamed to label.", metavar="FIELD", group="source"
+        Text(),
+        None,
+        "Field of the records that is the label; it is renamed to label.",
+        metavar="FIELD",
+        heading=FIELDS,
+        alike={"label label-column label-key class-field class-column target cls": "category"},
     )
     key_field: str | None = _key(
         Text(),
@@ -63,7 +76,8 @@ class RecipeOptions:
         "Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made of the"
         " file and the number of the record, FILE#N.",
         metavar="FIELD",
-        group="source",
+        heading=FIELDS,
+        alike={"id id-field key id-column index-column": "id"},
     )
     image_field: str | None = _key(
         Text(),
@@ -71,31 +85,38 @@ class RecipeOptions:
         "Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
         " type and name. With the kind table, none keeps structs of bytes and path as they are.",
         metavar="FIELD|none",
-        group="source",
+        heading=FIELDS,
+        alike={"image image-column image-key img img-field": "photo"},
     )
     format: str | None = _key(
         Word(*FORMATS),
         UNDECIDED,
         "Read only files of this format, such as webdataset or tfrecord. auto: files of any format. A format that is given as"
         " the kind is short for this.",
-        group="source",
+        heading=READING,
     )
     fields: str | None = _key(
         Text(),
         None,
         "Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
         metavar="NEW=OLD,…",
-        group="source",
+        heading=FIELDS,
     )
     columns: str | None = _key(
-        Text(), (), "Names of the columns of CSV files without a header.", metavar="A,B,…", group="source"
+        Text(),
+        (),
+        "Names of the columns of CSV files without a header.",
+        metavar="A,B,…",
+        heading=READING,
+        alike={"names header column-names": "A,B,C"},
     )
     delimiter: str | None = _key(
         Text(),
         None,
         "What is between the cells of CSV files, for instance ; or tab. Default: a comma, and in .tsv files a tab.",
         metavar="C|tab",
-        group="source",
+        heading=READING,
+        alike={"sep separator": "tab"},
     )
     null_values: str | None = _key(
         Text(),
@@ -103,49 +124,73 @@ class RecipeOptions:
         "Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none"
         " (docs/inputs.md).",
         metavar="A,B,…",
-        group="source",
+        heading=READING,
     )
     encoding: str | None = _key(
         Text(),
         "utf-8",
         "Encoding of text files: a name that Python knows, for instance gbk. detect: it is found for each file.",
-        metavar="utf-8|NAME|detect",
-        group="source",
+        metavar="NAME",
+        heading=READING,
+        alike={"charset codepage": "gb18030"},
     )
     schema: str | None = _key(
         Text(),
         None,
         "Types of the fields of records, as NAME:TYPE,… or a file that has this: string, int64, float64 or bool; other fields"
         " are left out. Default: all fields, with the types that are found in the records.",
-        metavar="FILE|NAME:TYPE,…",
-        group="source",
+        metavar="TYPES",
+        heading=FIELDS,
+        alike={"types dtypes features": "id:int64,name:string"},
     )
     store: str | None = _key(
         Text(),
         None,
         "How images are stored: source (the original bytes), jpeg:QUALITY, png, webp:QUALITY, raw (pixels), or none. Default:"
         " source, or jpeg:90 if a step changes the image.",
-        metavar="source|jpeg:Q|png|webp:Q|raw|none",
-        group="storage",
+        metavar="HOW",
+        heading=STORAGE,
+        brief="raw (pixels), jpeg:90, png, webp:80 or source",
+        alike={
+            "jpeg-quality jpg-quality quality-jpeg image-quality encode-quality": "jpeg:90",
+            "jpeg jpg encode encode-format image-format write-mode image-type": "jpeg:90",
+            "png": "png",
+            "raw pixels": "raw",
+        },
     )
     compression: str | None = _key(
         Text(),
         "auto",
         "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and tables, none for images and"
         " packed tokens.",
-        metavar="auto|none|lz4|zstd[:LEVEL]",
-        group="storage",
+        metavar="HOW",
+        heading=STORAGE,
+        alike={"compress compressor zstd compression-level codec gzip lz4": "zstd:3"},
     )
-    seed: int | None = _key(Whole(), 0, "Seed of random steps and splits.", metavar="S", group="samples")
+    seed: int | None = _key(
+        Whole(), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS, alike={"random-seed rng random-state": "1"}
+    )
     variants: int | None = _key(
-        Whole(), 1, "Samples made of every input, each with other random numbers.", metavar="K", group="samples"
+        Whole(),
+        1,
+        "Samples made of every input, each with other random numbers.",
+        metavar="K",
+        heading=STEPS,
+        alike={"augmentations copies num-variants repeats augment-times": "4"},
     )
-    max_pixels: int | None = _key(Whole(), MAX_PIXELS, "Reject images with more pixels.", metavar="N", group="samples")
+    max_pixels: int | None = _key(
+        Whole(),
+        MAX_PIXELS,
+        "Reject images with more pixels.",
+        metavar="N",
+        heading=IMAGES,
+        alike={"max-image-pixels max-image-size": "50000000"},
+    )
     truncated: str | None = _key(
         Word(*TRUNCATED),
         "reject",
         "Truncated images: reject them, or keep the part that is there and fill the rest with grey.",
-        group="rules",
+        heading=IMAGES,
     )
     duplicates: str | None = _key(
         Text(),
@@ -155,15 +200,18 @@ class RecipeOptions:
         f" {DISTANCE} if not given. near or near:SHARE: reject a text that is nearly the same as one before it: SHARE of their"
         f" 5-word sequences is the same, {SIMILARITY} if not given. line, paragraph: drop lines or paragraphs of texts that"
         " were there before. For texts, this is the step deduplicate after the last step that changes them.",
-        metavar="keep|exact|similar[:BITS]|near[:SHARE]|line|paragraph",
-        group="rules",
+        metavar="WHICH",
+        heading=STEPS,
+        brief="reject duplicates: exact, similar or near",
+        alike={"dedup dedupe deduplicate remove-duplicates drop-duplicates minhash": "exact"},
     )
     resampling: str | None = _key(
         Word(*RESAMPLING),
         PILLOW,
         "What resamples images in crops, resizes and warps: pillow, or opencv. opencv is faster, its pixels differ slightly,"
         " and it needs the extra opencv.",
-        group="rules",
+        heading=IMAGES,
+        alike={"interpolation filter resample": "opencv"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),
@@ -171,7 +219,8 @@ class RecipeOptions:
         "Objects in images that are cut: keep those of which at least this share of the area is visible. center: keep those"
         " whose centre is visible.",
         metavar="SHARE|center",
-        group="rules",
+        heading=LABELS,
+        alike={"min-visibility min-area": "0.5"},
     )
     unmoved: str | None = _key(
         Text(),
@@ -179,7 +228,7 @@ class RecipeOptions:
         "Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
         " Such a conversion is refused unless they are named here.",
         metavar="A,B,…",
-        group="rules",
+        heading=FIELDS,
     )
     mask_fields: str | None = _key(
         Text(),
@@ -187,5 +236,5 @@ class RecipeOptions:
         "Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
         " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
         metavar="A,B,…",
-        group="rules",
+        heading=FIELDS,
     )

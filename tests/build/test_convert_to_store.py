@@ -198,13 +198,13 @@ def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
 def test_parts(photos: Path, url: str, whole: bytes) -> None:
     assert convert(photos, url, part="2/3").part.shards_done == 5
     with pytest.raises(UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1 of 3; 5 of part 3 of 3"):
-        shardctl.merge(url)
+        shardctl.finish(url)
     for part in ("1/3", "2/3", "0/3"):
         assert convert(photos, url, part=part, workers=1).status == "built"
-    assert shardctl.merge(url).status == "created"
+    assert shardctl.finish(url).status == "created"
     assert sums(url) == whole
     nothing_is_left(url)
-    assert shardctl.merge(url).status == "up-to-date"
+    assert shardctl.finish(url).status == "up-to-date"
 
 
 def test_rejects_of_parts_are_merged(source: Path, url: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_rejects_of_parts_are_merged(source: Path, url: str, tmp_path: Path) -> 
     shardctl.convert(source, tmp_path / "out", recipe=CROP, **SMALL)
     for part in ("1/2", "2/2"):
         convert(source, url, part=part)
-    assert shardctl.merge(url).rejected == 7
+    assert shardctl.finish(url).rejected == 7
     assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
 
 
@@ -383,7 +383,7 @@ def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch
     for part in ("1/2", "2/2"):
         given: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "part": part, "if_running": "fail"}
         assert shardctl.convert("in", url, recipe=recipe, **given).status == "built"
-    assert shardctl.merge(url).status == "created"
+    assert shardctl.finish(url).status == "created"
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
     nothing_is_left(url)
 
@@ -453,8 +453,8 @@ def test_a_merge_that_ended_right_after_its_commit(
     for part in ("1/2", "2/2"):
         convert(source, url, split="none", update=True, part=part)
     with nothing_can_be_deleted(object_server):
-        shardctl.merge(url)
-    assert shardctl.merge(url).status == "up-to-date"
+        shardctl.finish(url)
+    assert shardctl.finish(url).status == "up-to-date"
     nothing_is_left(url)
     assert len(shardctl.open(url)) == 59
 
@@ -673,7 +673,7 @@ def test_places_that_cannot_be(photos: Path, object_server: ObjectServer, bad: s
 
 def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
     with pytest.raises(UsageError, match=f"{url}: kept generations are not supported on a store"):
-        convert(photos, url, update=True, keep=2)
+        convert(photos, url, update=True, keep_generations=2)
 
 
 @pytest.mark.parametrize(("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")])

@@ -10,7 +10,7 @@ import pytest
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.build.convert import manifest_writer, merge
+from shardctl.build.convert import finish, manifest_writer
 from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable, read_rejects
 from shardctl.system.locations.local import LocalFolder
@@ -135,7 +135,7 @@ def test_parts_are_merged_without_them(cli: Any, tmp_path: Path) -> None:
     shardctl.convert(source, tmp_path / "whole", **OPTIONS)
     for part in ("1/2", "2/2"):
         shardctl.convert(source, tmp_path / "out", **OPTIONS, part=part)
-    assert cli("merge", tmp_path / "out").code == 0
+    assert cli("finish", tmp_path / "out").code == 0
     sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("whole", "out")]
     assert sums[0] == sums[1]
     assert numbers(tmp_path / "out") == [2, 4]
@@ -168,9 +168,9 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path: Path, monkeypatc
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(tmp_path / "built", out)
-        if not stopped_at(change, "kill", merge, "_merge", lambda to=out: shardctl.merge(to), monkeypatch):
+        if not stopped_at(change, "kill", finish, "_finish", lambda to=out: shardctl.finish(to), monkeypatch):
             break
-        shardctl.merge(out)
+        shardctl.finish(out)
         assert (out / "SHA256SUMS").read_bytes() == sums
         assert numbers(out) == [2, 4]
     assert change > 20

@@ -229,7 +229,7 @@ def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_wit
     ds.wait()
     for path in paths[30:]:
         path.write_bytes(paths[0].read_bytes())
-    snapshot(source, tmp_path / "out", recipe=raw, keep=keep)
+    snapshot(source, tmp_path / "out", recipe=raw, keep_generations=keep)
     with contextlib.suppress(DatasetError):
         read += batches
     found = {key: image.tolist() for batch in read for key, image in zip(batch["key"], batch["image"], strict=True)}

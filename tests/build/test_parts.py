@@ -66,11 +66,11 @@ def test_parts_in_any_order_make_the_same_dataset(
     capsys.readouterr()
     print_result(again, "out")
     assert "samples/s" not in capsys.readouterr().out
-    merged = shardctl.merge(out)
+    merged = shardctl.finish(out)
     assert (merged.status, merged.samples) == ("created", 60)
     assert sums(out) == sums(whole)
     assert not (out / ".shardctl").exists()
-    assert shardctl.merge(out).status == "up-to-date"
+    assert shardctl.finish(out).status == "up-to-date"
     assert build(photos, out, order[0]).status == "up-to-date"
     assert shardctl.convert(photos, out, recipe=CROP, **SMALL).status == "up-to-date"
 
@@ -105,7 +105,7 @@ def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **given)
     for number in range(5):
         shardctl.convert(tmp_path / "in", tmp_path / "out", part=f"{number}/5", **given)
-    merged = shardctl.merge(tmp_path / "out")
+    merged = shardctl.finish(tmp_path / "out")
     assert (merged.samples, merged.rejected) == (2999, 1)
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
@@ -124,7 +124,7 @@ def test_parts_that_start_together_plan_once(photos: Path, whole: Path, tmp_path
     told = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], told
     assert sum("will write" in err for _, err in told) == 1
-    assert shardctl_command("merge", "out", cwd=tmp_path).returncode == 0
+    assert shardctl_command("finish", "out", cwd=tmp_path).returncode == 0
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
@@ -180,7 +180,7 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
         process.wait()
-    missing = shardctl_command("merge", "out", cwd=here)
+    missing = shardctl_command("finish", "out", cwd=here)
     assert missing.returncode == 1
     assert "8 shards of 10 are missing: 5 of part 1 of 2; 3 of part 2 of 2. Run them" in missing.stderr
     assert "--part 1/2" in missing.stderr
@@ -191,7 +191,7 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
     assert json.loads(done.stdout)["part"] == {"name": "2 of 2", "shards_done": 10, "shards": 10}
     (here / "steps.py").rename(here / "away.py")  # merge runs no code that the job names
     try:
-        merged = shardctl_command("merge", "out", "--json", cwd=here)
+        merged = shardctl_command("finish", "out", "--json", cwd=here)
     finally:
         (here / "away.py").rename(here / "steps.py")
     assert merged.returncode == 0, merged.stderr
@@ -202,7 +202,7 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
 @pytest.mark.thorough
 def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     with building(here, "1/2", 4, 1) as process:
-        merging = shardctl_command("merge", "out", cwd=here)
+        merging = shardctl_command("finish", "out", cwd=here)
         assert merging.returncode == 1
         assert f"4 of part 1 of 2, which process {process.pid} on " in merging.stderr
         again = shardctl_command(*HELD_COMMAND, "--part", "1/2", "--if-running", "fail", cwd=here)
@@ -249,7 +249,7 @@ def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path)
     with pytest.raises(DatasetError, match="unfinished conversion that differs in its recipe"):
         build(photos, out, "2/3", recipe={**CROP, "store": "png"})
     with pytest.raises(UnfinishedError, match="2 of 3; "):
-        shardctl.merge(out)
+        shardctl.finish(out)
 
 
 def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_files_that_change_between_plan_and_part_are_rejected(source: Path, tmp_
     last = sorted(path for path in source.rglob("*.*") if path.is_file())[-1]
     last.write_bytes(last.read_bytes() + b"more")
     assert build(source, out, "2/2", split="none").reasons == {"read: changed": 1}
-    assert shardctl.merge(out).rejected == 1
+    assert shardctl.finish(out).rejected == 1
 
 
 def test_merge_counts_the_rejects_of_all_parts(source: Path, tmp_path: Path) -> None:
@@ -294,24 +294,24 @@ def test_merge_counts_the_rejects_of_all_parts(source: Path, tmp_path: Path) -> 
     built = [build(source, out, part, max_rejects=2) for part in ("1/3", "2/3", "3/3")]
     assert sum(result.rejected for result in built) == 3
     with pytest.raises(TooManyRejectsError, match="3 inputs of 60 rejected"):
-        shardctl.merge(out, max_rejects=2)
-    assert shardctl.merge(out, max_rejects="5%").rejected == 3
+        shardctl.finish(out, max_rejects=2)
+    assert shardctl.finish(out, max_rejects="5%").rejected == 3
 
 
 def test_nothing_to_merge(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there are no parts to merge"):
-        shardctl.merge(tmp_path / "out")
+    with pytest.raises(DatasetError, match="there are no parts to finish"):
+        shardctl.finish(tmp_path / "out")
     build(photos, tmp_path / "out", "1/2")
     (path,) = (tmp_path / "out").glob(".shardctl/*/parted.json")
     path.write_text("{}")
     with pytest.raises(DatasetError, match="not a job of this version"):
-        shardctl.merge(tmp_path / "out")
+        shardctl.finish(tmp_path / "out")
 
 
 def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
     out, given = tmp_path / "out", {"split": "none", "update": True}
     build(source, out, "1/1", **given)
-    assert shardctl.merge(out).status == "created"
+    assert shardctl.finish(out).status == "created"
     (source / sorted(path.name for path in source.iterdir() if path.is_dir())[0] / "aaa.png").write_bytes(
         next(source.rglob("*.jpg")).read_bytes()
     )
@@ -319,7 +319,7 @@ def test_an_update_in_parts(source: Path, tmp_path: Path) -> None:
     names = [part for part in ("1/2", "2/2") if build(source, out, part, **given).status == "built"]
     assert names == ["1/2", "2/2"]
     assert len(shardctl.open(out)) == len(before) == 60
-    merged = shardctl.merge(out)
+    merged = shardctl.finish(out)
     assert (merged.status, merged.samples) == ("updated", 61)
     assert merged.changes is not None
     assert merged.changes.added == 1
@@ -336,7 +336,7 @@ def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source: Path, 
     shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0)
     shutil.copytree(tmp_path / "other", out, dirs_exist_ok=True)
     with pytest.raises(DatasetError, match="has changed since its update was planned in parts"):
-        shardctl.merge(out)
+        shardctl.finish(out)
     assert shardctl.verify(out).ok
 
 
@@ -390,22 +390,22 @@ def cluster(photos: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 def test_the_example_for_slurm(cluster: Path) -> None:
-    array, merge = (script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script)
+    array, finish = (script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script)
     tasks = array.split("--array=0-")[1].split()[0]
     for task in range(int(tasks) + 1):
         run_example(array, cluster, SLURM_ARRAY_TASK_ID=str(task), SLURM_ARRAY_TASK_COUNT=str(int(tasks) + 1))
-    run_example(merge, cluster)
+    run_example(finish, cluster)
     assert sums(cluster / "out") == sums(cluster / "whole")
 
 
 @pytest.mark.thorough
 def test_the_example_for_kubernetes(cluster: Path) -> None:
     documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
-    array, merge = (document["spec"] for document in documents if document["kind"] == "Job")
+    array, finish = (document["spec"] for document in documents if document["kind"] == "Job")
     assert array["completionMode"] == "Indexed"
     for index in range(array["completions"]):
         run_example(command_of(array, cluster), cluster, JOB_COMPLETION_INDEX=str(index))
-    run_example(command_of(merge, cluster), cluster)
+    run_example(command_of(finish, cluster), cluster)
     assert sums(cluster / "out") == sums(cluster / "whole")
 
 

@@ -267,7 +267,7 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos: Path, cli: Any) -
             3,
             "cannot be written (No such file or directory)",
         ),
-        (["photos", "--overwrite"], 2, "No such option '--overwrite'"),
+        (["photos", "--overwrite"], 2, "there is no option --overwrite"),
         (["absent"], 3, "absent: no such file or folder"),
     ],
 )

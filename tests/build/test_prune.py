@@ -59,7 +59,7 @@ def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any
     out = tmp_path / "out"
     convert(source, out)
     (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]).replace("caption 059", "caption 999"))
-    convert(source, out, update=True, keep=3)
+    convert(source, out, update=True, keep_generations=3)
     gone = files_of(source)[7]
     key, data = str(gone.relative_to(source)), gone.read_bytes()
     before, shards = samples_of(out), {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
@@ -327,7 +327,7 @@ def test_a_sample_that_only_a_kept_generation_has_goes_too(source: Path, tmp_pat
     key, data = str(file.relative_to(source)), file.read_bytes()
     convert(source, out)
     file.unlink()
-    convert(source, out, update=True, keep=2)
+    convert(source, out, update=True, keep_generations=2)
     nothing = shardctl.prune(out, where="label > 99")
     assert (nothing.removed, nothing.generations, (out / "generations").exists()) == (0, (), True)
     assert in_any_file(out, data)

@@ -224,8 +224,8 @@ POLICIES = recipe(
     "maybe p=0.5; steps=[{name='hflip'}, {name='rotate', angle=90}]",
 )
 
-CLEAN = "--kind text --text-field body --strip-html --unicode NFKC --strip-controls --whitespace --redact email,ip,phone "
-CLEAN += "--min-chars 20 --quality gopher --quality c4 --quality fineweb --max-rejects 100%"
+CLEAN = "--kind text --text-field body --strip-html --unicode NFKC --strip-control-chars --whitespace --redact email,ip,phone "
+CLEAN += "--min-chars 20 --filter-quality gopher --filter-quality c4 --filter-quality fineweb --max-rejects 100%"
 
 TRAIN = "tokenizer train in tokenizer.json --vocab-size 320 --workers 0"
 
@@ -280,7 +280,9 @@ CASES = [
     images("exact duplicates x photos", inputs.repeated_photos, "--duplicates exact --labels none"),
     images("similar duplicates x photos", inputs.repeated_photos, "--duplicates similar:5 --labels none"),
     # Annotations
-    images("all labels x coco", inputs.coco, "--labels coco:in/instances.json --labels coco:in/captions.json --boxes clip"),
+    images(
+        "all labels x coco", inputs.coco, "--labels coco:in/instances.json --labels coco:in/captions.json --boxes-outside clip"
+    ),
     Case(
         "boxes x yolo",
         inputs.yolo,
@@ -409,7 +411,7 @@ CASES = [
     Case(
         "three parts x photos",
         inputs.photos,
-        (*(f"convert in out {CROPS} --part {number}/3" for number in (2, 3, 1)), "merge out"),
+        (*(f"convert in out {CROPS} --part {number}/3" for number in (2, 3, 1)), "finish out"),
         IMAGES,
         record="crops x photos",
     ),
@@ -433,7 +435,7 @@ CASES = [
     Case(
         "parts x json lines",
         inputs.json_lines,
-        (*(f"convert in out {KEYED} --part {number}/2" for number in (2, 1)), "merge out"),
+        (*(f"convert in out {KEYED} --part {number}/2" for number in (2, 1)), "finish out"),
         ("zlib",),
         record="drawn by key x json lines",
     ),
@@ -454,7 +456,7 @@ CASES = [
     Case(
         "updated x photos",
         inputs.photos,
-        (UPDATED, change_photos, f"{UPDATED} --update --keep 1"),
+        (UPDATED, change_photos, f"{UPDATED} --update --keep-generations 1"),
         IMAGES,
         ("out", "out/generations/00001"),
     ),

@@ -205,7 +205,7 @@ def test_a_source_that_has_moved_and_changed_is_followed(source: Path, tmp_path:
     snapshot(source, tmp_path / "out")
     source.rename(moved)
     first_file(moved).unlink()
-    with pytest.raises(InputError, match=r"say where each was with --source \(moved_from= in Python\)"):
+    with pytest.raises(InputError, match=r"say where each was with --moved-from"):
         snapshot(moved, tmp_path / "out")
     with pytest.raises(UsageError, match="moved_from takes a list; write moved_from="):
         snapshot(moved, tmp_path / "out", moved_from=str(source))
@@ -243,7 +243,7 @@ def test_a_split_of_it_is_chosen(source: Path, tmp_path: Path) -> None:
     assert whole.in_split("val").generation.digest == whole.generation.digest  # the same bytes: only the time had changed
     whole = shardctl.open(tmp_path / "out")
     first_file(source).unlink()
-    snapshot(source, tmp_path / "out", split="train=0.7,val=0.3", keep=0)
+    snapshot(source, tmp_path / "out", split="train=0.7,val=0.3", keep_generations=0)
     with pytest.raises(DatasetError, match="replaced by another dataset"):
         whole.in_split("val")
 
@@ -566,10 +566,10 @@ def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) ->
     [
         {"max_rejects": "x"},
         {"shard_size": "1MB"},
-        {"split": {"train": 1.0}},
+        {"split": 5},
         {"wrkers": 2},
         {"labels": 5},
-        {"keep": "a"},
+        {"keep_generations": "a"},
         {"metrics": "m.jsonl"},
         {"metrics": [3]},
         {"recipe": 5},

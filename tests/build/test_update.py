@@ -433,7 +433,7 @@ def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Pat
     contents = [samples_of(out)]
     for number in range(3):
         files_of(source)[number * 10].unlink()
-        update(source, out, keep=2 if number == 0 else None)
+        update(source, out, keep_generations=2 if number == 0 else None)
         contents.append(samples_of(out))
     with pytest.raises(DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps the N before"):
         shardctl.open(out, generation=1)
@@ -467,7 +467,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
     found = set()
     for change in some_changes(3 * (how == "kill")):
         shutil.copytree(before, out)
-        again = partial(update, source, out, keep=1, **options)
+        again = partial(update, source, out, keep_generations=1, **options)
         if not stopped_at(change, how, run, "_make", again, monkeypatch):
             assert change > 30
             break
@@ -581,7 +581,9 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     convert(source, out)
     shutil.move(source, moved)
     files_of(moved)[0].unlink()
-    with pytest.raises(InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with --source"):
+    with pytest.raises(
+        InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with --moved-from"
+    ):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
         update(moved, out, moved_from=["/nowhere"])
@@ -633,7 +635,7 @@ def test_datasets_without_a_source_cannot_follow_one(source: Path, tmp_path: Pat
 def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--update and --overwrite contradict each other"):
         update(source, tmp_path / "out", overwrite=True)
-    with pytest.raises(UsageError, match="--source says where sources were that --update follows"):
+    with pytest.raises(UsageError, match="--moved-from says where a source was"):
         convert(source, tmp_path / "out", moved_from=["x"])
 
 
@@ -694,13 +696,13 @@ def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(
     out = tmp_path / "out"
     convert(source, out)
     opened = shardctl.open(out)
-    assert convert(source, out, keep=2).status == "up-to-date"
+    assert convert(source, out, keep_generations=2).status == "up-to-date"
     assert len(list(opened.loader(10))) == 6
     for number in (3, 7):
         files_of(source)[number].unlink()
         update(source, out)
     assert kept_generations(out) == [1, 2]
-    assert update(source, out, keep=1).status == "up-to-date"
+    assert update(source, out, keep_generations=1).status == "up-to-date"
     assert kept_generations(out) == [2]
     assert shardctl.verify(out).findings == ()
 
@@ -709,7 +711,7 @@ def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: An
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[3].unlink()
-    update(source, out, keep=1)
+    update(source, out, keep_generations=1)
     kept = out / "generations" / "00001"
     assert kept.is_dir()
     for command in (["convert", source, kept, "--update"], ["compact", kept], ["prune", kept, "--key", "x"]):
@@ -747,10 +749,10 @@ def test_as_many_generations_are_kept_as_were_asked_for(source: Path, tmp_path: 
     convert(source, out)
     for number in range(5):
         os.utime(files_of(source)[number])
-        update(source, out, keep=3)
+        update(source, out, keep_generations=3)
         kept.append(kept_generations(out))
     assert kept == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
-    convert(source, out, overwrite=True, keep=3)
+    convert(source, out, overwrite=True, keep_generations=3)
     os.utime(files_of(source)[0])
     update(source, out)
     assert kept_generations(out) == [1]
@@ -779,7 +781,7 @@ def test_a_moved_source_is_recorded_though_nothing_has_changed(source: Path, tmp
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
-    with pytest.raises(InputError, match="say where each was with --source"):
+    with pytest.raises(InputError, match="say where each was with --moved-from"):
         update(moved, out)
     update(moved, out, moved_from=[os.path.relpath(source)])
     assert shardctl.open(out).manifest.sources == (str(moved),)
@@ -807,7 +809,7 @@ def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> No
 def test_what_a_power_failure_tore_of_an_update_is_made_again(tear: str, source: Path, tmp_path: Path) -> None:
     """And the dataset before it, and the generation that is kept, are whole all the time."""
     out = tmp_path / "out"
-    convert(source, out, keep=1)
+    convert(source, out, keep_generations=1)
     keys = [sample["key"] for sample in shardctl.open(out)]
     for path in files_of(source)[::3]:
         change(path, files_of(source)[1])

@@ -384,7 +384,7 @@ def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path: Path,
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     for count in (2, 3):
         source.write_text('{"text": "a"}\n' * count)
-        shardctl.convert(source, out, workers=0, keep=1, update=count > 2)
+        shardctl.convert(source, out, workers=0, keep_generations=1, update=count > 2)
     assert (out / "generations" / "00001").exists()
     (out / "generations" / "mine").mkdir()
     shardctl.write(out, two_of if parts else two_of(0), parts=parts, overwrite=True)

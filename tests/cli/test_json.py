@@ -189,9 +189,9 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     [
         (["convert", "in"], "Missing argument 'DST'. Where is the dataset to be written?"),
         (["convert"], "Missing argument 'SRC... DST'"),
-        (["convert", "in", "out", "--colour"], "No such option"),
+        (["convert", "in", "out", "--colour"], "there is no option --colour"),
         (["convert", "in", "out", "--workers", "many"], "neither auto nor a whole number"),
-        (["polish"], "No such command 'polish'"),
+        (["polish"], "there is no command 'polish'"),
         (["verify"], "Missing argument"),
         (["bench"], "Missing argument 'DST'"),
     ],

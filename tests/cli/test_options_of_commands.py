@@ -35,7 +35,7 @@ NEW_OPTION = """
         metavar="N",
         spelling="--reading-pace",
         shows_default=True,
-        group="work",
+        heading=RUNNING,
         limit=at_least(1, "a pace of {} is impossible; give at least 1"),
     )
 """
@@ -73,7 +73,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
 
     shown = " ".join(run("-m", "shardctl", "convert", "--help").stdout.split())
     assert "--reading-pace N How fast the inputs are read. [default: 7]" in shown
-    assert shown.index("--copy-rejects") < shown.index("--reading-pace") < shown.index("--truncated")
+    assert shown.index("--metrics") < shown.index("--reading-pace") < shown.index("--max-rejects")
     done = run("-m", "shardctl", "convert", "in.txt", "by-command", "--reading-pace", "2", "--workers", "0")
     assert done.stdout.startswith("created by-command: 1 sample"), done.stderr
     refused = run("-m", "shardctl", "convert", "in.txt", "other", "--reading-pace", "0")
@@ -88,7 +88,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path: Path) -> None:
 
 NEW_KEY = """
     pace: str | None = _key(
-        Word("walk", "run"), "walk", "How fast the inputs are read.", spelling="--reading-pace", group="samples"
+        Word("walk", "run"), "walk", "How fast the inputs are read.", spelling="--reading-pace", heading=IMAGES
     )
 """
 
@@ -117,7 +117,7 @@ def test_a_new_recipe_key_with_an_option_is_one_declaration_and_its_field(tmp_pa
 
     shown = " ".join(run("convert", "--help").stdout.split())
     assert "--reading-pace [walk|run] How fast the inputs are read. Default: walk." in shown
-    assert shown.index("--max-pixels") < shown.index("--reading-pace") < shown.index("--workers")
+    assert shown.index("--max-pixels") < shown.index("--reading-pace") < shown.index("--strip-html")
     described = json.loads(run("recipe", "schema").stdout)["properties"]["pace"]
     assert described == {"enum": ["walk", "run"], "description": "How fast the inputs are read.", "default": "walk"}
     given = ("convert", "in.txt", "out", "--recipe", "recipe.toml", "--workers", "0")
@@ -163,18 +163,18 @@ def test_a_command_has_each_option_of_its_dataclass_with_its_default(name: str, 
     ("options", "message"),
     [
         ({"overwrite": "yes"}, "overwrite must be True or False; it is 'yes'"),
-        ({"boxes": "cut"}, "boxes must be keep, clip or drop; it is 'cut'"),
+        ({"boxes_outside": "cut"}, "boxes outside must be keep, clip or drop; it is 'cut'"),
         ({"annotation_frame": 1}, "annotation frame must be auto, stored or upright; it is 1"),
         ({"labels": 5}, "labels is a string or a path, or a list of these; it is 5"),
         ({"drop_columns": 5}, "drop_columns takes a list of names; it is 5"),
         ({"split": None}, "split is a string such as 'train=0.9,val=0.1'; it is None"),
         ({"workers": 1025}, "workers must be auto or a number from 0 to 1024; it is 1025"),
-        ({"shard_size": "1MiB"}, "shard_size must be a whole number; it is '1MiB'"),
+        ({"shard_size": "big"}, "'big' is not a size; write 128MiB, 64MB or a number of bytes"),
         ({"shard_size": 100}, "a shard size of 100 bytes is impossible; give at least 4 KiB"),
         ({"worker_memory": 1}, "a worker needs more than 1 B of memory; give at least 256 MiB"),
         ({"input_timeout": "10"}, "input_timeout must be a number; it is '10'"),
         ({"input_timeout": 0}, "an input timeout of 0 seconds is impossible; give more, or none"),
-        ({"keep": -1, "update": True}, "-1 generations cannot be kept; give 0 or more"),
+        ({"keep_generations": -1, "update": True}, "-1 generations cannot be kept; give 0 or more"),
         ({"moved_from": "old"}, "moved_from takes a list; write moved_from=['old']"),
         ({"copy_rejects": 5}, "copy_rejects must be a path; it is 5"),
         ({"shuffle": 2**63}, f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {2**63}"),

@@ -73,7 +73,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--labels", "folder"], 3, "no input is in a folder that could be its class"),
     (["convert", IN, OUT, "--split", "folder"], 3, "some inputs are in no folder that could name their split"),
     (["convert", IN], 2, "Missing argument"),
-    (["convert", IN, OUT, "--colour"], 2, "No such option"),
+    (["convert", IN, OUT, "--colour"], 2, "there is no option --colour; `shardctl convert --help` lists all"),
     (["verify", "absent"], 3, "absent: no such dataset"),
     (["inspect", "absent", "--key", "x"], 3, "absent: no such dataset"),
     (["verify", "full"], 3, "full: not a dataset (it has no manifest.json)"),
@@ -95,7 +95,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["bench", "full", "--epochs", "0"], 2, "nothing to measure"),
     (["bench", "full", "--epochs", "1", "--seconds", "1"], 2, "contradict each other"),
     (["demo", "full"], 3, "full: is not empty"),
-    (["polish"], 2, "No such command"),
+    (["polish"], 2, "there is no command 'polish'"),
 ]
 
 

@@ -570,7 +570,7 @@ def test_parts_of_a_conversion_read_from_a_store(photos: Path, bucket: str, tmp_
     put(f"{bucket}/photos", photos)
     for part in ("1/2", "2/2"):
         shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, part=part)
-    shardctl.merge(tmp_path / "from-store")
+    shardctl.finish(tmp_path / "from-store")
     shardctl.convert(photos, tmp_path / "on-disk", workers=0)
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 

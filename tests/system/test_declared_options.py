@@ -28,6 +28,7 @@ from shardctl.system.options import (
     more_than,
     option,
     option_as,
+    taken_arguments,
 )
 
 RATE = Option(Real(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate of {:g} is impossible"))
@@ -35,20 +36,40 @@ RATE = Option(Real(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate 
 
 @dataclass(frozen=True)
 class Driving:
-    speed: float = option_as(RATE, 2.0, group="first")
-    gears: int = option(Whole(), 4, "Gears.", group="second", limit=at_least(1, "{} gears are impossible"))
-    name: str | None = option(Text(), None, "Name.", group="first", after="colour")
-    colour: str = option(Word("red", "green", "blue"), "red", "Colour.", spelling="--paint", group="first")
-    stops: tuple[str, ...] = option(Many(FilePath()), (), "Where it stops.", group="second")
+    speed: float = option_as(RATE, 2.0, heading="first", alike={"pace tempo": "3"})
+    gears: int = option(Whole(), 4, "Gears.", heading="second", limit=at_least(1, "{} gears are impossible"))
+    name: str | None = option(Text(), None, "Name.", heading="first", was="title")
+    colour: str = option(Word("red", "green", "blue"), "red", "Colour.", spelling="--paint", heading="first")
+    stops: tuple[str, ...] = option(Many(FilePath()), (), "Where it stops.", heading="second")
+    load: int = option(ByteSize(), 0, "What it carries.")
 
 
-def test_options_are_in_the_order_of_help_group_by_group() -> None:
-    assert list(declared_in(Driving)) == ["speed", "gears", "colour", "name", "stops"]
-    assert list(declared_in(Driving, "first")) == ["speed", "colour", "name"]
-    assert list(declared_in(Driving, "second", "first")) == ["gears", "stops", "speed", "colour", "name"]
+def test_options_are_those_of_the_fields() -> None:
     declared = declared_in(Driving)
-    assert declared["speed"] == RATE._replace(default=2.0, group="first")
+    assert list(declared) == ["speed", "gears", "name", "colour", "stops", "load"]
+    assert declared["speed"] == RATE._replace(default=2.0, heading="first", alike={"pace tempo": "3"})
     assert [declared[name].spelled(name) for name in ("gears", "colour")] == ["--gears", "--paint"]
+
+
+def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
+    assert taken_arguments("drive", {"speed": 3, "load": "1KiB"}, declared_in(Driving)) == {"speed": 3, "load": 1024}
+    with pytest.warns(FutureWarning, match=r"the argument title of shardctl\.drive is now called name"):
+        assert taken_arguments("drive", {"title": "x"}, declared_in(Driving)) == {"name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("tempo", "use --speed 3"),
+        ("gear", "did you mean --gears?"),
+        ("passengers", "a car has its own seats"),
+        ("zzz", "help(shardctl.drive) lists all"),
+    ],
+)
+def test_a_name_that_no_option_has_is_answered(typed: str, answer: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        taken_arguments("drive", {typed: 1}, declared_in(Driving), {"passengers seats": "a car has its own seats"})
+    assert str(refused.value) == f"drive has no argument {typed!r}; {answer}"
 
 
 @pytest.mark.parametrize(

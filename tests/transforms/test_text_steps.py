@@ -638,7 +638,7 @@ def test_flags_are_steps_in_a_fixed_order(cli: Any, tmp_path: Path) -> None:
     text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
     source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
     flags = ["--stop-words", "en", "--lower-case", "--max-chars", "900", "--min-chars", 4, "--redact", "email", "--whitespace"]
-    flags += ["--strip-controls", "--unicode", "NFKC", "--strip-html", "--step", "replace pattern=fine replacement=good"]
+    flags += ["--strip-control-chars", "--unicode", "NFKC", "--strip-html", "--step", "replace pattern=fine replacement=good"]
     ran = cli("convert", source, tmp_path / "out", "--workers", 0, *flags)
     assert ran.code == 0, ran.err
     steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]

@@ -20,6 +20,7 @@ from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.dataset import Dataset
+from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
@@ -52,7 +53,8 @@ def bench(path: str | Path, listener: Listener | None = None, **options: Any) ->
     With a consumer, its utilisation is measured too. Raises UsageError, DatasetError, InputError (a baseline without its
     raw inputs), ConsumerError, InstallError.
     """
-    chosen, listener = BenchOptions(**options), listener or Listener()
+    taken = taken_arguments("bench", options, declared_in(BenchOptions))
+    chosen, listener = BenchOptions(**taken), listener or Listener()
     chosen.check()
     if chosen.baseline and is_url(path):
         raise UsageError(f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out --baseline")

@@ -26,9 +26,10 @@ def convert(
 ) -> ConvertResult:
     """Convert the inputs under `src` into a dataset at `dst`.
 
-    `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md); `options` are those of Options.
-    Raises errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
-    TooManyRejectsError. With `part="I/N"` it builds a part of the shards, and `merge` makes them the dataset (docs/cluster.md).
+    `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md). `options` are the options of the command line,
+    such as resize=256, store="raw" or split={"train": 0.9, "val": 0.1}; those of the recipe win over `recipe`. With
+    `part="I/N"` it builds a part of the shards, and `finish` makes them the dataset (docs/cluster.md). Raises errors of
+    shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
     """
     refuse_while_importing("convert")
     request, told = ConvertRequest.of(src, dst, recipe, options), listener or Listener()

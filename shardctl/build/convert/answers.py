@@ -52,7 +52,7 @@ def use_as_it_is(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult | None:
     """Return the result where the dataset of a manifest is the wanted one. None: see `answer`."""
-    keep = conversion.options.keep
+    keep = conversion.options.keep_generations
     if not conversion.options.dry_run:
         _complete_replacement(conversion)
         if keep is not None and keep != manifest.keep:

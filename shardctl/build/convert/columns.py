@@ -126,7 +126,9 @@ def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: 
     masks = list(marked_masks(fields)) if has_image else []
     roles = [role for each in listing.annotations for role in each.roles.values()]
     if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
-        raise UsageError(f"--boxes {rule.boxes} is about boxes of objects, and the inputs have none (docs/annotations.md)")
+        raise UsageError(
+            f"--boxes-outside {rule.boxes} is about boxes of objects, and the inputs have none (docs/annotations.md)"
+        )
     if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
         raise UsageError(
             f"--annotation-frame {rule.frame} is about objects and masks of images, and the inputs have none; fields with other"

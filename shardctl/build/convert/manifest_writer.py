@@ -60,7 +60,7 @@ def manifest_facts(
     return ManifestFacts(
         settings=conversion.request.recorded_settings(conversion.recipe),
         sources=tuple(inputs.sources),
-        keep=keep if options.keep is None else options.keep,
+        keep=keep if options.keep_generations is None else options.keep_generations,
         appends=options.append,
         environment=_environment(conversion.recipe),
         seconds=None if seconds is None else round(seconds, 3),

@@ -243,7 +243,7 @@ def _part_lines(result: ConvertResult, part: PartDone, what: str, shown: str) ->
     all_shards, left = f"all {counted(part.shards, 'shard')}", part.shards - part.shards_done
     if left > 0:
         return [*lines, f"{part.shards_done:,} of {all_shards} are done; {left:,} are left to other parts"]
-    return [*lines, f"{all_shards} are done; `shardctl merge {shown}` makes them the dataset"]
+    return [*lines, f"{all_shards} are done; `shardctl finish {shown}` makes them the dataset"]
 
 
 def _explanation_lines(explanation: Explanation, shown: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A conversion in parts (`convert --part I/N`): each process builds some of the shards, and `merge` makes them the dataset.
+"""A conversion in parts (`convert --part I/N`): each process builds some of the shards, and `finish` makes them the dataset.
 
 The first part to come plans the conversion, and leaves the job where all of them find it; the others wait for that, and list
 nothing. A part has neighbouring shards, so that it reads neighbouring files.
@@ -62,7 +62,7 @@ NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 
 @dataclass(frozen=True)
 class Parted:
-    """What the parts of a conversion, and `merge`, must know beside its job.
+    """What the parts of a conversion, and `finish`, must know beside its job.
 
     `asked` stands for the arguments, in which all parts agree, `parts` is how many there are. `notices` and `warnings` are
     those of the plan. `labelled` says that records have their labels themselves.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.build.options import Options
+from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
 from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import LabelRule
@@ -20,7 +20,6 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.reading import load_recipe
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,6 @@ class ConvertRequest:
         options: Mapping[str, Any],
     ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
-        unknown = [name for name in options if name not in {field.name for field in fields(Options)}]
-        if unknown:
-            raise UsageError(f"there is no option {unknown[0]!r} of a conversion; settings of the recipe go into recipe=")
         several = [src] if isinstance(src, str | Path) else src
         if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
             raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
@@ -55,10 +51,9 @@ class ConvertRequest:
             raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
             raise UsageError(f"the recipe is a dict, or the path of a recipe file; it is {recipe!r}")
-        chosen = Options(**options)
+        chosen, given = chosen_options("convert", recipe, options)
         chosen.check()
         split = SplitRule.parse(chosen.split)
-        given = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
         roots = [SourceRoot.of(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
@@ -81,7 +76,7 @@ class ConvertRequest:
     def labels(self) -> LabelRule:
         """Where labels come from. Raises UsageError."""
         options = self.options
-        annotations = AnnotationRule(options.boxes, options.annotation_frame, options.task)
+        annotations = AnnotationRule(options.boxes_outside, options.annotation_frame, options.yolo_task)
         return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
 
     def rules(self, recipe: Recipe) -> PlanRules:

@@ -20,7 +20,7 @@ from shardctl.build.convert.columns import known_layout, renamed
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.sample_kind import settle_kind
-from shardctl.build.options import Options
+from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_sources
 from shardctl.build.plan.labels import PlanRules, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
@@ -107,7 +107,7 @@ class Preview:
 
 def make_preview(
     src: Sequence[str | Path],
-    recipe: dict[str, Any],
+    recipe: dict[str, Any] | str | Path | None,
     inputs: int,
     keys: Sequence[str] = (),
     on_line: Callable[[str], None] = lambda line: None,
@@ -115,15 +115,15 @@ def make_preview(
 ) -> Preview:
     """Convert a few inputs for a look at them, and write nothing but files for scratch.
 
-    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` is plain data; of a random
-    one that says no number, VARIANTS are made of each input, the first of which is the sample that a conversion stores.
-    `options` are those of conversion.options.Options. `on_line` gets the lines that workers print.
+    They are the inputs with `keys`, or else up to `inputs` from all over the sources. `recipe` and `options` are those of
+    `convert`. Where the recipe is random and says no number of variants, VARIANTS are made of each input; the first is the
+    sample that a conversion stores. `on_line` gets the lines that workers print.
 
     Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
     """
-    chosen = Options(**options)
+    chosen, given = chosen_options("preview", recipe, options)
     chosen.check()
-    roots, given = check_sources(src), dict(recipe)
+    roots = check_sources(src)
     split = SplitRule.parse(chosen.split)
     engine = local_engine(chosen.workers, chosen.limits(), on_line)
     try:
@@ -135,7 +135,7 @@ def make_preview(
             notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if given.get("variants") is None and checked.random else checked.variants
         backend.require_one()
-        rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
+        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
         rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None)
         with scratch_folder() as scratch:

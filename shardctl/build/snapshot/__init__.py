@@ -103,8 +103,10 @@ def snapshot(
     request = ConvertRequest.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(
         update=False, moved_from=()
     )
-    if is_url(dst) and request.options.keep is not None:
-        raise UsageError("keep= is for datasets in folders; on a store the dataset that was replaced last stays in any case")
+    if is_url(dst) and request.options.keep_generations is not None:
+        raise UsageError(
+            "keep_generations= is for datasets in folders; on a store the dataset that was replaced last stays in any case"
+        )
     if is_url(dst):
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
     teller = ProgressLog(str(dst) if is_url(dst) else request.folder.text, progress and listener is None)
@@ -222,9 +224,9 @@ class _Snapshot:
 
     def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
         """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
-        keep = self.place.kept(self.request.options.keep, manifest)
+        keep = self.place.kept(self.request.options.keep_generations, manifest)
         try:
-            return self._run(self.request.changed(update=True, keep=keep, moved_from=self.moved_from), held)
+            return self._run(self.request.changed(update=True, keep_generations=keep, moved_from=self.moved_from), held)
         except DatasetError:
             if not self.overwrite:
                 raise

@@ -1,4 +1,4 @@
-"""What `shardctl convert` and `shardctl merge` show of a conversion: lines and a progress bar on stderr, then the result."""
+"""What `shardctl convert` and `shardctl finish` show of a conversion: lines and a progress bar on stderr, then the result."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[s
     if not parts:
         return []
     done = {
-        "keep": "kept as they are (--boxes clip or drop changes that)",
+        "keep": "kept as they are (--boxes-outside clip or drop changes that)",
         "clip": "cut at the edge of the image, and dropped where nothing is left",
         "drop": "dropped",
     }

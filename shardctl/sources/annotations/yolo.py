@@ -204,7 +204,7 @@ def _places(values: list[float], number: int, setup: Setup) -> tuple[list[float]
     if count == 8 and task is None:
         raise NineNumbersError(
             f"line {number}: nine numbers may be a polygon of four points or a turned box; say which they are:"
-            " --task segment or --task obb"
+            " --yolo-task segment or --yolo-task obb"
         )
     return _around(values), values, []
 
@@ -259,7 +259,7 @@ def _points(values: list[float], each: int) -> list[list[float]]:
 
 def _of_folder(folder: str, digest: Digest, rule: AnnotationRule) -> Setup:
     if rule.task == "pose":
-        raise UsageError("--task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
+        raise UsageError("--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
     file = next((join(folder, name) for name in NAMES if exists(join(folder, name))), None)
     names = None
     if file is not None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardctl.errors import UsageError
+from shardctl.sources.format_table import FORMAT_NAMES
+from shardctl.system.options import declared_in
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.places import end_of_value
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_options import RecipeOptions
+from shardctl.transforms.shortcuts import SHORTCUTS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
@@ -21,6 +27,39 @@ _NAME = re.compile(r"\s*([A-Za-z0-9_]+)\s*")
 _ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)\s*=\s*")
 _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 """A value that needs no quotes: 320x240, bilinear, module:function."""
+
+
+def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Join a recipe, or the file of one, and options: those of RecipeOptions and STEP_OPTIONS that are given, by their names.
+
+    An option wins. Raises UsageError.
+    """
+    joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
+    joined |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
+    if joined.get("kind") in FORMAT_NAMES:
+        joined |= {"kind": "auto", "format": joined["kind"]}
+    tokenizes_chats = _has_step(joined, "tokenize_chat")
+    chats = given.get("chat_template") is not None or tokenizes_chats
+    steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
+    named = [
+        StepOption(name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name])
+        for name, shortcut in SHORTCUTS.items()
+        if given.get(name) not in (None, False, ())
+        for step in shortcut.steps(given[name])
+    ]
+    if given.get("chat_template") is not None and given.get("tokenizer") is None and not tokenizes_chats:
+        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
+    if not joined.get("transform") and given.get("crop") and given.get("random_crop"):
+        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+    more = [parse_step_option(text) for text in given.get("steps", ())]
+    name = printable(str(recipe)) if isinstance(recipe, str | Path) else "the recipe"
+    steps = with_steps(joined.get("transform"), named, more, given.get("transforms", ()), name)
+    return {**joined, "transform": steps} if steps else joined
+
+
+def _has_step(recipe: Mapping[str, Any], name: str) -> bool:
+    steps = recipe.get("transform")
+    return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)
 
 
 class StepOption(NamedTuple):

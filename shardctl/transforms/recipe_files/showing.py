@@ -61,9 +61,9 @@ def _options(settings: dict[str, Any]) -> list[str]:
     sources = [labels] if isinstance(labels, str) else list(labels)
     given = [f"--labels {shlex.quote(str(source))}" for source in sources if source != "auto" or len(sources) > 1]
     named = {
-        "boxes": ("--boxes", None),
+        "boxes": ("--boxes-outside", None),
         "annotation_frame": ("--annotation-frame", None),
-        "task": ("--task", None),
+        "task": ("--yolo-task", None),
         "split": ("--split", "auto"),
         "shuffle": ("--shuffle", None),
         "shard_size": ("--shard-size", None),

@@ -49,10 +49,10 @@ def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"boxes": "cut"}, "boxes must be keep, clip or drop"),
+        ({"boxes_outside": "cut"}, "boxes outside must be keep, clip or drop"),
         ({"annotation_frame": "raw"}, "annotation frame must be auto, stored or upright"),
-        ({"labels": "coco:x.json", "task": "obb"}, "there are none; use --labels yolo:PATH"),
-        ({"labels": "yolo:x", "task": "count"}, "task must be detect, segment, pose or obb"),
+        ({"labels": "coco:x.json", "yolo_task": "obb"}, "there are none; use --labels yolo:PATH"),
+        ({"labels": "yolo:x", "yolo_task": "count"}, "yolo task must be detect, segment, pose or obb"),
     ],
 )
 def test_impossible_rules_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
@@ -66,7 +66,7 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     (source / "cat" / "a.txt").write_text("a cat")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
     labels = ["--labels", f"coco:{file}", "--labels", "captions:", "--labels", "folder"]
-    ran = cli("convert", source, tmp_path / "out", *labels, "--boxes", "clip", "--workers", 0, "--json")
+    ran = cli("convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0, "--json")
     assert ran.code == 0, ran.err
     found = samples(tmp_path / "out")
     assert found["cat/a.png"]["label"] == 0
@@ -75,7 +75,10 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: 
     settings = shardctl.open(tmp_path / "out").manifest.settings
     assert settings["labels"] == ["folder", f"coco:{file}", "captions:"]
     assert settings["boxes"] == "clip"
-    assert cli("convert", source, tmp_path / "out", *labels, "--boxes", "clip", "--workers", 0).out.count("up to date") == 1
+    assert (
+        cli("convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0).out.count("up to date")
+        == 1
+    )
 
 
 def test_annotations_alone_are_all_labels(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: 
     sys.path.insert(0, str(tmp_path))
     try:
         recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
-        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, labels=f"coco:{file}", boxes="clip")
+        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, labels=f"coco:{file}", boxes_outside="clip")
     finally:
         sys.path.remove(str(tmp_path))
     found = samples(tmp_path / "out")["a.png"]

@@ -389,7 +389,7 @@ def test_annotations_of_another_size_reject_the_image(tmp_path: Path, source: Pa
 def test_boxes_outside_are_counted_and_follow_the_rule(tmp_path: Path, source: Path, rule: str, left: int, says: str) -> None:
     annotations = [box(1), box(1, (6, 1, 4, 1)), box(1, (1, 1, 0, 2))]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations)
-    said = notices(source, tmp_path, file, boxes=rule)
+    said = notices(source, tmp_path, file, boxes_outside=rule)
     assert any("1 box reaches outside of the image and 1 box has no area; " + says in notice for notice in said)
     assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == left
 
@@ -402,12 +402,12 @@ def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(tmp_path
     with pytest.raises(DatasetError, match="differs in its labels"):
         converted(source, tmp_path / "out", f"coco:{file}")
     with pytest.raises(DatasetError, match="settings"):
-        converted(source, tmp_path / "out", f"coco:{file}", boxes="drop")
+        converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="drop")
 
 
 def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [box(1, (6, 1, 4, 1)), box(2, [0, 0, 1])])
-    converted(source, tmp_path / "out", f"coco:{file}", boxes="clip")
+    converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="clip")
     file.unlink()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.arrow")}
     shard = next((tmp_path / "out").glob("train-*.arrow"))
@@ -419,7 +419,7 @@ def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_pa
 
 def test_repair_lists_the_sources_and_their_annotations_again_where_files_arrow_is_lost(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (6, 1, 4, 1))])
-    converted(source, tmp_path / "out", f"coco:{file}", boxes="clip")
+    converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="clip")
     before = (tmp_path / "out" / "files.arrow").read_bytes()
     (tmp_path / "out" / "files.arrow").unlink()
     shardctl.repair(tmp_path / "out")

@@ -89,7 +89,7 @@ def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says
 
 def test_boxes_of_metadata_follow_the_rule(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", {"bbox": [[7, 5, 9, 9], [1, 1, 1, 1]], "category": [0, 1]})
-    converted(source, tmp_path / "out", boxes="clip")
+    converted(source, tmp_path / "out", boxes_outside="clip")
     assert objects_of(tmp_path / "out") == [{"bbox": [[7, 5, 1, 1], [1, 1, 1, 1]], "category": [0, 1]}]
 
 
@@ -135,7 +135,7 @@ def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path: P
     source = photos(tmp_path / "in", "a.png")
     objects = {"bbox": [[1, 1, 2, 2], [5, 3, 9, 2], [20, 20, 2, 2]], "category": [0, 1, 2]}
     (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
-    result = shardctl.convert(source, tmp_path / "out", workers=0, boxes=rule)
+    result = shardctl.convert(source, tmp_path / "out", workers=0, boxes_outside=rule)
     assert shardctl.open(tmp_path / "out").manifest.objects == {"kept": kept, "cut_off": 3 - kept}
     said = [notice for notice in result.notices if "cut off" in notice]
     assert said == ([] if kept == 3 else [f"{3 - kept} of 3 objects were cut off (keep_objects: 0.1, boxes: {rule})"])

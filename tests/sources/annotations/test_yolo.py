@@ -50,9 +50,11 @@ def test_polygons_give_their_boxes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["segment", "obb"])
 def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
-    with pytest.raises(InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* --task segment or --task obb"):
+    with pytest.raises(
+        InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* --yolo-task segment or --yolo-task obb"
+    ):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
-    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", task=task)
+    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", yolo_task=task)
     assert found["a.png"]["segmentation"] == [[[4, 0, 8, 3, 4, 6, 0, 3]]]
     assert found["a.png"]["bbox"] == [[0, 0, 8, 6]]
 
@@ -223,7 +225,7 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
 def test_a_pose_without_a_data_file_is_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
     with pytest.raises(UsageError, match=r"needs a data\.yaml"):
-        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", task="pose")
+        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", yolo_task="pose")
 
 
 @pytest.mark.parametrize("line", ["1e30 .5 .5 .1 .1", "0 1e39 .5 .1 .1"])

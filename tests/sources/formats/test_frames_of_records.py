@@ -163,8 +163,10 @@ def test_what_is_said_of_annotations_that_are_not_there_is_refused(tmp_path: Pat
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.png").write_bytes(photo(1, PIXELS))
     for inputs in (source, tmp_path / "in"):
-        for option in ({"annotation_frame": "stored"}, {"boxes": "clip"}):
-            with pytest.raises(UsageError, match=r"--(annotation-frame stored|boxes clip) is about .*the inputs have none"):
+        for option in ({"annotation_frame": "stored"}, {"boxes_outside": "clip"}):
+            with pytest.raises(
+                UsageError, match=r"--(annotation-frame stored|boxes-outside clip) is about .*the inputs have none"
+            ):
                 shardctl.convert(inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option)
 
 

@@ -108,7 +108,7 @@ def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Pa
     result = shardctl.convert(source, tmp_path / "keep", recipe={"kind": "image"}, workers=0)
     assert any("3 boxes reach outside of the image; kept as they are" in said for said in result.notices)
     for rule, boxes in {"clip": [[2, 1, 6, 3], [1, 1, 2, 2]], "drop": [[1, 1, 2, 2]]}.items():
-        shardctl.convert(source, tmp_path / rule, recipe={"kind": "image"}, workers=0, boxes=rule)
+        shardctl.convert(source, tmp_path / rule, recipe={"kind": "image"}, workers=0, boxes_outside=rule)
         assert stored(tmp_path / rule, "objects")[0]["bbox"] == boxes
     folder = tmp_path / "in"
     folder.mkdir()

@@ -74,7 +74,7 @@ def why_not_followed(
         were = "said to have been" if moved else "given"
         return InputError(
             f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
-            " sources in the same order, or if they have moved, say where each was with --source (moved_from= in Python)"
+            " sources in the same order, or if they have moved, say where each was with --moved-from"
         )
     return None
 

@@ -36,13 +36,13 @@ NAMED_PARTS = 8
 """Parts with missing shards that are named."""
 
 
-def merge(
+def finish(
     dst: str | Path, max_rejects: str | int | None = None, if_running: str = "wait", waiting: Waiting = lambda owner: None
 ) -> ConvertResult:
     """Make the shards that the parts of a conversion have built the dataset at `dst`.
 
     Raises UnfinishedError, which names the parts of which shards are missing, TooManyRejectsError, DatasetError if there is
-    nothing to merge, BusyError, StorageError. A dataset that was merged before is up to date.
+    nothing to finish, BusyError, StorageError. A dataset that was finished before is up to date.
     """
     began = time.monotonic()
     check_if_running(if_running)
@@ -51,27 +51,27 @@ def merge(
     with open_target(dst, []) as target:
         folder = target.folder
         if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
-            return _merged_before(target, began)
+            return _finished_before(target, began)
         with target.planning(wait) as held:
             publish.recover(folder.root)
             jobs = parted_jobs(folder)
             if not jobs:
-                return _merged_before(target, began)
-            return _merge(jobs[0], target, max_rejects, held, wait, began)
+                return _finished_before(target, began)
+            return _finish(jobs[0], target, max_rejects, held, wait, began)
 
 
-def _merged_before(target: Target, began: float) -> ConvertResult:
+def _finished_before(target: Target, began: float) -> ConvertResult:
     folder = target.folder
     target.fetch_dataset()
     if not folder.path(MANIFEST).exists():
         raise DatasetError(
-            f"{folder.shown()}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
+            f"{folder.shown()}: there are no parts to finish; build them first (`shardctl convert SRC DST --part I/N`)"
         )
     target.refuse_lost_files(Manifest.load(folder))
     return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
-def _merge(
+def _finish(
     job_folder: LocalFolder,
     target: Target,
     max_rejects: str | int | None,
@@ -79,17 +79,19 @@ def _merge(
     waiting: Waiting | None,
     began: float,
 ) -> ConvertResult:
-    """Merge the parts of the job in a folder."""
+    """Make the dataset of the job in a folder."""
     folder, new = target.folder, job_folder.path(NEW_FOLDER)
     parted = Parted.load(job_folder.root)
     if parted is None:
-        raise DatasetError(f"{job_folder.shown()}: not a job of this version of shardctl; merge it with the one of the parts")
+        raise DatasetError(
+            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the version that built the parts"
+        )
     recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
     job = DatasetJob.load(job_folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    if not (new / MANIFEST).exists():  # a merge that was killed may have taken away shards without samples
+    if not (new / MANIFEST).exists():  # a call that was killed may have taken away shards without samples
         _refuse_missing(job, parted, target)
     target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
@@ -124,5 +126,5 @@ def _refuse_missing(job: DatasetJob, parted: Parted, target: Target) -> None:
     advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
     raise UnfinishedError(
         f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
-        f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and merge again"
+        f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and finish again"
     )

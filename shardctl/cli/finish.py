@@ -1,34 +1,36 @@
-"""`shardctl merge`."""
+"""`shardctl finish`."""
 
 from __future__ import annotations
 
 import click
 
 from shardctl.build.shared_options import IF_RUNNING
+from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, output_options, print_json, waiting_teller
 
 
-@click.command()
+@command(
+    examples=(
+        ("shardctl convert photos out --part 1/2", "on one machine"),
+        ("shardctl convert photos out --part 2/2", "on another one"),
+        ("shardctl finish out", "on any of them"),
+    ),
+)
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
+@option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
 @option_of("if_running", IF_RUNNING)
 @output_options
-def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
+def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
     """Make a dataset of the shards that `convert --part I/N` has built.
 
     All at once: until then there is no dataset at DST, or the one of before. The sources are not needed. Exit code 1 if shards
-    are missing; the message names their parts, which can be run again. A dataset that was merged before is up to date.
-
-    \b
-      shardctl convert photos out --part 1/2      on one machine
-      shardctl convert photos out --part 2/2      on another one
-      shardctl merge out                          on any of them
+    are missing; the message names their parts, which can be run again. A dataset that was finished before is up to date.
     """
-    from shardctl.build.convert.merge import merge as merge_parts
+    from shardctl.build.convert.finish import finish as finish_parts
     from shardctl.cli.show.conversion import print_notices, print_result, result_record
 
-    result = merge_parts(dst, max_rejects, if_running, waiting_teller(dst, output))
+    result = finish_parts(dst, max_rejects, if_running, waiting_teller(dst, output))
     print_notices(result, output)
     if output.as_json:
         print_json(result_record(result))

@@ -1,0 +1,223 @@
+"""A command with help in two steps: `-h` is one screen, `--help` has all options under headings. Wrong names get an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from shardctl.system.near_options import Known, meant_option
+
+WIDTH = 80
+
+Example = tuple[str, str]
+"""A command line, and what it is for."""
+
+SHORT_EXAMPLES = 4
+"""How many examples `-h` has."""
+
+
+class Option(click.Option):
+    """An option: the heading in `--help`, its line in `-h`, its old name, and other tools' words for it (system/options.py)."""
+
+    def __init__(
+        self,
+        declarations: Sequence[str],
+        *arguments: Any,
+        heading: str = "",
+        brief: str = "",
+        was: str | None = None,
+        alike: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        self.heading, self.brief, self.alike = heading, brief, alike or {}
+        self.was = None if was is None else f"--{was.replace('_', '-')}"
+        super().__init__([*declarations, *([] if self.was is None else [self.was])], *arguments, **more)
+
+    @property
+    def spelled(self) -> str:
+        """How the option is written: its long name."""
+        return next((name for name in self.opts if name.startswith("--")), self.opts[0])
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the names and the text in `--help`; the old name is hidden."""
+        names = self.opts
+        self.opts = [name for name in names if name != self.was]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return how messages call the option."""
+        return f"'{self.spelled}'"
+
+
+class Command(click.Command):
+    """A command. `examples` are in both helps, `headings` order the options, `elsewhere` answers words that are no options."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[Example] = (),
+        headings: Sequence[str] = (),
+        elsewhere: Mapping[str, str] | None = None,
+        more: str = "",
+        **others: Any,
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self.examples, self.headings, self.elsewhere, self.more = examples, headings, elsewhere or {}, more
+        if any(isinstance(each, Option) and each.brief for each in self.params):
+            self.context_settings.setdefault("help_option_names", ["--help"])
+            self.params.append(_short_help_option())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments. An option's old name is told once; an unknown one is answered."""
+        _tell_old_names(self, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            typed = next((each for each in args if each.partition("=")[0].startswith(error.option_name)), error.option_name)
+            typed = typed.partition("=")[0]
+            raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, and the examples after it."""
+        super().format_help_text(ctx, formatter)
+        _write_examples(formatter, self.examples)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, under their headings."""
+        shown = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
+        for heading in [*self.headings, ""]:
+            named = [each for each in shown if _heading(each, self.headings) == heading]
+            named.sort(key=lambda each: not getattr(each, "brief", ""))  # what most people need comes first
+            if named:
+                with formatter.section(heading or "Options"):
+                    formatter.write_dl([record for each in named if (record := each.get_help_record(ctx)) is not None])
+        if self.more:
+            formatter.write_paragraph()
+            formatter.write_text(self.more)
+
+    def short_help_page(self, ctx: click.Context) -> str:
+        """Return the help of `-h`: one screen."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text((self.help or "").strip().split("\n\n")[0].replace("\n", " "))
+        _write_examples(formatter, self.examples[:SHORT_EXAMPLES])
+        options = [each for each in self.params if isinstance(each, Option)]
+        options.sort(key=lambda each: [*self.headings, ""].index(_heading(each, self.headings)))
+        with formatter.section("Options that most people need"):
+            formatter.write_dl(
+                [(record[0], each.brief) for each in options if each.brief and (record := each.get_help_record(ctx))]
+            )
+        formatter.write_paragraph()
+        listed = sum(not each.hidden for each in options)
+        formatter.write_text(f"`{ctx.command_path} --help` shows all {listed} options.")
+        return formatter.getvalue().rstrip("\n")
+
+
+class Group(click.Group):
+    """A command that has others. A wrong name of one is answered."""
+
+    command_class = Command
+
+    def __init__(
+        self, *arguments: Any, examples: Sequence[Example] = (), words: Mapping[str, str] | None = None, **others: Any
+    ):
+        super().__init__(*arguments, **others)
+        self.examples, self.words = examples, words or {}
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, and the examples after it."""
+        super().format_help_text(ctx, formatter)
+        _write_examples(formatter, self.examples)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name. Raises UsageError that says which one was meant."""
+        if ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None:
+            return super().resolve_command(ctx, args)
+        known = [Known(f"--{name}", {}) for name in self.list_commands(ctx)]
+        word = args[0].lower()
+        answer = next((answer for words, answer in self.words.items() if word in words.split()), None)
+        meant = meant_option(word, known, {}) if answer is None else None
+        if meant is not None:
+            answer = meant.replace("did you mean --", f"did you mean {ctx.command_path} ")
+        raise click.UsageError(
+            f"there is no command {args[0]!r}; {answer or f'`{ctx.command_path} -h` lists the commands'}", ctx
+        )
+
+
+def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Return the decorator of a command. The settings are those of Command, and of click's."""
+    return click.command(cls=Command, **settings)
+
+
+def option(*declarations: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator of an option. The settings are those of Option, and of click's."""
+    return click.option(*declarations, cls=Option, **settings)
+
+
+def _short_help_option() -> Option:
+    def show(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted and not context.resilient_parsing:
+            assert isinstance(context.command, Command)
+            click.echo(context.command.short_help_page(context))
+            context.exit()
+
+    return Option(
+        ["-h", "short_help"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show the options that most people need.",
+    )
+
+
+def _heading(option: click.Option, headings: Sequence[str]) -> str:
+    """Return the heading of an option. One without a heading is of the last; without any headings it is of none."""
+    if not headings:
+        return ""
+    return getattr(option, "heading", "") or headings[-1]
+
+
+def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
+    """Write examples: each on a line with its comment where both fit, else with the comment above it."""
+    if not examples:
+        return
+    widest = max(len(line) for line, _ in examples)
+    beside = all(widest + 4 + len(comment) <= WIDTH - 3 for _, comment in examples)
+    with formatter.section("Examples"):
+        for line, comment in examples:
+            if beside:
+                formatter.write(f"  {line.ljust(widest)}  {comment}".rstrip() + "\n")
+            else:
+                formatter.write((f"  # {comment}\n" if comment else "") + f"  {line}\n")
+
+
+def _tell_old_names(command: click.Command, args: list[str]) -> None:
+    """Print a note for each option that was given under its old name."""
+    if not {"--json", "-q", "--quiet"}.isdisjoint(args):
+        return
+    given = {each.partition("=")[0] for each in args}
+    for each in command.params:
+        if isinstance(each, Option) and each.was in given:
+            click.echo(f"note: {each.was} is now called {each.spelled}", err=True)
+
+
+def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
+    """Return the sentence about an option that there is not."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    known = [
+        Known(name, getattr(each, "alike", {}))
+        for each in options
+        if (name := next((name for name in each.opts if name.startswith("--")), None)) is not None
+    ]
+    if not typed.startswith("--") and any(f"-{typed}" in each.opts for each in options):
+        return f"an option has two dashes: -{typed}"
+    meant = meant_option(typed, known, command.elsewhere)
+    return f"there is no option {typed}; {meant or f'`{ctx.command_path} --help` lists all'}"

@@ -1,0 +1,221 @@
+"""Options that are short for steps of a recipe, and those that add any step.
+
+The command line imports this module before Arrow: it imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from shardctl.system.options import FilePath, Flag, ImageSize, Many, Option, OptionType, Real, Text, Whole, Word
+from shardctl.transforms.option_headings import CLEANING, IMAGES, STEPS, TOKENS
+
+
+class Shortcut(NamedTuple):
+    """An option that is short for a step: it gives one `setting` of it. With None as its setting it stands for the step alone.
+
+    Where the option takes words, `step` may have the steps that each of them stands for.
+    """
+
+    step: str | Mapping[str, tuple[str, ...]]
+    setting: str | None
+    option: Option
+
+    def steps(self, value: Any) -> list[str]:
+        """Return the names of the steps that the option stands for with this value, in the order in which they are done."""
+        if isinstance(self.step, str):
+            return [self.step]
+        return [name for word, names in self.step.items() if word in value for name in names]
+
+
+def _giving(step: str, setting: str, type: OptionType, help: str, heading: str, **more: Any) -> Shortcut:
+    return Shortcut(step, setting, Option(type, None, help, heading=heading, **more))
+
+
+def _alone(step: str, help: str, **more: Any) -> Shortcut:
+    return Shortcut(step, None, Option(Flag(), False, help, heading=CLEANING, **more))
+
+
+_QUALITY = {
+    "gopher": ("filter_gopher", "filter_gopher_repetition"),
+    "c4": ("filter_c4",),
+    "fineweb": ("filter_fineweb",),
+}
+"""The filters that each word of --filter-quality stands for."""
+
+SHORTCUTS = {
+    "resize": _giving(
+        "resize",
+        "size",
+        ImageSize(),
+        "Resize the short side to N, or the image to exactly WxH.",
+        IMAGES,
+        metavar="N|WxH",
+        brief="resize the short side to N, or to WxH",
+        alike={"size image-size img-size imsize imgsz resolution max-resolution min-resolution width height": "256"},
+    ),
+    "crop": _giving(
+        "crop",
+        "size",
+        ImageSize(),
+        "Cut out the centre.",
+        IMAGES,
+        metavar="N|WxH",
+        brief="cut out the centre",
+        alike={"center-crop centre-crop crop-size": "224"},
+    ),
+    "random_crop": _giving(
+        "random_resized_crop",
+        "size",
+        ImageSize(),
+        "Cut out a random part and resize it (RandomResizedCrop).",
+        IMAGES,
+        metavar="N|WxH",
+        alike={"random-resized-crop rrc": "224"},
+    ),
+    "flip": _giving(
+        "hflip",
+        "p",
+        Real(),
+        "Mirror left to right with probability P.",
+        IMAGES,
+        metavar="P",
+        alike={"hflip horizontal-flip mirror random-flip random-horizontal-flip": "0.5"},
+    ),
+    "strip_html": _alone("html", "Take HTML out, with scripts and styles.", alike={"html remove-html clean-html": ""}),
+    "unicode": _giving(
+        "normalize",
+        "unicode",
+        Text(),
+        "Bring texts into the form NFC, NFKC, NFD or NFKD.",
+        CLEANING,
+        metavar="FORM",
+        alike={"normalization unicode-normalization nfc nfkc": "NFC"},
+    ),
+    "strip_control_chars": _alone(
+        "control_characters", "Remove control characters, but keep tabs and newlines.", was="strip_controls"
+    ),
+    "whitespace": _alone("whitespace", "Runs of white space become one space; spaces at the edges and blank lines go."),
+    "redact": _giving(
+        "redact",
+        "patterns",
+        Text(),
+        "Replace personal data by placeholders: email, ip, url, phone, …",
+        CLEANING,
+        metavar="NAME,…",
+        alike={"pii anonymize remove-pii": "email,phone"},
+    ),
+    "lower_case": _alone("lower_case", "Make all letters lower case.", alike={"lower lowercase": ""}),
+    "segment": _giving("segment", "language", Text(), "Put spaces between the words of Chinese.", CLEANING, metavar="zh"),
+    "min_chars": _giving(
+        "filter_length",
+        "min_chars",
+        Whole(),
+        "Reject texts with fewer characters.",
+        CLEANING,
+        metavar="N",
+        alike={"min-length min-len": "200"},
+    ),
+    "max_chars": _giving("filter_length", "max_chars", Whole(), "Reject texts with more characters.", CLEANING, metavar="N"),
+    "filter_quality": Shortcut(
+        _QUALITY,
+        None,
+        Option(
+            Many(Word(*_QUALITY)),
+            (),
+            "Reject texts by published rules about quality (docs/text.md). May be given several times.",
+            heading=CLEANING,
+            was="quality",
+            alike={"filter gopher c4 fineweb quality-filter": "gopher"},
+        ),
+    ),
+    "stop_words": _giving(
+        "stop_words",
+        "language",
+        Text(),
+        "Remove the stop words of a language: en, de, …",
+        CLEANING,
+        metavar="LANGUAGE",
+        alike={"stopwords": "en"},
+    ),
+    "tokenizer": _giving(
+        "tokenize",
+        "tokenizer",
+        Text(),
+        "Make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a SentencePiece"
+        " .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (docs/text.md).",
+        TOKENS,
+        metavar="FILE|DIR|bytes",
+        brief="make tokens of texts",
+        alike={"tok vocab tokenizer-path tokenizer-name tokenizer-type tokenizer-model model encoder": "tokenizer.json"},
+    ),
+    "chat_template": _giving(
+        "tokenize_chat",
+        "template",
+        Text(),
+        "With --tokenizer, make tokens of chats, the field messages, and a mask of the tokens that the loss counts. auto: the"
+        " template of the tokenizer's folder.",
+        TOKENS,
+        metavar="auto|chatml|FILE",
+        alike={"chat messages template apply-chat-template": "auto"},
+    ),
+    "block_length": _giving(
+        "pack",
+        "length",
+        Whole(least=2),
+        "Pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
+        TOKENS,
+        metavar="L",
+        brief="pack tokens into blocks of L tokens",
+        alike={
+            "seq-len seq-length seqlen sequence-length max-length max-len max-seq-length max-seq-len context-length": "2048",
+            "block-size context concat-tokens max-tokens chunk-length": "2048",
+        },
+    ),
+    "pack": _giving(
+        "pack",
+        "method",
+        Word("concat", "bfd", "none"),
+        "How documents are packed. concat: in sequence, cut at the ends of blocks. bfd: best-fit decreasing, which cuts no"
+        " document that fits in a block. none: a row for each document, or for each piece of at most L tokens.",
+        TOKENS,
+        otherwise="concat",
+        alike={"packing packing-method": "bfd"},
+    ),
+}
+"""The options that are short for steps, by their names, in the order in which the steps are done and `--help` lists them."""
+
+STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} | {
+    "recipe": Option(
+        FilePath(),
+        None,
+        "A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its name,"
+        " and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
+        metavar="FILE.toml",
+        heading=STEPS,
+        brief="a recipe file with all steps and keys",
+        alike={"config cfg yaml conf c": "recipe.toml"},
+    ),
+    "steps": Option(
+        Many(Text()),
+        (),
+        "Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after the steps of the"
+        " recipe and of the other options. May be given several times.",
+        metavar="'NAME KEY=VALUE…'",
+        spelling="--step",
+        heading=STEPS,
+        alike={"augment augmentation augmentations op operation": "'color_jitter brightness=0.4'"},
+    ),
+    "transforms": Option(
+        Many(Text()),
+        (),
+        "Your own function, called with every sample; or your own class, such as a model, of which each worker makes an object,"
+        " called with lists of samples. May be given several times.",
+        metavar="MODULE:NAME",
+        spelling="--transform",
+        heading=STEPS,
+        alike={"map function fn map-fn preprocess": "my_module:my_function"},
+    ),
+}
+"""The options that say what steps are done, by their names."""
