@@ -50,6 +50,7 @@ docs: setup
 	$(bin)/python scripts/docs/write_cli_docs.py
 	$(bin)/python scripts/docs/draw_recipe_pictures.py
 	$(bin)/python scripts/docs/write_recipe_docs.py
+	$(bin)/python scripts/docs/write_signatures.py
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
 

@@ -9,28 +9,10 @@ for batch in ds.loader(batch_size=256, shuffle=True, seed=0):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardctl.system.moved_modules import find_moved_modules
 from shardctl.version import __version__
-
-if TYPE_CHECKING:
-    from shardctl.benchmark.advice import advise as advise
-    from shardctl.benchmark.measure import bench as bench
-    from shardctl.build.convert import convert as convert
-    from shardctl.build.convert.finish import finish as finish
-    from shardctl.build.repair import repair as repair
-    from shardctl.build.rewrite.compact import compact as compact
-    from shardctl.build.rewrite.prune import prune as prune
-    from shardctl.build.snapshot import snapshot as snapshot
-    from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
-    from shardctl.build.write import write as write
-    from shardctl.inspection.verify.verification import verify as verify
-    from shardctl.interop.exports.exporting import export as export
-    from shardctl.loader.dataset import open_dataset as open
-    from shardctl.loader.metrics.watching import watch as watch
-    from shardctl.loader.mix import mix as mix
-    from shardctl.transforms.declared import transform as transform
 
 __all__ = [
     "__version__",
@@ -70,7 +52,12 @@ _PUBLIC = {
     "watch": ("shardctl.loader.metrics.watching", "watch"),
     "write": ("shardctl.build.write", "write"),
 }
-"""Where each public function is. Type checkers read the same in the imports and the names above: tests/test_public.py."""
+"""Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
+
+_OF_COMMANDS = frozenset(
+    ("advise", "bench", "compact", "convert", "export", "finish", "prune", "repair", "snapshot", "train_tokenizer", "verify")
+)
+"""Functions that commands call too: their messages name options, and arguments for callers from Python."""
 
 _RENAMED = {"merge": "finish"}
 """Old names of public functions."""
@@ -96,4 +83,9 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'shardctl' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]
-    return getattr(importlib.import_module(module), attribute)
+    function = getattr(importlib.import_module(module), attribute)
+    if name in _OF_COMMANDS:
+        from shardctl.system.python_names import for_python
+
+        function = for_python(function, name)
+    return globals().setdefault(name, function)

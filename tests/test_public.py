@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
+import inspect
+import pickle
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import shardctl
+from shardctl.build.options import convert_options
+from shardctl.errors import ShardctlError
+
+ROOT = Path(shardctl.__file__).parents[1]
 
 
-def imports_for_type_checkers() -> dict[str, tuple[str, str]]:
-    body = ast.parse(Path(shardctl.__file__).read_text(encoding="utf-8")).body
-    (block,) = (each for each in body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING")
-    found = {}
-    for each in block.body:
-        assert isinstance(each, ast.ImportFrom)
-        for alias in each.names:
-            assert alias.asname is not None, f"type checkers take {alias.name} for private without `as {alias.name}`"
-            found[alias.asname] = (str(each.module), alias.name)
-    return found
-
-
-def test_type_checkers_see_the_public_names() -> None:
-    assert imports_for_type_checkers() == shardctl._PUBLIC
+def test_type_checkers_read_every_public_function_with_its_options() -> None:
+    written = (ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8")
+    assert written == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_signatures.py"))["stub"](), "run `make docs`"
+    convert = written[written.index("def convert(") :].partition(") ->")[0]
+    assert all(f"    {name}: " in convert for name in convert_options())
 
 
 def test_all_public_names_are_there_and_sorted() -> None:
     assert shardctl.__all__ == ["__version__", *shardctl._PUBLIC] == ["__version__", *sorted(shardctl._PUBLIC)]
     for name, (module, attribute) in shardctl._PUBLIC.items():
-        assert getattr(shardctl, name) is getattr(importlib.import_module(module), attribute)
+        assert inspect.unwrap(getattr(shardctl, name)) is getattr(importlib.import_module(module), attribute)
     assert set(shardctl.__all__) <= set(dir(shardctl))
+
+
+def test_public_functions_can_be_handed_to_other_processes() -> None:
+    for name in shardctl._PUBLIC:
+        assert pickle.loads(pickle.dumps(getattr(shardctl, name))) is getattr(shardctl, name)
+
+
+def test_an_old_name_is_taken_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match=r"shardctl\.merge is now called shardctl\.finish"):
+        assert shardctl.merge is shardctl.finish  # type: ignore[attr-defined]
+
+
+CALLERS = """
+import shardctl
+
+shardctl.convert("photos", "out", resize=256, crop=(224, 200), store="raw", split={"train": 0.9, "val": 0.1}, shuffle=True)
+shardctl.convert("photos", "out", rezise=256)
+shardctl.convert("photos", "out", workers=[1])
+shardctl.bench("out", consumer_rate=2500.0, batch_size="a")
+"""
+
+
+@pytest.mark.thorough
+def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
+    (tmp_path / "callers.py").write_text(CALLERS)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--config-file=",
+        str(tmp_path / "callers.py"),
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""})
+    lines = [line.split(": ", 2) for line in found.stdout.splitlines() if "callers.py" in line and ": error: " in line]
+    assert [place.rpartition(":")[2] for place, *_ in lines] == ["5", "6", "7"], found.stdout
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: shardctl.convert("in", "out", num_workers=4), "convert has no argument 'num_workers'; use workers=4"),
+        (lambda: shardctl.convert("in", "out", coco="a"), "convert has no argument 'coco'; use labels='coco:instances.json'"),
+        (lambda: shardctl.convert("in", "out", worker=4), "convert has no argument 'worker'; did you mean workers?"),
+        (lambda: shardctl.convert("in", "out", output="x"), "the last argument is the destination"),
+        (lambda: shardctl.convert("in", "out", update=True, overwrite=True), "update=True and overwrite=True contradict"),
+        (lambda: shardctl.convert("in", "out", crop=1, random_crop=2), "crop and random_crop contradict each other"),
+        (lambda: shardctl.convert("in", "out", max_rejects="many"), "max_rejects='many' is not a number of inputs"),
+        (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "filter quality must be gopher, c4 or fineweb"),
+        (lambda: shardctl.bench("out", workers=2), "bench has no argument 'workers'; use threads=4"),
+        (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
+        (lambda: shardctl.advise("in", store="raw", consumer_rate=1), "advise itself decides how samples are stored"),
+    ],
+)
+def test_messages_name_arguments(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ShardctlError) as refused:
+        call()
+    assert message in str(refused.value)
+    assert "--" not in str(refused.value)

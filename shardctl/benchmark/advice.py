@@ -32,6 +32,7 @@ from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
 from shardctl.transforms.samples_per_record import samples_per_record
@@ -159,6 +160,7 @@ class Advice:
         return self.proven >= ENOUGH and (self.best.network is None or self.best.network.later.keeps_up)
 
 
+@with_options(advise_options())
 def advise(
     src: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None = None,

@@ -151,7 +151,7 @@ class AdviceOptions:
         heading=NETWORK,
     )
     cache_limit: int | str | None = option(
-        Anything(),
+        Anything("int | str"),
         None,
         "Size of a cache of what comes from the store, for instance 500GB. Default: no cache.",
         metavar="SIZE",

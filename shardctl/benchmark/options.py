@@ -250,7 +250,11 @@ class BenchOptions:
         heading=READING,
     )
     cache_limit: int | str | None = option(
-        Anything(), None, "Bytes of all datasets in the cache together, for instance 500GB.", metavar="SIZE", heading=READING
+        Anything("int | str"),
+        None,
+        "Bytes of all datasets in the cache together, for instance 500GB.",
+        metavar="SIZE",
+        heading=READING,
     )
 
     def check(self) -> None:

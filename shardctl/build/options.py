@@ -256,7 +256,7 @@ class Options:
         alike={"ray backend executor": "ray"},
     )
     max_rejects: str | int | None = option(
-        Anything(),
+        Anything("int | str"),
         None,
         "Fail with exit code 1 if more inputs than this cannot be converted."
         " Without it, a conversion does not begin if more than half of those that are tried first fail; 100% allows all.",

@@ -16,7 +16,7 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 
 
 METRICS = Option(
-    Many(Anything()),
+    Many(Anything("str | Path")),
     (),
     "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT (Prometheus, on this"
     " machine) or tensorboard:FOLDER. May be given several times.",

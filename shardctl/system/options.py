@@ -51,7 +51,10 @@ class OptionType(ABC):
 
 
 class Anything(OptionType):
-    """A text on the command line; in Python, what the option's own check lets through."""
+    """A text on the command line; in Python, what the option's own check lets through. `python` is its type, for editors."""
+
+    def __init__(self, python: str = "str") -> None:
+        self.python = python
 
     def check(self, name: str, value: Any) -> None:
         """Raise nothing."""
@@ -175,7 +178,8 @@ class ByteSize(Whole):
 class NumberOrText(Anything):
     """A number where the text is one, else the text, which the reader of the option judges."""
 
-    python = "float | str"
+    def __init__(self) -> None:
+        super().__init__("float | str")
 
     def read(self, given: str) -> float | str:
         """Return the number or the text."""
@@ -288,6 +292,16 @@ class Option(NamedTuple):
     def spelled(self, name: str) -> str:
         """Return how the option `name` is written on the command line."""
         return self.spelling or f"--{name.replace('_', '-')}"
+
+    @property
+    def python(self) -> str:
+        """The type of the argument in Python, as an annotation."""
+        return self.type.python if self.default is not None or "None" in self.type.python else f"{self.type.python} | None"
+
+    @property
+    def python_default(self) -> Any:
+        """The default of the argument in Python."""
+        return {} if self.default is dict else self.default
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for a value that the option `name` cannot have. Where None is the default, it can be None."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
-from shardctl.system.options import NumberOrText, OptionType, Text, Whole, Word, option
+from shardctl.system.options import Anything, NumberOrText, OptionType, Text, Whole, Word, option
 from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
 from shardctl.transforms.option_headings import FIELDS, IMAGES, LABELS, READING, SPLITS, STEPS, STORAGE
 
@@ -96,14 +96,14 @@ class RecipeOptions:
         heading=READING,
     )
     fields: str | None = _key(
-        Text(),
+        Anything("str | Mapping[str, str]"),
         None,
         "Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
         metavar="NEW=OLD,…",
         heading=FIELDS,
     )
     columns: str | None = _key(
-        Text(),
+        Anything("str | Sequence[str]"),
         (),
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
@@ -119,7 +119,7 @@ class RecipeOptions:
         alike={"sep separator": "tab"},
     )
     null_values: str | None = _key(
-        Text(),
+        Anything("str | Sequence[str]"),
         (),
         "Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none"
         " (docs/inputs.md).",
@@ -135,7 +135,7 @@ class RecipeOptions:
         alike={"charset codepage": "gb18030"},
     )
     schema: str | None = _key(
-        Text(),
+        Anything("str | Mapping[str, str]"),
         None,
         "Types of the fields of records, as NAME:TYPE,… or a file that has this: string, int64, float64 or bool; other fields"
         " are left out. Default: all fields, with the types that are found in the records.",
@@ -223,7 +223,7 @@ class RecipeOptions:
         alike={"min-visibility min-area": "0.5"},
     )
     unmoved: str | None = _key(
-        Text(),
+        Anything("str | Sequence[str]"),
         (),
         "Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
         " Such a conversion is refused unless they are named here.",
@@ -231,7 +231,7 @@ class RecipeOptions:
         heading=FIELDS,
     )
     mask_fields: str | None = _key(
-        Text(),
+        Anything("str | Sequence[str]"),
         (),
         "Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
         " the loader. Default: where steps move pixels, fields whose names and first values show masks.",

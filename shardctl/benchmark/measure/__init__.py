@@ -21,6 +21,7 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.dataset import Dataset
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
@@ -47,6 +48,7 @@ class Listener:
     samples: Callable[[int], None] = lambda count: None
 
 
+@with_options(declared_in(BenchOptions))
 def bench(path: str | Path, listener: Listener | None = None, **options: Any) -> BenchResult:
     """Read a dataset and measure the rate of batches; `options` are those of BenchOptions.
 

@@ -12,11 +12,14 @@ from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.run import run as run_conversion
 from shardctl.build.convert.targets import open_target
+from shardctl.build.options import convert_options
 from shardctl.system.importing import refuse_while_importing
+from shardctl.system.python_names import with_options
 
 __all__ = ["ConvertResult", "Listener", "convert"]
 
 
+@with_options(convert_options())
 def convert(
     src: str | Path | Sequence[str | Path],
     dst: str | Path,

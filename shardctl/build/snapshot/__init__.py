@@ -14,6 +14,7 @@ from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
 from shardctl.build.convert.targets.base import WriteLease
 from shardctl.build.convert.update.compatibility import Verdict
+from shardctl.build.options import convert_options
 from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, DatasetLocation, place_of
@@ -25,6 +26,7 @@ from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.system.arguments import truth
 from shardctl.system.importing import refuse_while_importing
+from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 
 FIRST_RANK_SECONDS = 10.0
@@ -61,6 +63,7 @@ def snapshot(
 ) -> PartialDataset: ...
 
 
+@with_options({name: each for name, each in convert_options().items() if name not in NOT_HERE})
 def snapshot(
     dst: str | Path,
     source: str | Path | Sequence[str | Path],

@@ -23,14 +23,15 @@ from shardctl.interop.exports.destination import check_destination
 from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
-from shardctl.interop.exports.options import Choice
+from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.parts import Parts
 from shardctl.interop.exports.source import Source, digest_of
 from shardctl.interop.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
-from shardctl.system.options import check_options
+from shardctl.system.options import check_options, declared_in
+from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 from shardctl.version import __version__
@@ -74,6 +75,7 @@ class ExportPlan:
     bytes: int
 
 
+@with_options(declared_in(FormSettings))
 def export(
     dst: str | Path,
     out: str | Path,

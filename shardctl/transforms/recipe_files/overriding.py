@@ -15,7 +15,7 @@ from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.places import end_of_value
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_options import RecipeOptions
-from shardctl.transforms.shortcuts import SHORTCUTS
+from shardctl.transforms.shortcuts import SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
 
 if sys.version_info >= (3, 11):
@@ -34,6 +34,8 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
 
     An option wins. Raises UsageError.
     """
+    for name, option in STEP_OPTIONS.items():
+        option.check(name, given.get(name, option.default))
     joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
     joined |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:

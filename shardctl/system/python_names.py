@@ -1,0 +1,77 @@
+"""Messages for callers from Python: they name arguments where the same message of the command line names options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from shardctl.errors import ShardctlError
+from shardctl.system.options import Option
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: ((?=[^\s]*[0-9:=/'])[^\s,;)]*[^\s,;.)]))?")
+"""An option, and a value behind it where it looks like one and not like the next word."""
+
+
+def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
+    """Return a decorator of a function that takes options as `**options`: `help()` lists each with its type and its text."""
+
+    def add(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        named = {each.name for each in own}
+        options = {name: each for name, each in declared.items() if name not in named}
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.python_default, annotation=each.python)
+            for name, each in options.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        texts = "\n".join(f"        {name}: {in_python(each.help, function)}" for name, each in options.items())
+        function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Options:\n{texts}\n    "
+        return function
+
+    return add
+
+
+def for_python(function: F, name: str) -> F:
+    """Return a public function of the package, `shardctl.name`, whose errors name arguments in place of options."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except ShardctlError as error:
+            error.args = (in_python(str(error), function), *error.args[1:])
+            raise
+
+    call.__module__, call.__qualname__ = "shardctl", name  # where pickle finds it
+    return call  # type: ignore[return-value]
+
+
+def in_python(message: str, function: Callable[..., Any]) -> str:
+    """Return a message with the options that are arguments of a function written as such.
+
+    What stands between backquotes is a command line, and stays as it is.
+    """
+    parameters = inspect.signature(function).parameters
+
+    def argument(found: re.Match[str]) -> str:
+        name = found[1].replace("-", "_")
+        name = next((each for each in (name, f"{name}s") if each in parameters), "")
+        if not name:
+            return found[0]
+        if parameters[name].default is False:
+            return f"{name}=True" + (f" {found[2]}" if found[2] else "")
+        return name if found[2] is None else f"{name}={_literal(found[2])}"
+
+    pieces = message.split("`")
+    return "`".join(_OPTION.sub(argument, piece) if place % 2 == 0 else piece for place, piece in enumerate(pieces))
+
+
+def _literal(value: str) -> str:
+    """Return a value of the command line as Python writes it."""
+    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'", value) else repr(value)
