@@ -100,10 +100,14 @@ class Commands(Group):
         name = RENAMED.get(cmd_name, cmd_name)
         if not any(name in commands for commands in COMMANDS.values()):
             return None
-        if name != cmd_name and not ctx.resilient_parsing:
-            click.echo(f"note: `shardctl {cmd_name}` is now called `shardctl {name}`", err=True)
         command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{name}"), name)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name; an old name is told."""
+        if (name := RENAMED.get(args[0])) is not None and {"--json", "-q", "--quiet"}.isdisjoint(args):
+            click.echo(f"note: `shardctl {args[0]}` is now called `shardctl {name}`", err=True)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings; none of them is imported."""

@@ -75,11 +75,12 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An option's old name is told once; an unknown one is answered."""
         _tell_old_names(self, args)
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            typed = next((each for each in args if each.partition("=")[0].startswith(error.option_name)), error.option_name)
-            typed = typed.partition("=")[0]
+            names = [each.partition("=")[0] for each in given]
+            typed = next((each for each in names if each.startswith(error.option_name)), error.option_name)
             raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
