@@ -54,11 +54,6 @@ _PUBLIC = {
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
 
-_OF_COMMANDS = frozenset(
-    ("advise", "bench", "compact", "convert", "export", "finish", "prune", "repair", "snapshot", "train_tokenizer", "verify")
-)
-"""Functions that commands call too: their messages name options, and arguments for callers from Python."""
-
 _RENAMED = {"merge": "finish"}
 """Old names of public functions."""
 
@@ -83,9 +78,6 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'shardctl' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]
-    function = getattr(importlib.import_module(module), attribute)
-    if name in _OF_COMMANDS:
-        from shardctl.system.python_names import for_python
+    from shardctl.system.python_names import for_python
 
-        function = for_python(function, name)
-    return globals().setdefault(name, function)
+    return globals().setdefault(name, for_python(getattr(importlib.import_module(module), attribute), name))

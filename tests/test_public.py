@@ -84,6 +84,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "filter quality must be gopher, c4 or fineweb"),
         (lambda: shardctl.bench("out", workers=2), "bench has no argument 'workers'; use threads=4"),
         (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
+        (lambda: shardctl.verify("out", levl="quick"), "verify has no argument 'levl'; did you mean level?"),
         (lambda: shardctl.advise("in", store="raw", consumer_rate=1), "advise itself decides how samples are stored"),
     ],
 )

@@ -409,7 +409,7 @@ ELSEWHERE = {
     "input in i src source-dir data data-dir dataset root path folder source-path": (
         "the sources come first, without an option: shardctl convert SRC DST"
     ),
-    "mean std normalize normalise normalization": "the loader normalizes: ds.loader(256, normalize=(mean, std))",
+    "mean std normalize normalise normalization": "the loader normalizes: ds.loader(256, normalize={'image': (mean, std)})",
     "batch-size bs batch": "batches are made by the loader: ds.loader(256); `shardctl bench DST --batch-size 256` measures it",
     "epochs epoch": "a conversion reads SRC once; the loader makes epochs: for batch in ds.loader(256)",
     "format-out to output-format out-format": "`shardctl export DST OUT --to FORMAT` writes other formats",

@@ -38,7 +38,7 @@ def cache() -> None:
     """
 
 
-@cache.command("ls")
+@cache.command("ls", short_help="list the datasets in a cache")
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
 @output_options
 def list_datasets(folder: str | None, output: Output) -> int:
@@ -64,7 +64,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
     return 0
 
 
-@cache.command()
+@cache.command(short_help="remove datasets from a cache")
 @click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=click.Path())
 @output_options
 def clear(places: tuple[str, ...], output: Output) -> int:

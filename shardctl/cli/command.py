@@ -109,15 +109,13 @@ class Command(click.Command):
         with formatter.indentation():
             formatter.write_text((self.help or "").strip().split("\n\n")[0].replace("\n", " "))
         _write_examples(formatter, self.examples[:SHORT_EXAMPLES])
-        options = [each for each in self.params if isinstance(each, Option)]
+        shown = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
+        options = [each for each in shown if isinstance(each, Option) and each.brief]
         options.sort(key=lambda each: [*self.headings, ""].index(_heading(each, self.headings)))
         with formatter.section("Options that most people need"):
-            formatter.write_dl(
-                [(record[0], each.brief) for each in options if each.brief and (record := each.get_help_record(ctx))]
-            )
+            formatter.write_dl([(record[0], each.brief) for each in options if (record := each.get_help_record(ctx))])
         formatter.write_paragraph()
-        listed = sum(not each.hidden for each in options)
-        formatter.write_text(f"`{ctx.command_path} --help` shows all {listed} options.")
+        formatter.write_text(f"`{ctx.command_path} --help` shows all {len(shown)} options.")
         return formatter.getvalue().rstrip("\n")
 
 
@@ -180,10 +178,9 @@ def _short_help_option() -> Option:
 
 
 def _heading(option: click.Option, headings: Sequence[str]) -> str:
-    """Return the heading of an option. One without a heading is of the last; without any headings it is of none."""
-    if not headings:
-        return ""
-    return getattr(option, "heading", "") or headings[-1]
+    """Return the heading of an option. One that has none of these is under the last; without headings it is under none."""
+    own = getattr(option, "heading", "")
+    return own if own in headings else headings[-1] if headings else ""
 
 
 def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.build.shared_options import WORKERS
-from shardctl.cli.command import command, option
+from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import option_of, options_of, values_of
 from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened
 from shardctl.interop.exports import WORKER
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from shardctl.interop.exports.losses import PlannedField
 
 
-_FORMS = "\n".join(f"  {name:<10}  {form.writes}" for name, form in EXPORTS.items())
+_FORMS = "\n".join(
+    textwrap.fill(
+        f"{name:<12}  {form.writes}", WIDTH - 4, initial_indent="  ", subsequent_indent=" " * 16, break_on_hyphens=False
+    )
+    for name, form in EXPORTS.items()
+)
 _OF_TOKENS = " and ".join(made_of("tokens"))
 _HELP = f"""Write the dataset DST, a folder or a URL (s3://bucket/out), in another form, into the new folder OUT.
 
@@ -35,6 +41,7 @@ _HELP = f"""Write the dataset DST, a folder or a URL (s3://bucket/out), in anoth
 {_OF_TOKENS} are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. In the others each shard
 becomes a file. OUT/shardctl.json has the types, classes and names of the columns, and OUT/SHA256SUMS the checksums. Every
 block of the dataset is checked on the way. Nothing is in OUT before all of it is; when stopped, the same command goes on.
+
 Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 cannot do it (no tokens, a damaged dataset,
 a vocabulary too large for the form, OUT holds something, disk full), 130 interrupted.
 """

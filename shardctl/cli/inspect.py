@@ -184,21 +184,6 @@ MASKS = 512
 def inspect(target: str, output: Output, **given: Any) -> int:
     """Show what is in a dataset, in a split, in a shard, in one block or in one sample.
 
-    \b
-      shardctl inspect out                                     sizes, splits, classes, lengths, rejects
-      shardctl inspect out --split val                         the same of one split
-      shardctl inspect out --key cat/001.jpg                   one sample, with its shard, block and source
-      shardctl inspect out --shard 3 --block 0 --row 12        the same sample by its position
-      shardctl inspect out/train-00003.arrow                   a single shard; the rest of the dataset is not needed
-      shardctl inspect out --head 5 --columns key,label
-      shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
-      shardctl inspect out --html out.html                     a page to browse
-      shardctl inspect out --diff out2                         compare two datasets
-      shardctl inspect s3://bucket/out --key cat/001.jpg       a dataset on a store; what is shown comes over the network
-      shardctl inspect out --history                           what each update of it changed
-      shardctl inspect train-00000.tar --head 5                the shards of another tool: files, fields, first records
-      shardctl inspect tars --images tars.png --html tars.html a sheet and a page of 500 of their records
-
     Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
     DOCUMENT shows the blocks that have it, and each block its documents.
 

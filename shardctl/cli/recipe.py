@@ -51,7 +51,7 @@ def recipe() -> None:
     """
 
 
-@recipe.command()
+@recipe.command(short_help="find what is wrong with a recipe file, and what it does")
 @click.argument("file", metavar="FILE.toml", type=click.Path())
 @option(
     "--import",
@@ -90,7 +90,7 @@ def check(file: str, output: Output, imports: bool) -> int:
     return 0 if found.ok else PROBLEMS_FOUND
 
 
-@recipe.command()
+@recipe.command(short_help="print the recipe that made a dataset")
 @click.argument("dst", metavar="DST", type=click.Path())
 @output_options
 def show(dst: str, output: Output) -> None:
@@ -111,7 +111,7 @@ def show(dst: str, output: Output) -> None:
         click.echo(f"WARNING: this version of shardctl would refuse it: {printable(misfit)}", err=True)
 
 
-@recipe.command()
+@recipe.command(short_help="print the JSON schema of recipe files, for editors")
 @output_options
 def schema(output: Output) -> None:
     """Print the JSON schema of recipe files, with which editors complete and check them.
@@ -120,7 +120,7 @@ def schema(output: Output) -> None:
 
     \b
       shardctl recipe schema > recipe.schema.json
-      #:schema ./recipe.schema.json                   <- the first line of recipe.toml
+      #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
     keep_pandas_out_of_arrow()
     from shardctl.transforms.recipe_files.schema import recipe_schema

@@ -34,6 +34,7 @@ def tokenizer() -> None:
 
 
 @tokenizer.command(
+    short_help="train a tokenizer on texts",
     examples=(
         ("shardctl tokenizer train texts more.jsonl tok.json --recipe clean.toml", ""),
         ("shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB", ""),
@@ -114,7 +115,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
             click.echo(f"note: {notice}", err=True)
 
 
-@tokenizer.command()
+@tokenizer.command(short_help="show what a tokenizer is")
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options
 def show(file: str, output: Output) -> None:

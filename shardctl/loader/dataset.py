@@ -42,12 +42,30 @@ from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import is_url
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
+
+
+ELSEWHERE = {
+    "num-workers workers num-threads n-workers jobs": "use threads=4, or processes=4 beyond a few cores",
+    "bs batch": "use batch_size=256",
+    "random-crop": 'use crop=224, crop_from="random"',
+    "hflip horizontal-flip random-flip": "use flip=0.5",
+    "mean std": 'use normalize={"image": (mean, std)}',
+    "epochs num-epochs": "use repeat=10, or iterate again: each iteration is the next epoch",
+    "collate-fn collate transform transforms map-fn": "batches are dicts of arrays: change them in the loop",
+    "pin-memory device": 'shardctl.torch.Loader(loader, device="cuda") copies batches to a GPU',
+    "sampler batch-sampler": "shuffle, rank and world_size decide the order",
+    "num-replicas num-shards": "use world_size=",
+    "worker-init-fn multiprocessing-context persistent-workers": "there are no workers to set up: threads read and decode",
+    "prefetch-factor buffer-size": "use prefetch=4",
+}
+"""Answers to arguments of other loaders."""
 
 
 def open_dataset(
@@ -265,6 +283,7 @@ class Dataset:
         """
         return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
 
+    @named_arguments("loader", ELSEWHERE)
     def loader(
         self,
         batch_size: int,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import SequenceMatcher
 from typing import NamedTuple
 
 ALIKE = 0.75
@@ -28,6 +27,8 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
 
     `typed` is a name, with or without dashes. `elsewhere` has words for which there is an answer but no option.
     """
+    from difflib import SequenceMatcher  # a wrong name is rare, and `--help` should not wait for this
+
     word, known = typed.lstrip("-").replace("_", "-").lower(), list(known)
     for words, answer in elsewhere.items():
         if word in words.split():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import ShardctlError, UsageError
+from shardctl.system.near_options import Known, meant_option
 from shardctl.system.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,11 +39,44 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
     return add
 
 
+def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Callable[[F], F]:
+    """Return a decorator of a function that takes no `**options`: a name that it has not raises UsageError with the one meant.
+
+    `called` is how messages call it, and `elsewhere` has answers to names of other tools.
+    """
+
+    def add(function: F) -> F:
+        names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **given: Any) -> Any:
+            check_names(called, given, names, elsewhere)
+            return function(*arguments, **given)
+
+        return call  # type: ignore[return-value]
+
+    return add
+
+
+def check_names(called: str, given: Iterable[str], names: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    """Raise UsageError for a name that is none of `names`; it says which one was meant."""
+    for typed in given:
+        if typed not in names:
+            known = [Known(f"--{name.replace('_', '-')}", {}) for name in names]
+            meant = meant_option(typed, known, elsewhere)
+            answer = _OPTION.sub(lambda found: found[1].replace("-", "_"), meant) if meant else f"there are {', '.join(names)}"
+            raise UsageError(f"{called} has no argument {typed!r}; {answer}")
+
+
 def for_python(function: F, name: str) -> F:
     """Return a public function of the package, `shardctl.name`, whose errors name arguments in place of options."""
+    parameters = inspect.signature(function).parameters
+    has_options = hasattr(function, "__signature__")  # it answers wrong names itself
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        if not has_options:
+            check_names(name, options, parameters, {})
         try:
             return function(*arguments, **options)
         except ShardctlError as error:

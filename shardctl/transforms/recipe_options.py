@@ -77,7 +77,7 @@ class RecipeOptions:
         " file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
-        alike={"id id-field key id-column index-column": "id"},
+        alike={"id id-field id-column index-column": "id"},
     )
     image_field: str | None = _key(
         Text(),
@@ -211,7 +211,7 @@ class RecipeOptions:
         "What resamples images in crops, resizes and warps: pillow, or opencv. opencv is faster, its pixels differ slightly,"
         " and it needs the extra opencv.",
         heading=IMAGES,
-        alike={"interpolation filter resample": "opencv"},
+        alike={"interpolation resample": "opencv"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),

@@ -83,7 +83,7 @@ SHORTCUTS = {
         metavar="P",
         alike={"hflip horizontal-flip mirror random-flip random-horizontal-flip": "0.5"},
     ),
-    "strip_html": _alone("html", "Take HTML out, with scripts and styles.", alike={"html remove-html clean-html": ""}),
+    "strip_html": _alone("html", "Take HTML out, with scripts and styles.", alike={"remove-html clean-html": ""}),
     "unicode": _giving(
         "normalize",
         "unicode",
@@ -148,7 +148,7 @@ SHORTCUTS = {
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
-        alike={"tok vocab tokenizer-path tokenizer-name tokenizer-type tokenizer-model model encoder": "tokenizer.json"},
+        alike={"tok vocab tokenizer-path tokenizer-name tokenizer-type tokenizer-model encoder": "tokenizer.json"},
     ),
     "chat_template": _giving(
         "tokenize_chat",

@@ -1,0 +1,191 @@
+"""Help in steps, answers to wrong names, and old names that still work."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import shardctl
+from shardctl.build.options import ELSEWHERE, convert_options
+from shardctl.cli import COMMANDS, RENAMED, WORDS
+from shardctl.cli import cli as group
+from shardctl.cli.command import Command, Option
+from shardctl.system.near_options import WRITING
+
+SCREEN = 40
+"""Lines of a terminal window of ordinary height."""
+
+MOST_OPTIONS = 12
+
+
+def commands() -> Iterator[tuple[list[str], click.Command]]:
+    context = group.make_context("shardctl", [], resilient_parsing=True)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield [name], command
+        if isinstance(command, click.Group):
+            yield from (([name, inner], each) for inner, each in command.commands.items())
+
+
+NAMES = [" ".join(name) for name, _ in commands()]
+
+
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_help_fits_into_80_columns(name: str, cli: Any) -> None:
+    for way in ("-h", "--help"):
+        shown = cli(*name.split(), way)
+        assert shown.code == 0
+        assert [line for line in shown.out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", ["convert", "bench", "inspect"])
+def test_short_help_is_one_screen_with_four_examples(name: str, cli: Any) -> None:
+    short, whole = cli(name, "-h").out, cli(name, "--help").out
+    assert len(short.splitlines()) <= SCREEN
+    assert short.count(f"  shardctl {name} ") == 4
+    count = re.search(r"shows all (\d+) options", short)
+    assert count is not None
+    listed = whole.partition("\nExamples:")[2]
+    assert int(count[1]) == len(re.findall(r"^  (?:-\w, )?--?[a-z][\w-]*", listed, re.M)) > short.count("\n  --")
+
+
+def test_no_heading_has_more_options_than_can_be_taken_in(cli: Any) -> None:
+    for name in ("convert", "bench", "inspect", "advise", "preview"):
+        for section in re.split(r"^(?=\S.*:$)", cli(name, "--help").out, flags=re.M):
+            assert len(re.findall(r"^  -", section, re.M)) <= MOST_OPTIONS, section
+
+
+def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
+    shown = cli("-h").out
+    places = [shown.index(f"\n{heading}:") for heading in COMMANDS]
+    assert places == sorted(places)
+    assert all(len(line) <= 60 for commands in COMMANDS.values() for line in commands.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_are_commands_that_can_be_read(name: str) -> None:
+    command = next(each for path, each in commands() if " ".join(path) == name)
+    for line, _ in getattr(command, "examples", ()):
+        words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line.partition(" >")[0])]
+        found: Any = group
+        context = group.make_context("shardctl", [], resilient_parsing=True)
+        words.pop(0)
+        while isinstance(found, click.Group):
+            found = found.get_command(context, words.pop(0))
+        found.make_context("example", words, parent=context)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ("convrt in out", "there is no command 'convrt'; did you mean shardctl convert?"),
+        ("Convert in out", "did you mean shardctl convert?"),
+        ("info out", "`shardctl inspect DST` shows what is in a dataset"),
+        ("check out", "`shardctl verify DST` checks a dataset"),
+        ("tokeniser", "`shardctl tokenizer train SRC OUT.json` trains a tokenizer"),
+        ("version", "`shardctl --version` shows the version"),
+        ("cache rm x", "`shardctl cache clear` removes them"),
+        ("recipe validate x", "`shardctl recipe check FILE.toml` checks one"),
+        ("convert in --output out", "the last argument is the destination: shardctl convert SRC DST"),
+        ("convert in out -o x", "there is no option -o; the last argument is the destination"),
+        ("convert in out --force", "there is no option --force; use --overwrite"),
+        ("convert in out --coco f.json", "use --labels coco:instances.json"),
+        ("convert in out --annotations f.json", "use --labels coco:instances.json"),
+        ("convert in out --image-size 256", "use --resize 256"),
+        ("convert in out -resize 256", "an option has two dashes: --resize"),
+        ("convert in out -j 4", "there is no option -j; use --workers 4"),
+        ("convert in out --num-workers=4", "there is no option --num-workers; use --workers 4"),
+        ("convert in out --val 0.1", "use --split train=0.9,val=0.1"),
+        ("convert in out --mean 0.5", "the loader normalizes"),
+        ("convert in out --seq-len 2048", "use --block-length 2048"),
+        ("convert in out --worker 3", "did you mean --workers?"),
+        ("convert in out --overwite", "did you mean --overwrite?"),
+        ("inspect out -n 5", "use --head 5"),
+        ("inspect out --filter x", "use --where 'label == 3'"),
+        ("bench out --num-workers 3", "use --threads 4"),
+        ("verify out --deep", "use --level quick, full or deep"),
+        ("export out x --format yolo", "use --to webdataset"),
+        ("preview in --output x.html", "--html FILE writes a page"),
+        ("advise in --save x", "--write FILE writes the recipe"),
+    ],
+)
+def test_a_wrong_name_is_answered(arguments: str, answer: str, cli: Any) -> None:
+    ran = cli(*arguments.split())
+    assert ran.code == 2
+    assert answer in ran.err
+
+
+def test_other_tools_words_are_names_of_no_option_and_each_has_one_answer() -> None:
+    for _, command in commands():
+        options = [each for each in command.params if isinstance(each, Option)]
+        own = {name.lstrip("-") for each in options for name in each.opts}
+        tables = [each.alike for each in options] + ([command.elsewhere] if isinstance(command, Command) else [])
+        words = [word for table in tables for group in table for word in group.split()]
+        assert sorted(word for word in words if words.count(word) > 1 or word in own) == []
+    names = {name for commands in COMMANDS.values() for name in commands}
+    assert not names & {word for words in WORDS for word in words.split()}
+
+
+def test_nothing_that_is_merely_like_it_leads_to_an_option_that_changes_data(cli: Any) -> None:
+    for typed in ("--writeover", "--upload", "--appendix", "--overlay", "--upto", "--moved"):
+        said = cli("convert", "in", "out", typed).err.replace(typed, "")
+        assert not any(f"--{name}" in said for name in WRITING), said
+
+
+OLD_NAMES = {
+    "--quality gopher": "--filter-quality",
+    "--task segment": "--yolo-task",
+    "--boxes clip": "--boxes-outside",
+    "--source old": "--moved-from",
+    "--keep 2": "--keep-generations",
+    "--strip-controls": "--strip-control-chars",
+}
+
+
+def test_every_old_name_of_an_option_still_works(cli: Any, tmp_path: Path) -> None:
+    assert {each.was for each in convert_options().values() if each.was} == {
+        name.split()[0].lstrip("-").replace("-", "_") for name in OLD_NAMES
+    }
+    (tmp_path / "in.txt").write_text("one\n")
+    for old, new in OLD_NAMES.items():
+        ran = cli("convert", tmp_path / "absent", tmp_path / "out", *old.split())
+        assert f"note: {old.split()[0]} is now called {new}\n" in ran.err
+        assert "no option" not in ran.err
+        assert "is now called" not in cli("convert", tmp_path / "absent", tmp_path / "out", *old.split(), "--json").err
+
+
+def test_every_old_name_of_a_command_still_works(cli: Any, tmp_path: Path) -> None:
+    for old, new in RENAMED.items():
+        ran = cli(old, "--help")
+        assert ran.code == 0
+        assert ran.err == f"note: `shardctl {old}` is now called `shardctl {new}`\n"
+
+
+def test_shuffle_needs_no_value(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{n}\n" for n in range(50)))
+    for place, given in enumerate((["--shuffle"], ["--shuffle", "0"])):
+        cli("convert", tmp_path / "in.txt", tmp_path / f"out{place}", "--record", "line", *given)
+    bare, zero = (shardctl.open(tmp_path / f"out{place}") for place in (0, 1))
+    assert [each["text"] for each in bare] == [each["text"] for each in zero] != sorted(each["text"] for each in bare)
+
+
+def test_python_takes_the_words_of_the_command_line(photos: Path, tmp_path: Path, cli: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shardctl.convert(
+            photos, tmp_path / "a", resize=48, crop=(40, 32), store="raw", split={"train": 0.8, "val": 0.2}, shard_size="1MiB"
+        )
+    options = "--resize 48 --crop 40x32 --store raw --split train=0.8,val=0.2 --shard-size 1MiB"
+    assert cli("convert", photos, tmp_path / "b", *options.split()).code == 0
+    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (tmp_path / "b" / "SHA256SUMS").read_bytes()
+
+
+def test_answers_without_an_option_name_no_option_that_there_is() -> None:
+    assert not {word for words in ELSEWHERE for word in words.split()} & {name.replace("_", "-") for name in convert_options()}
