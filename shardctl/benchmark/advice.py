@@ -32,6 +32,7 @@ from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
@@ -164,15 +165,27 @@ class Advice:
 def advise(
     src: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None = None,
-    doing: Callable[[str], None] = lambda what: None,
+    doing: Callable[[str], None] | None = None,
+    *,
+    progress: bool = True,
     **options: Any,
 ) -> Advice:
     """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
 
     `recipe`, and the options of `convert` that say how inputs are read and what is done to them, are as in `convert`; the other
-    `options` are those of AdviceOptions. `doing` is called with a description of each step.
-    Raises UsageError, InputError, and the errors of `convert`.
+    `options` are those of AdviceOptions. `progress` False does not show on stderr what is tried; `doing` is called with a
+    description of each step instead. Raises UsageError, InputError, and the errors of `convert`.
     """
+    with progress_of(progress, doing) as shown:
+        return _advise(src, recipe, doing or (lambda what: shown.begin(Phase(what))), options)
+
+
+def _advise(
+    src: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None,
+    doing: Callable[[str], None],
+    options: dict[str, Any],
+) -> Advice:
     taken = taken_arguments("advise", options, advise_options(), ELSEWHERE)
     chosen = AdviceOptions(**{name: taken[name] for name in declared_in(AdviceOptions) if name in taken})
     chosen.check()
@@ -285,7 +298,13 @@ class _Trial:
         try:
             inputs, recipe = self._scratch / "inputs", {**self._recipe, **choice.recipe_keys()}
             return convert(
-                inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers, max_rejects="100%"
+                inputs,
+                self._folder(choice),
+                recipe=recipe,
+                progress=False,
+                labels="none",
+                workers=self._options.workers,
+                max_rejects="100%",
             )
         except TooManyRejectsError as error:
             why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder

@@ -117,7 +117,7 @@ def convert_some(path: Path, most: int, scratch: Path) -> Tried:
     inputs = take_inputs([root], settled({}, [root], "auto"), most, "auto", scratch)
     out = scratch / "dataset"
     try:
-        made = convert(scratch / "inputs", out, recipe=inputs.recipe, labels="none")
+        made = convert(scratch / "inputs", out, recipe=inputs.recipe, progress=False, labels="none")
     except TooManyRejectsError as error:
         why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
         raise InputError(f"none of the records that were tried can be converted: {why}") from error

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.build.convert import Listener, convert
+from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.roots import SourceRoot
 from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import load_recipe
@@ -60,13 +62,15 @@ def train_tokenizer(
     overwrite: bool = False,
     workers: int | str = "auto",
     listener: Listener | None = None,
+    progress: bool = True,
 ) -> TrainedTokenizer:
     """Train a tokenizer on the texts of sources or datasets, and write it as a tokenizer.json.
 
     `recipe` cleans the texts of sources first, as convert does; the steps from the first one that makes tokens on are left
     out. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of
-    text, documents are taken evenly from all over them. The same texts give the same file. Raises UsageError, InputError,
-    StorageError and what convert raises.
+    text, documents are taken evenly from all over them. The same texts give the same file. `progress` False shows no progress
+    on stderr; a `listener` has callbacks for the reading of sources instead. Raises UsageError, InputError, StorageError and
+    what convert raises.
     """
     started = time.monotonic()
     target = Path(out)
@@ -75,9 +79,10 @@ def train_tokenizer(
     _check_target(target, kind, overwrite)
     if max_bytes is not None and max_bytes < 1:
         raise UsageError(f"max_bytes must be 1 or more; it is {max_bytes}")
-    with scratch_folder() as scratch:
+    with scratch_folder() as scratch, progress_of(progress, listener) as shown:
+        listener = listener or ConversionProgress(shown).listener()
         datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
-        texts = _Texts(datasets, max_bytes)
+        texts = _Texts(datasets, max_bytes, shown)
         if kind == "words" and target.suffix == ".txt":
             words, _ = count_words(texts, vocab_size, special)
             data = "".join(f"{word}\n" for word in words).encode()
@@ -120,7 +125,7 @@ def _datasets(
     recipe: dict[str, Any] | str | Path | None,
     scratch: Path,
     workers: int | str,
-    listener: Listener | None,
+    listener: Listener,
 ) -> tuple[list[Dataset], int]:
     """Return the datasets with the texts, and the number of records that were rejected. Sources become one in `scratch`."""
     roots = [SourceRoot.of(each) for each in ([src] if isinstance(src, str | Path) else src)]
@@ -154,11 +159,13 @@ def _makes_tokens(step: Any) -> bool:
 
 
 class _Texts:
-    """The texts of datasets, in groups. `documents` and `bytes` count those that were given."""
+    """The texts of datasets, in groups. `documents` and `bytes` count those that were given.
 
-    def __init__(self, datasets: Sequence[Dataset], most: int | None) -> None:
-        self._datasets = datasets
-        self._most = most
+    Every time that they are read is shown, and that they are trained on behind it.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset], most: int | None, shown: Progress) -> None:
+        self._datasets, self._most, self._shown = datasets, most, shown
         self.documents = self.bytes = 0
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -178,9 +185,14 @@ class _Texts:
                 yield chosen
 
     def _all(self) -> Iterator[list[str]]:
+        self._shown.begin(Phase("reading", "texts", sum(map(len, self._datasets))))
+        read = 0
         for dataset in self._datasets:
             each = max(1, dataset.manifest.bytes // max(1, len(dataset)))
             rows = min(MOST_ROWS, max(1, AT_ONCE // each))
             for first in range(0, len(dataset), rows):
                 batch = dataset.take(range(first, min(first + rows, len(dataset))), columns=["text"])
                 yield [text for text in batch["text"] if text]
+                read += len(batch["text"])
+                self._shown.report(read)
+        self._shown.begin(Phase("training"))

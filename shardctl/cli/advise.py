@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from shardctl.benchmark.advice_options import BORROWED, ELSEWHERE, HEADINGS, OUTPUT, AdviceOptions
 from shardctl.cli.command import command, option
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
 from shardctl.system.output_files import OutputFileType
@@ -67,7 +66,7 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
     metavar="FILE",
     help="Write the recipe to this file, for `shardctl convert --recipe`.",
 )
-@output_options
+@progress_options
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
     """Find the smallest way to store SRC that is fast enough to keep a GPU busy on this machine.
 
@@ -83,10 +82,8 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     if write is not None:
         RECIPE.check(Path(write))
     look_in_current_folder()
-    told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():
-        advice = find_advice(list(src), given.pop("recipe"), told, **given)
-    told("")
+        advice = find_advice(list(src), given.pop("recipe"), progress=output.shows_progress, **given)
     recipe = recipe_toml(advice.recipe)
     if write is not None:
         RECIPE.write(Path(write), _marked(recipe.encode()))
@@ -95,11 +92,6 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     else:
         _print(advice, recipe, write)
     return 0 if advice.keeps_up else NONE_KEEPS_UP
-
-
-def _say(what: str) -> None:
-    """Show on one line of the terminal what is being done."""
-    click.echo(f"\r\x1b[K{what}{'…' if what else ''}", err=True, nl=False)
 
 
 def _print(advice: Advice, recipe: str, write: str | None) -> None:

@@ -16,11 +16,12 @@ import click
 from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of, options_of
-from shardctl.cli.output import Output, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
+from shardctl.system.progress import progress_of
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ _ALMOST_NONE = 0.01
     help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
 )
 @option_of("metrics", METRICS)
-@output_options
+@progress_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
 
@@ -171,8 +172,6 @@ def _measure(
     python: str | None,
     **given: Any,
 ) -> int:
-    from tqdm import tqdm
-
     from shardctl.benchmark.measure import Listener
     from shardctl.benchmark.measure.comparison import compare_records, load_record
 
@@ -188,8 +187,8 @@ def _measure(
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()
     measure = _reader_of(dataset, against, python)
-    with printing_to_stderr(), tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
-        result = measure(dataset, Listener(bar.set_description, bar.update), **given)
+    with printing_to_stderr(), progress_of(output.shows_progress) as shown:
+        result = measure(dataset, Listener.showing(shown), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None:
         from shardctl.benchmark.page import bench_page

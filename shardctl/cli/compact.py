@@ -7,7 +7,7 @@ import click
 from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, counting, output_options, print_json
+from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.system.text import counted, format_bytes, printable
 
 
@@ -15,7 +15,7 @@ from shardctl.system.text import counted, format_bytes, printable
 @click.argument("dst", metavar="DST", type=click.Path())
 @option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
 @option_of("if_running", IF_RUNNING)
-@output_options
+@progress_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """Put the shards of a dataset in order after many updates.
 
@@ -24,8 +24,7 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """
     from shardctl.build.rewrite.compact import compact as compact_dataset
 
-    with counting("shards", output) as draw:
-        result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=draw)
+    result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)
     if output.as_json:
         print_json(result)
     elif result.status == "up-to-date":

@@ -12,7 +12,7 @@ from shardctl.build.options import ELSEWHERE, convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
+from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.system.text import printable
@@ -45,7 +45,7 @@ def _sources_and_destination(
 )
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @options_of(convert_options())
-@output_options
+@progress_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 

@@ -13,7 +13,7 @@ import click
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import option_of, options_of, values_of
-from shardctl.cli.output import Output, counting, output_options, print_json, print_table, shortened
+from shardctl.cli.output import Output, print_json, print_table, progress_options, shortened
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.table import EXPORTS, made_of
@@ -73,7 +73,7 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
 @option_of("workers", WORKERS)
 @option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force f replace y": ""})
 @option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
-@output_options
+@progress_options
 def export(
     dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any
 ) -> None:
@@ -87,10 +87,11 @@ def export(
         _show(plan_export(dataset, to, **choice, **settings), output)
         return
     chosen = {**choice, **settings, "on_note": lambda note: _tell(note, output)}
-    if not (output.as_json or output.quiet):
+    if output.shows_notes:
         chosen["on_plan"] = partial(_say_plan, Path(out))
-    with _workers_ahead(workers), counting("samples", output) as draw:
-        result = export_dataset(dataset, out, to, overwrite=overwrite, progress=draw, workers=workers, **chosen)
+    chosen["progress"] = output.shows_progress
+    with _workers_ahead(workers):
+        result = export_dataset(dataset, out, to, overwrite=overwrite, workers=workers, **chosen)
     if output.as_json:
         print_json(result)
     else:
@@ -108,7 +109,7 @@ def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
 
 def _tell(note: str, output: Output) -> None:
     """Print a note, where notes are wanted."""
-    if not (output.as_json or output.quiet):
+    if output.shows_notes:
         click.echo(f"note: {printable(note)}", err=True)
 
 

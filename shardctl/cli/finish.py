@@ -7,7 +7,7 @@ import click
 from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, output_options, print_json, waiting_teller
+from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
 
 
 @command(
@@ -20,7 +20,7 @@ from shardctl.cli.output import Output, output_options, print_json, waiting_tell
 @click.argument("dst", metavar="DST", type=click.Path())
 @option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
 @option_of("if_running", IF_RUNNING)
-@output_options
+@progress_options
 def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
     """Make a dataset of the shards that `convert --part I/N` has built.
 
@@ -30,7 +30,7 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     from shardctl.build.convert.finish import finish as finish_parts
     from shardctl.cli.show.conversion import print_notices, print_result, result_record
 
-    result = finish_parts(dst, max_rejects, if_running, waiting_teller(dst, output))
+    result = finish_parts(dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress)
     print_notices(result, output)
     if output.as_json:
         print_json(result_record(result))

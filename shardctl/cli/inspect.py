@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.output import Output, check_outputs, counting, output_options, print_json, print_table, shortened
+from shardctl.cli.output import Output, check_outputs, print_json, print_table, progress_options, shortened
 from shardctl.cli.show.describe import print_differences, print_overview, print_shard
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
@@ -20,6 +20,7 @@ from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_
 from shardctl.format.generations import kept_generations
 from shardctl.format.manifest import Manifest
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.progress import counting
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
@@ -180,7 +181,7 @@ MASKS = 512
     metavar="DST",
     help="Compare with another dataset; exit code 1 where samples differ.",
 )
-@output_options
+@progress_options
 def inspect(target: str, output: Output, **given: Any) -> int:
     """Show what is in a dataset, in a split, in a shard, in one block or in one sample.
 
@@ -643,7 +644,7 @@ def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> di
 def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:
     from shardctl.inspection.content.differences import differences
 
-    with counting("samples", output) as report:
+    with counting(output.shows_progress, "samples", "comparing") as report:
         found = differences(a, b, report)
     if output.as_json:
         print_json({**asdict(found), "same_samples": found.same_samples})

@@ -14,37 +14,54 @@ from typing import Any
 
 import click
 
+from shardctl.cli.command import option
 from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a command prints: `as_json` one JSON object, `quiet` nothing but the result, `verbose` more than usual."""
+    """What a command prints: `as_json` one JSON object, `quiet` nothing but the result, `verbose` more than usual.
+
+    With `no_progress` it does not say how far it is.
+    """
 
     as_json: bool
     quiet: bool
     verbose: bool
+    no_progress: bool = False
 
     @property
-    def hides_progress(self) -> bool | None:
-        """What tqdm wants as `disable`: True, or None for "unless stderr is a terminal"."""
-        return True if self.quiet or self.as_json else None
+    def shows_notes(self) -> bool:
+        """Whether to say more than the result."""
+        return not (self.quiet or self.as_json)
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether to say how far the work is."""
+        return self.shows_notes and not self.no_progress
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --json, -q and -v to a command, which gets them as `output`."""
 
     @functools.wraps(function)
-    def command(as_json: bool, quiet: bool, verbose: bool, **given: Any) -> Any:
-        return function(output=Output(as_json, quiet, verbose), **given)
+    def command(as_json: bool, quiet: bool, verbose: bool, no_progress: bool = False, **given: Any) -> Any:
+        return function(output=Output(as_json, quiet, verbose, no_progress), **given)
 
-    for option in (
+    for declared in (
         click.option("-v", "--verbose", is_flag=True, help="Print more on stderr."),
         click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
     ):
-        command = option(command)
+        command = declared(command)
     return command
+
+
+def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --no-progress, and what `output_options` adds, to a command that may run long."""
+    help_text = "Do not show progress: a bar at a terminal, elsewhere a line every 30 seconds."
+    alike = {"no-progress-bar noprogress no-bar no-tqdm disable-progress disable-tqdm": ""}
+    return output_options(option("--no-progress", is_flag=True, help=help_text, alike=alike)(function))
 
 
 def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
@@ -71,20 +88,6 @@ def printing_to_stderr() -> Iterator[None]:
             stack.callback(os.dup2, kept, 1)
             os.dup2(2, 1)  # for what is printed by compiled code and by programs that are started
         yield
-
-
-@contextmanager
-def counting(unit: str, output: Output) -> Iterator[Callable[[int, int], None]]:
-    """Draw a progress bar on stderr; the function that is given is called with (done, total)."""
-    from tqdm import tqdm
-
-    with tqdm(unit=f" {unit}", disable=output.hides_progress, leave=False) as bar:
-
-        def draw(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield draw
 
 
 def print_json(record: Any) -> None:

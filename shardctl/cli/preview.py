@@ -13,7 +13,7 @@ from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, check_outputs, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.output import Output, check_outputs, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
@@ -67,7 +67,7 @@ REFERENCE = (
     help="Make K samples of every input, each with other random numbers. Default: as the recipe says, else 4 if it is random.",
 )
 @options_of(BORROWED, hidden=True)
-@output_options
+@progress_options
 def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     """Show what convert would make of a few images, before it does: each before and after, with its annotations.
 
@@ -86,7 +86,9 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     options = {name: given[name] for name in BORROWED if name != "recipe"} | {"variants": given["variants"]}
     show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
     with _workers_ahead(options), printing_to_stderr():
-        made = make_preview(src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, **options)
+        made = make_preview(
+            src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, output.shows_progress, **options
+        )
     written = _write(made, src, given)
     if not output.quiet:
         for notice in made.notices:

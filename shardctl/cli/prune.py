@@ -10,7 +10,7 @@ import click
 from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, counting, output_options, print_json
+from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.errors import InputError
 from shardctl.system.files import read_named
 from shardctl.system.text import counted, printable
@@ -37,7 +37,7 @@ SHOWN = 5
 @option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
 @option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
 @option_of("if_running", IF_RUNNING)
-@output_options
+@progress_options
 def prune(
     dst: str, where: str | None, keys: str | None, single: tuple[str, ...], dry_run: bool, if_running: str, output: Output
 ) -> None:
@@ -49,8 +49,7 @@ def prune(
     from shardctl.build.rewrite.prune import prune as prune_dataset
 
     wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None
-    with counting("shards", output) as draw:
-        result = prune_dataset(dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=draw)
+    result = prune_dataset(dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)
     if output.as_json:
         print_json(result)
     else:

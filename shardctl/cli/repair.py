@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +10,7 @@ import click
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, counting, output_options, print_json, waiting_teller
+from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.text import counted, printable
 
@@ -51,7 +51,7 @@ SHOWN = 10
     help="Remove lost samples whose sources changed or are gone from the dataset; rejects.jsonl lists them.",
 )
 @option_of("workers", WORKERS)
-@output_options
+@progress_options
 def repair(
     dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output
 ) -> int:
@@ -68,16 +68,17 @@ def repair(
     """
     from shardctl.build.repair import Listener
     from shardctl.build.repair import repair as repair_dataset
+    from shardctl.system.progress import progress_of
 
     if transforms:
         look_in_current_folder()
 
     def reading(places: tuple[str, ...]) -> None:
         if not output.quiet:
-            click.echo(f"the manifest names these sources, which are read: {', '.join(map(printable, places))}", err=True)
+            shown.write(f"the manifest names these sources, which are read: {', '.join(map(printable, places))}")
 
-    with counting("files", output) as files, counting("inputs", output) as inputs:
-        listener = Listener(files, inputs, waiting_teller(dst, output), reading)
+    with progress_of(output.shows_progress) as shown:
+        listener = replace(Listener.showing(shown), waiting=waiting_teller(dst, output), reading=reading)
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
     if output.as_json:
         print_json({**asdict(result), "ok": result.ok})

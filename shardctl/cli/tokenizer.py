@@ -11,7 +11,7 @@ import click
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
 from shardctl.cli.options import option_of, reading
-from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr
+from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr, progress_options
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
 from shardctl.system.startup import keep_pandas_out_of_arrow
@@ -73,7 +73,7 @@ def tokenizer() -> None:
 )
 @option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
 @option_of("workers", WORKERS)
-@output_options
+@progress_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
     """Train a tokenizer on the texts of SRC: any sources of convert, or datasets.
 
@@ -102,6 +102,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
             given["max_bytes"],
             given["overwrite"],
             given["workers"],
+            progress=output.shows_progress,
         )
     if output.as_json:
         print_json(made)

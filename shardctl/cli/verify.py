@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.output import Output, counting, output_options, print_json
+from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.system.progress import counting
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ FOUND_SOMETHING = 1
     show_default=True,
     help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: decode every image too.",
 )
-@output_options
+@progress_options
 def verify(target: str, level: str, output: Output) -> int:
     """Check that a dataset, or one shard on its own, is undamaged.
 
@@ -54,18 +55,17 @@ def verify(target: str, level: str, output: Output) -> int:
     noun = "shard"
     if (export := export_of_files(Path(target))) is not None:
         noun = "file"
-        with counting("files", output) as draw:
-            result = check_sums(Path(target), export, draw)
+        with counting(output.shows_progress, "files", "verifying") as report:
+            result = check_sums(Path(target), export, report)
     elif is_foreign(Path(target)):
         from shardctl.interop.foreign.checking import check
 
-        with counting("records", output) as draw:
-            result = check(Path(target), progress=draw)
+        with counting(output.shows_progress, "records", "verifying") as report:
+            result = check(Path(target), progress=report)
     else:
         from shardctl.inspection.verify.verification import verify as verify_dataset
 
-        with counting("shards", output) as draw:
-            result = verify_dataset(target, level, draw)
+        result = verify_dataset(target, level, output.shows_progress)
     if output.as_json:
         print_json(result)
     else:

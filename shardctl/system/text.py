@@ -25,6 +25,13 @@ def format_bytes(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_duration(seconds: float) -> str:
+    """Return about how long something takes, for display: 45 s, 12 min, 1.5 h."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def first_repeated(names: Sequence[str]) -> str | None:
     """Return the first name that some names have more than once; None if there is none. Tables may have thousands."""
     counts = Counter(names)

@@ -23,8 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (pace, log):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(pace, "time", clock)
     return clock
 
 
@@ -51,14 +50,16 @@ def test_more_records_than_expected_leave_no_time(clock: Clock) -> None:
 
 
 def test_a_log_has_the_rate_of_this_run(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    teller = log.ProgressLog("out", show=True)
+    teller = log.ProgressLog("out", show=True, clock=clock.monotonic)
     teller.waiting("process 5")  # the next line comes some seconds later
     listener = teller.listener()
+    listener.part("1/1", 6, 6000)
     listener.progress(WorkDone(3000, 3000, 0, 0))  # by an earlier run
     listener.resuming(3, 6)
+    listener.building()
     clock.now += log.LINE_SECONDS
-    listener.progress(WorkDone(10, 10, 0, 0))
+    listener.progress(WorkDone(20, 20, 0, 0))
     assert capsys.readouterr().err.splitlines()[1:] == [
         "shardctl out: resuming: 3 of 6 shards done",
-        "shardctl out: 3,010 of 0 records, 1/s",
+        "shardctl out: 50 %, 3,020 of 6,000 inputs, 2/s, about 25 min left, 0 rejected",
     ]

@@ -21,6 +21,7 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError
 from shardctl.loader.dataset import Dataset
 from shardctl.system.options import declared_in, taken_arguments
+from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -47,17 +48,41 @@ class Listener:
     phase: Callable[[str], None] = lambda name: None
     samples: Callable[[int], None] = lambda count: None
 
+    @classmethod
+    def showing(cls, progress: Progress) -> Listener:
+        """Return callbacks that show the phase of the measurement, and how many samples it has read."""
+        read = 0
+
+        def phase(name: str) -> None:
+            nonlocal read
+            read = 0
+            progress.begin(Phase(name, "samples"))
+            progress.report(0)
+
+        def samples(count: int) -> None:
+            nonlocal read
+            read += count
+            progress.report(read)
+
+        return cls(phase, samples)
+
 
 @with_options(declared_in(BenchOptions))
-def bench(path: str | Path, listener: Listener | None = None, **options: Any) -> BenchResult:
+def bench(path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any) -> BenchResult:
     """Read a dataset and measure the rate of batches; `options` are those of BenchOptions.
 
-    With a consumer, its utilisation is measured too. Raises UsageError, DatasetError, InputError (a baseline without its
+    With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr; a `listener` has callbacks
+    instead. Raises UsageError, DatasetError, InputError (a baseline without its
     raw inputs), ConsumerError, InstallError.
     """
     taken = taken_arguments("bench", options, declared_in(BenchOptions))
-    chosen, listener = BenchOptions(**taken), listener or Listener()
+    chosen = BenchOptions(**taken)
     chosen.check()
+    with progress_of(progress, listener) as shown:
+        return _bench(path, listener or Listener.showing(shown), chosen)
+
+
+def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchResult:
     if chosen.baseline and is_url(path):
         raise UsageError(f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out --baseline")
     subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest

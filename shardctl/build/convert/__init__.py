@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.result import ConvertResult
@@ -14,6 +15,7 @@ from shardctl.build.convert.run import run as run_conversion
 from shardctl.build.convert.targets import open_target
 from shardctl.build.options import convert_options
 from shardctl.system.importing import refuse_while_importing
+from shardctl.system.progress import progress_of
 from shardctl.system.python_names import with_options
 
 __all__ = ["ConvertResult", "Listener", "convert"]
@@ -25,18 +27,22 @@ def convert(
     dst: str | Path,
     recipe: dict[str, Any] | str | Path | None = None,
     listener: Listener | None = None,
+    *,
+    progress: bool = True,
     **options: Any,
 ) -> ConvertResult:
     """Convert the inputs under `src` into a dataset at `dst`.
 
     `recipe` is the path of a TOML file or the same as a dict (docs/recipes.md). `options` are the options of the command line,
     such as resize=256, store="raw" or split={"train": 0.9, "val": 0.1}; those of the recipe win over `recipe`. With
-    `part="I/N"` it builds a part of the shards, and `finish` makes them the dataset (docs/cluster.md). Raises errors of
-    shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
+    `part="I/N"` it builds a part of the shards, and `finish` makes them the dataset (docs/cluster.md). `progress` False shows
+    no progress on stderr; a `listener` has callbacks instead. Raises errors of shardctl.errors: UsageError, InputError,
+    StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
     """
     refuse_while_importing("convert")
-    request, told = ConvertRequest.of(src, dst, recipe, options), listener or Listener()
-    with open_target(dst, request.roots) as target:
+    request = ConvertRequest.of(src, dst, recipe, options)
+    with progress_of(progress, listener) as shown, open_target(dst, request.roots) as target:
+        told = listener or ConversionProgress(shown, stays=True).listener()
         request = replace(request, folder=target.folder)
         if request.options.part is not None:
             from shardctl.build.convert.parts import run_part  # which most conversions never need

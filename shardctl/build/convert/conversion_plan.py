@@ -56,6 +56,7 @@ from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.system.files import copy_file
+from shardctl.system.progress import Report
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.recipe import Recipe
@@ -167,13 +168,15 @@ def plan_conversion(
     folder: Path,
     all_types: bool,
     comparing: Callable[[int], None],
+    scanning: Report,
 ) -> ConversionPlan:
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
-    InputError. `comparing` is told how many inputs have been looked at for duplicates.
+    InputError. `comparing` is told how many inputs have been looked at for duplicates, `scanning` is called with
+    (pieces of files scanned, pieces).
     """
-    discovery = Discovery(listing, recipe.reading, rules.shuffle is not None, engine)
+    discovery = Discovery(listing, recipe.reading, rules.shuffle is not None, engine, scanning)
     units = without_repeats(discovery, discovery.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:

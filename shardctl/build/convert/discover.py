@@ -26,6 +26,7 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 
 MOST_RANGES = 256
@@ -107,7 +108,7 @@ _LOOKED_AT = 1 << 16
 
 @dataclass(frozen=True)
 class Discovery:
-    """Looks at files in the engine's processes. `shuffled` asks for small units.
+    """Looks at files in the engine's processes. `shuffled` asks for small units. `scanning` gets the ranges scanned, and all.
 
     What it holds of a file or a unit is numbers in arrays: there may be ten millions.
     """
@@ -116,6 +117,7 @@ class Discovery:
     reading: Reading
     shuffled: bool
     engine: Engine
+    scanning: Report = lambda done, total: None
     untyped: dict[int, Rejection] = field(default_factory=dict)
     """Why no types were found in a unit, by its number: the first one that was met, there may be millions."""
     _encodings: dict[str, _Encoding] = field(default_factory=dict)
@@ -373,6 +375,7 @@ class Discovery:
         """Have byte ranges looked at. `take` gets the number of a task's first range, the task and what was found."""
         starts = group(ranges.size, MOST_RANGES, PIECE_BYTES)
         begun: dict[int, ScanTask] = {}
+        looked_at = 0
 
         def scan(number: int) -> ScanTask:
             rows = range(*starts[number : number + 2].tolist())
@@ -387,7 +390,10 @@ class Discovery:
             return begun[number]
 
         def on_found(number: int, found: Found) -> None:
+            nonlocal looked_at
             take(int(starts[number]), begun.pop(number), found)
+            looked_at += len(found)
+            self.scanning(looked_at, len(ranges))
 
         self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
 

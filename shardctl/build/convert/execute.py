@@ -50,6 +50,7 @@ def build(
         entry = before.table[int(job.kept[shard])]
         tally.add(WorkDone(job.place(shard).records, entry.rows, entry.rejected, 0))
     samples = tally.samples
+    listener.building()
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), tally.add)
     return tally.samples - samples
 

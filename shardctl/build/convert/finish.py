@@ -29,6 +29,7 @@ from shardctl.format.names import MANIFEST
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.progress import Phase, Progress, Report, progress_of
 from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe
 
@@ -37,9 +38,15 @@ NAMED_PARTS = 8
 
 
 def finish(
-    dst: str | Path, max_rejects: str | int | None = None, if_running: str = "wait", waiting: Waiting = lambda owner: None
+    dst: str | Path,
+    max_rejects: str | int | None = None,
+    if_running: str = "wait",
+    waiting: Waiting = lambda owner: None,
+    progress: bool = True,
 ) -> ConvertResult:
     """Make the shards that the parts of a conversion have built the dataset at `dst`.
+
+    `progress` False shows no progress on stderr.
 
     Raises UnfinishedError, which names the parts of which shards are missing, TooManyRejectsError, DatasetError if there is
     nothing to finish, BusyError, StorageError. A dataset that was finished before is up to date.
@@ -48,7 +55,7 @@ def finish(
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
-    with open_target(dst, []) as target:
+    with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
         if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
             return _finished_before(target, began)
@@ -57,7 +64,7 @@ def finish(
             jobs = parted_jobs(folder)
             if not jobs:
                 return _finished_before(target, began)
-            return _finish(jobs[0], target, max_rejects, held, wait, began)
+            return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
 
 
 def _finished_before(target: Target, began: float) -> ConvertResult:
@@ -78,6 +85,7 @@ def _finish(
     held: WriteLease,
     waiting: Waiting | None,
     began: float,
+    shown: Progress,
 ) -> ConvertResult:
     """Make the dataset of the job in a folder."""
     folder, new = target.folder, job_folder.path(NEW_FOLDER)
@@ -92,12 +100,13 @@ def _finish(
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
     if not (new / MANIFEST).exists():  # a call that was killed may have taken away shards without samples
-        _refuse_missing(job, parted, target)
+        _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
+        shown.close()
     target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            write_dataset(job, parted.closing, before, target)
+            write_dataset(job, parted.closing, before, target, shown.counter(Phase("finishing", "shards")))
         refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
     leave_out_others(job, target)
@@ -107,11 +116,12 @@ def _finish(
     return replace(result, changes=changes_of(job))
 
 
-def _refuse_missing(job: DatasetJob, parted: Parted, target: Target) -> None:
+def _refuse_missing(job: DatasetJob, parted: Parted, target: Target, report: Report) -> None:
     """Raise UnfinishedError if shards are missing, with the parts that they are of."""
     missing = job.kept == NOT_KEPT
-    for shard, _ in finished_shards(job, missing.copy()):
+    for done, (shard, _) in enumerate(finished_shards(job, missing.copy())):
         missing[shard] = False
+        report(done, job.shards)
     if not missing.any():
         return
     building = target.parts_being_built()

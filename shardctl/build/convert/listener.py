@@ -17,7 +17,8 @@ class Listener:
     `announce` the estimate, before the work starts; `resuming` the number of finished shards and of all shards; `progress`
     the work done since the last call; `on_line` each line that a worker prints; `comparing` the number of inputs that have
     been looked at for duplicates so far; `part` the name of the part of a conversion that begins, the number of its shards and
-    of their records.
+    of their records. `building` is called where the work of this run begins: `progress` had what was there before. `scanning`
+    gets how many pieces of files were read to find their records, or the types of their fields, and how many will be.
     """
 
     listing: Callable[[int], None] = lambda inputs: None
@@ -28,3 +29,5 @@ class Listener:
     on_line: Callable[[str], None] = lambda line: None
     comparing: Callable[[int], None] = lambda inputs: None
     part: Callable[[str, int, int], None] = lambda name, shards, records: None
+    building: Callable[[], None] = lambda: None
+    scanning: Callable[[int, int], None] = lambda done, total: None

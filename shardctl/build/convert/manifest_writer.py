@@ -23,11 +23,13 @@ from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
+from shardctl.build.shards.marker import ShardMarker
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.progress import Report
 from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
@@ -67,10 +69,16 @@ def manifest_facts(
     )
 
 
-def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDataset | None, target: Target) -> Manifest:
+def write_dataset(
+    job: DatasetJob,
+    closing: ManifestFacts,
+    before: PreviousDataset | None,
+    target: Target,
+    report: Report = lambda done, total: None,
+) -> Manifest:
     """Complete the new dataset in the folder of a job whose shards are all built.
 
-    `before` is the dataset that it brings up to date, `target` where it is.
+    `before` is the dataset that it brings up to date, `target` where it is. `report` is told how many shards are joined.
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)
@@ -84,7 +92,12 @@ def write_dataset(job: DatasetJob, closing: ManifestFacts, before: PreviousDatas
         closing = replace(closing, settings={**closing.settings, PLANNED: shards.planned})
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
-    commit = TableWriter(shards.job, closing.settings, shards.done, shards.lines, **given)
+
+    def done(shard: int) -> ShardMarker:
+        report(shard, shards.job.shards)
+        return shards.done(shard)
+
+    commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
     return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
 
 

@@ -24,7 +24,7 @@ def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Liste
     with sinks_at(targets) as sinks:
         meter = _Meter(listener, sinks)
         try:
-            yield replace(listener, announce=meter.announce, resuming=meter.resuming, progress=meter.progress)
+            yield replace(listener, announce=meter.announce, building=meter.building, progress=meter.progress)
         finally:
             if meter.has_begun:
                 meter.tell()
@@ -46,9 +46,9 @@ class _Meter:
         self._pace.begin(estimate.records)
         self._due = time.monotonic() + EVERY_SECONDS
 
-    def resuming(self, done: int, shards: int) -> None:
-        """Shards of an earlier run are done already."""
-        self._listener.resuming(done, shards)
+    def building(self) -> None:
+        """The work of this run begins."""
+        self._listener.building()
         self._pace.resume()
 
     def progress(self, progress: WorkDone) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.pace import Pace
 from shardctl.build.convert.result import ConvertResult, PartDone
 from shardctl.build.convert.update.changes import Changes
 from shardctl.format.names import REJECTS
@@ -18,7 +17,7 @@ from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import reason_lines
 from shardctl.system.lease.file_lease import STALE_SECONDS
 from shardctl.system.stores import is_url
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, format_bytes, format_duration, printable
 
 if TYPE_CHECKING:
     from shardctl.build.convert.explain import Explanation
@@ -55,7 +54,9 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     lines = [f"{_inputs(estimate)}, {format_bytes(estimate.input_bytes)}; {_labels(estimate)}; splits: {splits}"]
     if estimate.changes is not None:
         lines.append(changes_line(estimate.changes))
-    lines.append(f"will write {shards}, about {format_bytes(estimate.bytes)}{free}, in about {_duration(estimate.seconds)}")
+    lines.append(
+        f"will write {shards}, about {format_bytes(estimate.bytes)}{free}, in about {format_duration(estimate.seconds)}"
+    )
     if estimate.probe_rejects:
         lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} cannot be converted")
     if estimate.ignored:
@@ -131,16 +132,6 @@ def watching_log_line(far: tuple[int, int] | None) -> str:
     return f"waiting: {'listing the inputs' if far is None else _done_of(*far)}"
 
 
-def pace_words(pace: Pace) -> str:
-    """Return what stands beside a progress bar, which has the records and their rate itself."""
-    return f"{pace.bytes_per_s / 1e6:.1f} MB/s read, {pace.done.rejected} rejected"
-
-
-def pace_log_line(pace: Pace) -> str:
-    """Say for a log how far a conversion is, and how fast."""
-    return f"{pace.done.records:,} of {pace.records:,} records, {pace.records_per_s:,.0f}/s"
-
-
 def result_lines(result: ConvertResult, dst: str) -> list[str]:
     """Say what a conversion has done at `dst`, which is shown as it was given."""
     shown = printable(dst)
@@ -203,12 +194,6 @@ def _named_endings(estimate: Estimate) -> list[tuple[str, int]]:
 
 def _others_line(kinds: Iterable[str]) -> str:
     return f"other files, not converted: {', '.join(kinds)}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _done_of(done: int, shards: int) -> str:

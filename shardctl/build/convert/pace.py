@@ -26,7 +26,7 @@ class Pace:
         self.records, self._began = records, time.monotonic()
 
     def resume(self) -> None:
-        """Count what was added until now as the work of an earlier run. The rates are those of this run."""
+        """Take what was added until now as work of before. The rates count only the work from now on."""
         self._before, self._began = self.done, time.monotonic()
 
     def add(self, progress: WorkDone) -> None:

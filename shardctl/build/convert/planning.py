@@ -62,9 +62,9 @@ def plan(conversion: Conversion, inputs: Inputs, before: PreviousDataset | None,
     if all_types:
         return _plan_anew(conversion, inputs, before, folder, "new records have other types", all_types)
     listing = inputs.listing.fresh()
-    rules, options, scratch = conversion.rules, conversion.options, inputs.scratch
+    rules, options, engine, scanning = conversion.rules, conversion.options, conversion.engine, conversion.listener.scanning
     found = update_plan.plan_update(
-        listing, conversion.recipe, rules, options, before, inputs.bases, conversion.engine, scratch
+        listing, conversion.recipe, rules, options, before, inputs.bases, engine, inputs.scratch, scanning
     )
     if not isinstance(found, update_plan.UpdatePlan):
         return _plan_anew(conversion, inputs, before, folder, found.why, all_types)
@@ -117,10 +117,11 @@ def _with_types(conversion: Conversion, inputs: Inputs, all_types: bool) -> tupl
 
 
 def _planned(conversion: Conversion, inputs: Inputs, all_types: bool) -> tuple[ConversionPlan, Listing]:
-    listing, comparing = inputs.listing.fresh(), conversion.listener.comparing
+    listing = inputs.listing.fresh()
     recipe, rules, options = conversion.recipe, conversion.rules, conversion.options
     bases, engine = inputs.bases, conversion.engine
-    return plan_conversion(listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, comparing), listing
+    told = conversion.listener.comparing, conversion.listener.scanning
+    return plan_conversion(listing, recipe, rules, options, bases, engine, inputs.scratch, all_types, *told), listing
 
 
 def announce(conversion: Conversion, job: DatasetJob, listing: Listing) -> Estimate:

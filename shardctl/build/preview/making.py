@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from shardctl.build.commit.staging import begin
 from shardctl.build.convert.columns import known_layout, renamed
 from shardctl.build.convert.conversion_plan import ConversionPlan, plan_conversion
+from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.field_types import with_types
 from shardctl.build.convert.sample_kind import settle_kind
 from shardctl.build.options import Options, chosen_options
@@ -47,6 +48,7 @@ from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.progress import Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import printable
@@ -111,13 +113,15 @@ def make_preview(
     inputs: int,
     keys: Sequence[str] = (),
     on_line: Callable[[str], None] = lambda line: None,
+    progress: bool = True,
     **options: Any,
 ) -> Preview:
     """Convert a few inputs for a look at them, and write nothing but files for scratch.
 
     They are the inputs with `keys`, or else up to `inputs` from all over the sources. `recipe` and `options` are those of
     `convert`. Where the recipe is random and says no number of variants, VARIANTS are made of each input; the first is the
-    sample that a conversion stores. `on_line` gets the lines that workers print.
+    sample that a conversion stores. `on_line` gets the lines that workers print. `progress` False shows no progress
+    on stderr.
 
     Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
     """
@@ -138,12 +142,13 @@ def make_preview(
         rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
         rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None)
-        with scratch_folder() as scratch:
-            listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
+        with scratch_folder() as scratch, progress_of(progress) as shown:
+            told = ConversionProgress(shown)
+            listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", told.listing)
             listing.notices[:0] = notices
 
             def attempt(all_types: bool) -> Preview:
-                trial = _Trial(listing.fresh(), checked, variants, rules, chosen, engine, scratch)
+                trial = _Trial(listing.fresh(), checked, variants, rules, chosen, engine, scratch, shown)
                 return trial.run(inputs, keys, all_types)
 
             return with_types(attempt, "call it again")
@@ -174,14 +179,16 @@ class _Trial:
         options: Options,
         engine: Engine,
         scratch: Path,
+        shown: Progress,
     ) -> None:
         self._listing, self._recipe, self._rules, self._options = listing, recipe, rules, options
-        self._variants, self._engine, self._scratch = variants, engine, scratch
+        self._variants, self._engine, self._scratch, self._shown = variants, engine, scratch, shown
         self._bases = tuple(Root.of(root.base) for root in listing.roots)
 
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises InputError, TypesDifferError."""
         engine = self._engine if self._recipe.sample_transforms else _Unprobed(self._engine)
+        told = ConversionProgress(self._shown).listener()
         draft = plan_conversion(
             self._listing,
             self._recipe,
@@ -191,7 +198,8 @@ class _Trial:
             engine,
             self._scratch,
             all_types,
-            comparing=lambda _: None,
+            comparing=told.comparing,
+            scanning=told.scanning,
         )
         # Where the records of a unit are in several splits, each split has all units.
         counts = draft.planner.records
@@ -257,7 +265,10 @@ class _Trial:
         write_files(folder / FILES, self._listing, draft.labelling, files)
         job = replace(job, folder=folder)
         begin(job)
-        self._engine.run(job, shards, lambda _: None)
+        told = ConversionProgress(self._shown)
+        told.part("", len(shards), len(shards))
+        told.building()
+        self._engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
 
 

@@ -26,6 +26,7 @@ from shardctl.sources.files import in_use
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
 from shardctl.system.locations.folder import EditableFolder
+from shardctl.system.progress import progress_of
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
@@ -39,16 +40,18 @@ def repair(
     drop_lost: bool = False,
     workers: int | str = "auto",
     listener: Listener | None = None,
+    progress: bool = True,
 ) -> RepairResult:
     """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
 
     `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that neither
     the dataset nor the sources have any more. `path` may be the URL of a dataset on a store: all of it is read, and what was
-    repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
+    repaired is put back; there `drop_lost` is not supported. `progress` False shows no progress on stderr; a `listener` has
+    callbacks instead. Raises DatasetError if there is no dataset, or too little of it is
     left for a repair; UsageError, InputError, StorageError, BusyError.
     """
-    with in_use():
-        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
+    with in_use(), progress_of(progress, listener) as shown:
+        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown))
 
 
 def _repair(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardctl.system.progress import Phase, Progress
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -63,3 +65,8 @@ class Listener:
     building: Callable[[int, int], None] = lambda done, total: None
     waiting: Callable[[str], None] = lambda owner: None
     reading: Callable[[tuple[str, ...]], None] = lambda sources: None
+
+    @classmethod
+    def showing(cls, progress: Progress) -> Listener:
+        """Return callbacks that show how far a repair is."""
+        return cls(progress.counter(Phase("checking", "files")), progress.counter(Phase("rebuilding", "inputs")))

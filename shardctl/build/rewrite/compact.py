@@ -31,6 +31,7 @@ from shardctl.system.files import free_bytes
 from shardctl.system.locations import here_only
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
+from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable
 
 Numbers = npt.NDArray[np.int64]
@@ -59,13 +60,14 @@ def compact(
     *,
     dry_run: bool = False,
     if_running: str = "wait",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Callable[[int, int], None] = True,
 ) -> CompactResult:
     """Put the shards of a dataset in order, as a conversion would lay them out: full ones, with the samples in their order.
 
     Rows are copied, nothing is decoded, and the sources are not needed. Readers find the dataset as it was until it is done.
-    `progress` is called with shards done and shards. Raises DatasetError if it is damaged, UsageError if its samples are not
-    each of one record in order (blocks of packed tokens, shuffled records of tables), StorageError, BusyError.
+    `progress` False shows no progress on stderr; a function is called with shards done and shards instead. Raises
+    DatasetError if it is damaged, UsageError if its samples are not each of one record in order (blocks of packed tokens,
+    shuffled records of tables), StorageError, BusyError.
     """
     root = here_only(dst, "compact")
     if dry_run:
@@ -76,7 +78,8 @@ def compact(
         if result.status == "up-to-date":
             return result
         _check_space(old, plan)
-        shards = list(_written(old, new, plan, progress))
+        with counting(progress, "shards", "compacting") as report:
+            shards = list(_written(old, new, plan, report))
         objects = old.manifest.objects
         if objects is not None and objects["cut_off"]:
             objects = None  # how many were cut off is known of whole shards only

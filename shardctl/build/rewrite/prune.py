@@ -31,6 +31,7 @@ from shardctl.sources.label_table import some
 from shardctl.system.locations import here_only
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import usable_cores
+from shardctl.system.progress import counting
 from shardctl.system.text import printable
 
 Numbers = npt.NDArray[np.int64]
@@ -59,14 +60,15 @@ def prune(
     *,
     dry_run: bool = False,
     if_running: str = "wait",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Callable[[int, int], None] = True,
 ) -> PruneResult:
     """Take the samples that match a condition, or that have these keys, out of a dataset for good.
 
     `where` has the syntax of `inspect --where`. All samples of a record go together, whichever of its variants match. Shards
     without such samples stay as they are; kept generations are deleted. rejects.jsonl records the keys, so that no later update
-    brings the samples back. `progress` is called with shards done and shards. Raises DatasetError, UsageError for a wrong
-    condition, or if samples cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
+    brings the samples back. `progress` False shows no progress on stderr; a function is called with shards done and shards
+    instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be told apart (blocks of packed
+    tokens), InputError if no key is known, BusyError.
     """
     here_only(dst, "prune")
     if where is None and keys is None:
@@ -80,7 +82,8 @@ def prune(
     with rewriting(dst, waiting) as (old, new, held):
         chosen = _chosen(old, where, keys)
         if chosen.rows:
-            shards, dropped = _written(old, new, chosen, progress)
+            with counting(progress, "shards", "pruning") as report:
+                shards, dropped = _written(old, new, chosen, report)
             gone = (chosen.samples, dropped.records)
             commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", *gone)
         elif chosen.generations:

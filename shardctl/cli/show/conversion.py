@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
 from shardctl.build.convert import ConvertResult, Listener, narration
+from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.estimate import Estimate
-from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.task import WorkDone
 from shardctl.cli.output import Output
+from shardctl.system.progress import progress_of
 from shardctl.system.text import printable
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
-
-class ConversionView:
+class ConversionView(ConversionProgress):
     """What a user sees on stderr while a conversion to `dst` runs."""
 
     def __init__(self, dst: str, output: Output) -> None:
+        super().__init__(progress_of(output.shows_progress), stays=True)
         self._dst, self._output = dst, output
-        self._bar: tqdm[Any] | None = None
-        self._pace, self._records = Pace(), 0
         self._printed: tuple[str, ...] = ()
 
     def listener(self) -> Listener:
         """Return the callbacks for the conversion."""
         on_line = self._on_line if self._output.verbose else Listener.on_line
-        if self._output.hides_progress:
+        if not self._output.shows_notes:
             return Listener(on_line=on_line)
-        return Listener(
-            self._listing,
-            self._waiting,
-            self._announce,
-            self._resuming,
-            self._progress,
-            on_line,
-            self._comparing,
-            self._part,
-        )
+        return replace(super().listener(), waiting=self._waiting, resuming=self._resuming, on_line=on_line)
+
+    def listing(self, inputs: int) -> None:
+        """So many inputs are found."""
+        super().listing(inputs)
+        if self._output.verbose:
+            self._write([narration.listed_line(inputs)])
+
+    def announce(self, estimate: Estimate) -> None:
+        """The work is planned."""
+        super().announce(estimate)
+        self._write(narration.estimate_lines(estimate))
+        self._printed = narration.notices_of(estimate)
+
+    def part(self, name: str, shards: int, records: int) -> None:
+        """Only a part of it is to be done."""
+        super().part(name, shards, records)
+        self._write([narration.part_line(name, shards, records)])
 
     def tell_rest(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
@@ -51,62 +54,28 @@ class ConversionView:
 
     def close(self) -> None:
         """End the line of the progress bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-    def _listing(self, inputs: int) -> None:
-        if self._output.verbose:
-            _show([narration.listed_line(inputs)])
-
-    def _comparing(self, inputs: int) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            from tqdm import tqdm  # 20 ms, by now beside the workers
-
-            self._bar = tqdm(unit=" inputs compared", dynamic_ncols=True)
-        self._bar.update(inputs - self._bar.n)
+        self._shown.close()
 
     def _waiting(self, owner: str) -> None:
-        _show([narration.waiting_line(owner, self._dst)])
-
-    def _announce(self, estimate: Estimate) -> None:
-        self.close()  # the bar of the comparison
-        _show(narration.estimate_lines(estimate))
-        self._printed, self._records = narration.notices_of(estimate), estimate.records
+        self._write([narration.waiting_line(owner, self._dst)])
 
     def _resuming(self, done: int, shards: int) -> None:
-        _show([narration.resuming_line(done, shards)])
-
-    def _part(self, name: str, shards: int, records: int) -> None:
-        _show([narration.part_line(name, shards, records)])
-        self._records = records
+        self._write([narration.resuming_line(done, shards)])
 
     def _on_line(self, line: str) -> None:
-        """Show what a worker has printed, above the bar where there is one."""
-        if self._bar is not None:
-            self._bar.write(printable(line), file=sys.stderr)
-        else:
-            _show([printable(line)])
+        """Show what a worker has printed."""
+        self._write([printable(line)])
 
-    def _progress(self, progress: WorkDone) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            from tqdm import tqdm  # 20 ms, by now beside the workers
-
-            self._bar = tqdm(total=self._records, unit=" inputs", dynamic_ncols=True, smoothing=0.1)
-            self._pace.begin(self._records)
-        self._pace.add(progress)
-        self._bar.set_postfix_str(narration.pace_words(self._pace), refresh=False)
-        self._bar.update(progress.records)
+    def _write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._shown.write(line)
 
 
 def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
     """Print on stderr the notices and warnings that were not `printed` yet; warnings even with --quiet."""
-    notices = () if output.hides_progress else result.notices
-    _show(narration.notice_lines(notices, result.warnings, printed))
+    notices = result.notices if output.shows_notes else ()
+    for line in narration.notice_lines(notices, result.warnings, printed):
+        click.echo(line, err=True)
 
 
 def print_result(result: ConvertResult, dst: str) -> None:
@@ -137,8 +106,3 @@ def result_record(result: ConvertResult) -> dict[str, Any]:
         record["free_bytes"] = result.estimate.free_bytes
         record["estimated_seconds"] = round(result.estimate.seconds, 2)
     return record
-
-
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line, err=True)

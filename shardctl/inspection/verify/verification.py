@@ -17,13 +17,13 @@ from shardctl.inspection.verify.dataset import DatasetCheck
 from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
 from shardctl.system.processes.pool import Task
+from shardctl.system.progress import counting
 
 
-def verify(
-    path: str | Path, level: str = "full", progress: Callable[[int, int], None] = lambda done, total: None
-) -> VerifyResult:
-    """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
+def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
+    """Check a dataset, or one shard without its dataset.
 
+    `progress` False shows no progress on stderr; a function is called with (shards done, shards) instead.
     `path` may be the URL of one on a store: `quick` lists it and reads the end of each shard, the other levels download all.
     Raises DatasetError if there is no dataset at all, UsageError for an unknown level, WorkerError if the processes that
     check are killed from outside again and again, StoreError if a store refuses or does not answer.
@@ -33,7 +33,10 @@ def verify(
     with open_place(path, "ends" if level == "quick" else "whole", listed=True) as place:
         refuse_part_of_dataset(place)
         with CheckPool(place, level, 1 if place.lone else "auto") as pool:
-            return _verify_lone_shard(level, pool) if place.lone else DatasetCheck(place.folder, level, progress, pool).run()
+            if place.lone:
+                return _verify_lone_shard(level, pool)
+            with counting(progress, "shards", "verifying") as report:
+                return DatasetCheck(place.folder, level, report, pool).run()
 
 
 def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:

@@ -31,6 +31,7 @@ from shardctl.sources.export_description import DESCRIPTION, Description, LooseF
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
 from shardctl.system.options import check_options, declared_in
+from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -82,7 +83,7 @@ def export(
     to: str,
     split: str | None = None,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: bool | Callable[[int, int], None] = True,
     *,
     columns: Sequence[str] | None = None,
     rename: Mapping[str, str] | None = None,
@@ -107,11 +108,12 @@ def export(
 
     `dst` may be the URL of a dataset on a store; its shards are fetched to a scratch folder as they are read.
 
-    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
-    called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost
-    before anything is written. `on_plan` is called with the plan before all that. Nothing is at `out` before all of it is;
-    when stopped, the same call goes on. Every block is checked against its checksum. Raises UsageError, InputError if the
-    dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError and StorageError.
+    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export. `progress`
+    False shows no progress on stderr; a function is called with the samples done and all instead. `on_note` is called with
+    each note of the result as soon as it is known: what is lost before anything is written. `on_plan` is called with the plan
+    before all that. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every block is checked
+    against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs, DatasetError if it
+    is damaged, BusyError, WorkerError and StorageError.
     """
     WORKERS.check("workers", workers)
     choice = _choice(split, columns, rename, where, store, on_loss)
@@ -127,7 +129,7 @@ def export(
 class _Listener:
     """The callbacks of an export."""
 
-    progress: Callable[[int, int], None]
+    progress: bool | Callable[[int, int], None]
     on_note: Callable[[str], None]
     on_plan: Callable[[ExportPlan], None]
 
@@ -157,7 +159,8 @@ def _export(
         staging = Staging(writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__]))
         discard_others(writer.folder, staging.folder)
         with _kept_if_of_use(job, staging, writer):
-            written = Parts(job, staging, processes, listener.progress).write()
+            with counting(listener.progress, "samples", "exporting") as report:
+                written = Parts(job, staging, processes, report).write()
             _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
             late = job.export.notes_of(source, staging.files, written)

@@ -71,7 +71,7 @@ def verify_update(new: Path) -> None:
 
     Raises DatasetError.
     """
-    found = next((finding for finding in verify(new, "quick").findings if finding.severity == "error"), None)
+    found = next((finding for finding in verify(new, "quick", progress=False).findings if finding.severity == "error"), None)
     if found is not None:
         (new / MANIFEST).unlink()  # the next try makes the tables once more
         raise DatasetError(f"{printable(str(new))}: {found.message}; the dataset is as it was before")

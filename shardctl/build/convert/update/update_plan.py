@@ -59,6 +59,7 @@ from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.progress import Report
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -175,10 +176,14 @@ def plan_update(
     roots: tuple[Root, ...],
     engine: Engine,
     folder: Path,
+    scanning: Report,
 ) -> UpdatePlan | Anew:
-    """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError."""
+    """Compare the sources with the dataset, and plan what is to be built. `folder` is for scratch. Raises InputError.
+
+    `scanning` is called with (pieces of files scanned, pieces).
+    """
     planning = _Planning(listing, recipe, rules, options, before, roots, folder)
-    return planning.run(Discovery(listing, recipe.reading, rules.shuffle is not None, engine))
+    return planning.run(Discovery(listing, recipe.reading, rules.shuffle is not None, engine, scanning))
 
 
 def matching_anew(before: PreviousDataset, draft: ConversionPlan, folder: Path) -> Matching:

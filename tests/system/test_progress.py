@@ -1,0 +1,328 @@
+"""How far long work is: a bar at a terminal and in a notebook, else a line now and then, of commands and of Python alike."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.build.convert import Listener
+from shardctl.build.convert.conversion_progress import ConversionProgress
+from shardctl.errors import UsageError
+from shardctl.system import progress
+from shardctl.system.progress import Bars, Lines, Phase, counting
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log gets a line for each report."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+
+
+# --- lines ---
+
+
+def test_a_log_gets_a_line_every_30_seconds_and_none_of_short_work(clock: Clock) -> None:
+    log = io.StringIO()
+    shown = Lines(log, clock)
+    shown.begin(Phase(unit="inputs", total=10_000))
+    for done in range(0, 4000, 400):
+        shown.report(done, note="0 rejected")
+        clock.now += 3
+    assert log.getvalue() == ""
+    shown.report(4000, note="0 rejected")
+    shown.report(4100, note="0 rejected")
+    clock.now += 29
+    shown.report(4200, note="2 rejected")
+    clock.now += 1
+    shown.report(4201, note="2 rejected")
+    assert log.getvalue().splitlines() == [
+        "40 %, 4,000 of 10,000 inputs, 133/s, about 45 s left, 0 rejected",
+        "42 %, 4,201 of 10,000 inputs, 70/s, about 1 min left, 2 rejected",
+    ]
+
+
+def test_where_the_end_is_not_known_there_is_no_percentage(clock: Clock) -> None:
+    log = io.StringIO()
+    report = Lines(log, clock, every=0).counter(Phase("listing", "inputs"))
+    report(65_536)
+    clock.now += 10
+    report(131_072)
+    assert log.getvalue().splitlines() == ["listing: 65,536 inputs", "listing: 131,072 inputs, 6,554/s"]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "line"),
+    [
+        (3, 4, 600, "checking: 75 %, 3 of 4 shards, 0.005/s, about 3 min left"),
+        (9_999, 10_000, 1, "checking: 99 %, 9,999 of 10,000 shards, 9,999/s, about 1 s left"),
+        (10, 10, 5, "checking: 100 %, 10 of 10 shards, 2/s"),
+        (12, 10, 6, "checking: 100 %, 12 of 10 shards, 2/s"),
+        (0, 10, 60, "checking: 0 %, 0 of 10 shards"),
+        (0, 0, 60, "checking: 0 shards"),
+    ],
+)
+def test_figures_of_a_line(clock: Clock, done: int, total: int, seconds: float, line: str) -> None:
+    log = io.StringIO()
+    shown = Lines(log, clock, every=0)
+    shown.begin(Phase("checking", "shards"))
+    clock.now += seconds
+    shown.report(done, total)
+    assert log.getvalue() == f"{line}\n"
+
+
+def test_work_of_an_earlier_run_does_not_count_as_fast(clock: Clock) -> None:
+    log = io.StringIO()
+    shown = Lines(log, clock)
+    shown.begin(Phase(unit="inputs", total=1000, first=900))
+    clock.now += 30
+    shown.report(930)
+    assert log.getvalue() == "93 %, 930 of 1,000 inputs, 1/s, about 1 min left\n"
+
+
+def test_a_log_that_cannot_be_written_stops_no_work(clock: Clock) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    shown = Lines(Full(), clock, every=0)
+    shown.begin(Phase("checking", "files"))
+    shown.report(1, 2)
+
+
+def test_a_program_without_streams_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with counting(True, "shards", "verifying") as report:
+        report(1, 2)
+
+
+# --- bars ---
+
+
+def test_a_terminal_gets_a_bar_that_goes_away_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, threads = Terminal(), threading.enumerate()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with counting(True, "shards", "verifying") as report:
+        report(2, 8)
+    assert "verifying:  25%" in terminal.getvalue()
+    assert "2/8" in terminal.getvalue()
+    assert terminal.getvalue().split("\r")[-2].isspace(), "it is wiped out"
+    assert threading.enumerate() == threads, "a thread would stay in a process that forks"
+
+
+def test_a_bar_without_an_end_names_its_phase_once() -> None:
+    terminal = Terminal()
+    with Bars(terminal) as shown:
+        shown.begin(Phase("reading", "samples"))
+        shown.report(100_163)
+    assert "reading: 100163 samples" in terminal.getvalue()
+
+
+def test_a_line_goes_above_the_bar() -> None:
+    terminal = Terminal()
+    with Bars(terminal) as shown:
+        shown.begin(Phase(unit="inputs", total=9, stays=True))
+        shown.report(3)
+        shown.write("a worker says this")
+    *_, line, bar = terminal.getvalue().rstrip("\n").split("\n")
+    assert line.split("\r")[-1] == "a worker says this"
+    assert "3/9" in bar
+
+
+def test_what_is_mostly_short_gets_no_bar_at_once(clock: Clock) -> None:
+    terminal = Terminal()
+    shown = Bars(terminal, clock)
+    report = shown.counter(Phase("listing", "inputs", short=True))
+    report(300)
+    assert terminal.getvalue() == ""
+    clock.now += progress.LATE_SECONDS
+    report(65_536)
+    shown.close()
+    assert "listing:" in terminal.getvalue()
+
+
+def test_a_notebook_without_widgets_gets_the_plain_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    with counting(True, "shards", "verifying") as report:
+        report(1, 4)
+    assert "verifying:  25%" in shown.getvalue()
+
+
+# --- the functions of Python ---
+
+
+def test_a_function_gets_the_counts_in_place_of_what_is_shown(at_once: None, capsys: pytest.CaptureFixture[str]) -> None:
+    heard = []
+    with counting(lambda *counts: heard.append(counts), "shards", "verifying") as report:
+        report(1, 4)
+    assert (heard, capsys.readouterr().err) == ([(1, 4)], "")
+
+
+@pytest.mark.parametrize("wrong", ["yes", None, 2])
+def test_progress_is_true_or_false(photos: Path, tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="progress must be True or False"):
+        shardctl.convert(photos, tmp_path / "out", progress=wrong)
+
+
+def prepared(demo: Path, folder: Path) -> dict[str, Callable[..., object]]:
+    """Return the functions that may run long, each ready to be called with `progress`, in an order in which they can be."""
+    few = {"workers": 0, "samples_per_shard": 20, "recipe": {"store": "source"}}
+    shardctl.convert(demo / "photos", folder / "parts", part="1/1", progress=False, **few)
+    shardctl.convert(demo / "photos", folder / "old", progress=False, **few)
+    damaged = folder / "old" / "train-00001.arrow"
+    grown = Path(shutil.copytree(demo / "photos", folder / "grown"))
+    some = sorted(grown.rglob("*.jpg"))[::6]
+    for path in some:
+        path.rename(folder / path.name)
+    shardctl.convert(grown, folder / "updated", progress=False, **few)
+    for path in some:
+        (folder / path.name).rename(path)
+    shardctl.convert(grown, folder / "updated", progress=False, update=True, **few)
+    return {
+        "convert": lambda **given: shardctl.convert(demo / "photos", folder / "out", **few, **given),
+        "verify": lambda **given: shardctl.verify(folder / "out", **given),
+        "bench": lambda **given: shardctl.bench(folder / "out", runs=1, epochs=1, threads=1, decode=False, **given),
+        "export": lambda **given: shardctl.export(folder / "out", folder / "files", "files", workers=0, **given),
+        "finish": lambda **given: shardctl.finish(folder / "parts", **given),
+        "repair": lambda **given: (damaged.unlink(), shardctl.repair(folder / "old", workers=0, **given)),
+        "prune": lambda **given: shardctl.prune(folder / "out", where="index == 0", **given),
+        "compact": lambda **given: shardctl.compact(folder / "updated", **given),
+        "train_tokenizer": lambda **given: shardctl.train_tokenizer(
+            demo / "texts", folder / "words.txt", kind="words", vocab_size=50, workers=0, **given
+        ),
+    }
+
+
+LINES = {
+    "convert": ["100 %, 60 of 60 inputs, .*, 0 rejected"],
+    "verify": ["verifying: 100 %, 3 of 3 shards.*"],
+    "bench": ["reading: 60 samples.*"],
+    "export": ["exporting: 100 %, 60 of 60 samples.*"],
+    "finish": ["checking: .* of 3 shards.*", "finishing: .* of 3 shards.*"],
+    "repair": ["checking: 100 %, .* files.*", "rebuilding: 100 %, 20 of 20 inputs.*"],
+    "prune": ["pruning: 100 %, 1 of 1 shards.*"],
+    "compact": ["compacting: 100 %, 3 of 3 shards.*"],
+    "train_tokenizer": ["100 %, 20 of 20 inputs, .*", "reading: 100 %, 20 of 20 texts.*", "training"],
+}
+
+
+def test_functions_show_progress_once_and_only_where_it_is_wanted(
+    demo: Path, tmp_path: Path, at_once: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loud").mkdir()
+    (tmp_path / "silent").mkdir()
+    for name, function in prepared(demo, tmp_path / "silent").items():
+        function(progress=False)
+        assert capfd.readouterr() == ("", ""), name
+    for name, function in prepared(demo, tmp_path / "loud").items():
+        function()
+        said = capfd.readouterr().err.splitlines()
+        for line in LINES[name]:
+            found = [each for each in said if re.fullmatch(line, each)]
+            assert found, (name, line, said)
+        assert len(said) == len(set(said)), (name, "no line is doubled", said)
+
+
+def test_a_listener_is_told_in_place_of_what_is_shown(
+    photos: Path, tmp_path: Path, at_once: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[Any] = []
+    shardctl.convert(photos, tmp_path / "out", workers=0, listener=Listener(progress=heard.append))
+    assert heard
+    assert capfd.readouterr().err == ""
+
+
+def test_short_work_prints_nothing(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    shardctl.verify(tmp_path / "out")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_update_tells_the_rate_of_its_own_work(source: Path, tmp_path: Path, clock: Clock) -> None:
+    options: dict[str, Any] = {"recipe": {"store": "source"}, "workers": 0, "samples_per_shard": 10}
+    shardctl.convert(source, tmp_path / "out", **options)
+    first = min(source.rglob("*.jpg"))
+    first.write_bytes(max(source.rglob("*.jpg")).read_bytes())
+    log = io.StringIO()
+
+    class Slow(ConversionProgress):
+        def building(self) -> None:
+            super().building()
+            clock.now += 10
+
+    listener = Slow(Lines(log, clock, every=0)).listener()
+    shardctl.convert(source, tmp_path / "out", update=True, listener=listener, **options)
+    (last,) = log.getvalue().splitlines()[-1:]
+    assert last == "100 %, 60 of 60 inputs, 1/s, 0 rejected"
+
+
+# --- the commands ---
+
+
+def test_a_command_with_its_log_in_a_file_writes_lines(photos: Path, tmp_path: Path) -> None:
+    code = """
+from shardctl.system import progress
+progress.LINE_SECONDS = 0.0
+from shardctl.__main__ import main
+main()
+"""
+    with open(tmp_path / "log", "w") as log:
+        command = [sys.executable, "-c", code, "convert", photos, tmp_path / "out", "--workers", "1"]
+        subprocess.run(command, stderr=log, stdout=subprocess.DEVNULL, check=True)
+    said = (tmp_path / "log").read_text()
+    assert "\nlisting: 60 inputs\n" in f"\n{said}"
+    assert re.search(r"^100 %, 60 of 60 inputs, [\d,.]+/s, 0 rejected$", said, re.MULTILINE)
+    assert "\r" not in said
+
+
+@pytest.mark.parametrize("command", ["convert", "verify", "export", "tokenizer"])
+def test_no_progress_leaves_the_lines_out(
+    cli: Any, demo: Path, tmp_path: Path, at_once: None, raw_dataset: Path, command: str
+) -> None:
+    arguments = {
+        "convert": ("convert", demo / "photos", tmp_path / "out", "--workers", "0", "--overwrite"),
+        "verify": ("verify", raw_dataset),
+        "export": ("export", raw_dataset, tmp_path / "out", "--to", "files", "--overwrite"),
+        "tokenizer": ("tokenizer", "train", demo / "texts", tmp_path / "w.txt", "--kind", "words", "--overwrite"),
+    }[command]
+    assert re.search(" %, .* of ", cli(*arguments).err)
+    silent = cli(*arguments, "--no-progress")
+    assert " %, " not in silent.err
+    assert ("will write" in silent.err) == (command in ("convert", "export")), "notes stay"
+    assert cli(*arguments, "--quiet").err == cli(*arguments, "--json").err == ""
