@@ -176,7 +176,7 @@ class RecipeOptions:
         "Samples made of every input, each with other random numbers.",
         metavar="K",
         heading=STEPS,
-        alike={"augmentations copies num-variants repeats augment-times": "4"},
+        alike={"copies num-variants repeats augment-times": "4"},
     )
     max_pixels: int | None = _key(
         Whole(),
