@@ -223,7 +223,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
 
 
 def _list_consumers(as_json: bool) -> None:
-    from shardctl.benchmark.measure import PRESETS
+    from shardctl.benchmark.presets import PRESETS
 
     if as_json:
         print_json({"consumers": [asdict(preset) for preset in PRESETS]})
