@@ -52,6 +52,7 @@ COMMANDS = {
     },
     "Help": {
         "help": "show a page of the documentation, or find a word in it",
+        "completion": "print the script for the Tab key of your shell",
     },
 }
 """The commands in the order of use, under their headings, each with a line about it."""

@@ -185,8 +185,9 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     check("recipe list", [])
 
 
-def test_help(check: Any) -> None:
+def test_help_and_completion(check: Any) -> None:
     check("help", [], ["inputs"], ["convert"], ["Slurm"])
+    check("completion", ["bash"])
 
 
 @pytest.mark.parametrize(
