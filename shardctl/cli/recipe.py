@@ -35,7 +35,7 @@ PROBLEMS_FOUND = 1
     ),
     words={
         "validate lint test": "`shardctl recipe check FILE.toml` checks one",
-        "new init create": "write a recipe.toml as above",
+        "new init create": "`shardctl recipe show @imagenet > recipe.toml` writes one to change",
     },
 )
 def recipe() -> None:

@@ -190,11 +190,12 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "recipe": Option(
         FilePath(),
         None,
-        "A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its name,"
-        " and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
-        metavar="FILE.toml",
+        "A recipe file (docs/recipes.md), or a ready recipe such as @imagenet (`shardctl recipe list`). Options change what it"
+        " says: each has the key of its name, and wins; --resize, --crop, --random-crop and --flip change the step of the"
+        " file.",
+        metavar="FILE.toml|@NAME",
         heading=STEPS,
-        brief="a recipe file with all steps and keys",
+        brief="a file with all steps and keys, or @imagenet",
         alike={"config cfg yaml conf c": "recipe.toml"},
     ),
     "steps": Option(
