@@ -54,7 +54,7 @@ _ALMOST_NONE = 0.01
     "--order",
     heading=READING,
     type=click.Choice(["global", "window", "block"]),
-    help="Which random order (docs/loader.md explains them). Default: the best that suits how DST is stored.",
+    help="Which random order (`shardctl help loader` explains them). Default: the best that suits how DST is stored.",
 )
 @option(
     "--list-consumers",

@@ -50,7 +50,7 @@ def recipe() -> None:
       [[transform]]
       name = "hflip"
 
-    docs/recipes.md has all keys and steps, with pictures.
+    `shardctl help recipes` has all keys and steps, with pictures.
     """
 
 

@@ -29,7 +29,7 @@ from shardctl.system.text import counted, format_bytes, printable
 def tokenizer() -> None:
     """Make tokenizers of your own texts, and look at any.
 
-    docs/text.md says which there are, and how chats are written.
+    `shardctl help text` says which there are, and how chats are written.
     """
 
 
