@@ -1,6 +1,6 @@
 """`shardctl completion`, and what the Tab key finds: beside commands and options, the values of options.
 
-A shell runs shardctl for each Tab, so nothing that takes long is imported here: neither Arrow nor a manifest's class.
+A shell runs shardctl for each Tab. So this file imports nothing that takes long, such as Arrow and the class of a manifest.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _VALUES: dict[tuple[str, str], Values] = {
 """What is completed, by the command and the name of its parameter. Words of a choice and paths are completed by click."""
 
 _LISTS = ("columns",)
-"""Parameters whose value is names with commas between them."""
+"""Parameters whose value is several names, with commas between them."""
 
 _PATHS_OR_NAMES = ("recipe", "file", "dst")
 """Parameters whose value is a path, unless it begins with @."""
@@ -185,7 +185,7 @@ class _Completing(ShellComplete):
             return []
 
     def _command(self, args: Sequence[str]) -> tuple[str, click.Command]:
-        """Return the command that the words name, and what it is called: "recipe check". Raises LookupError."""
+        """Return the name of the command that the words begin with ("recipe check"), and the command. Raises LookupError."""
         found = self.cli
         names: list[str] = []
         for word in args:

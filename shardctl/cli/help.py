@@ -76,7 +76,7 @@ def _topic(named: str) -> str | None:
 
 
 def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | None:
-    """Return the context of a command, which knows its help; None if there is no such command."""
+    """Return the context of a command. It knows the command's help. None if the words are not a command."""
     found = context.find_root()
     for word in words:
         inner = found.command.get_command(found, word) if isinstance(found.command, click.Group) else None
@@ -127,11 +127,13 @@ def _search(context: click.Context, word: str, output: Output) -> None:
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     found = _pages_with(word)
     if not found:
-        raise UsageError(f"{shown!r} is no command, no page, and in no page{meant or '; `shardctl help` lists the pages'}")
+        raise UsageError(
+            f"{shown!r} is not a command, a page, or a word of a page{meant or '; `shardctl help` lists the pages'}"
+        )
     if output.as_json:
         print_json({"near": near, "pages": [page._asdict() for page in found]})
         return
-    click.echo(f"{shown!r} is no command and no page{meant or '.'} It is in:\n")
+    click.echo(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n")
     lines = click.HelpFormatter()
     with lines.indentation():
         lines.write_dl([(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]])

@@ -104,7 +104,7 @@ def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli: Any) ->
 def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
     found = cli("help", "Slurm")
     assert found.code == 0
-    assert found.out.startswith("'Slurm' is no command and no page. It is in:\n\n  shardctl help cluster ")
+    assert found.out.startswith("'Slurm' is not a command or a page. It is in:\n\n  shardctl help cluster ")
 
 
 @pytest.mark.parametrize(("word", "meant"), [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")])

@@ -33,7 +33,7 @@ def terminal_text(markdown: str, width: int) -> str:
 
 
 def headings(markdown: str) -> list[str]:
-    """Return the headings of a page, without what is code."""
+    """Return the headings of a page. Lines of code that look like headings are left out."""
     prose = re.sub(r"^```.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
     return [_plain(text) for _, text in re.findall(r"^(#+) (.*)$", prose, re.MULTILINE)]
 
@@ -74,7 +74,7 @@ def _heading(text: str, level: int) -> str:
 
 
 def _items(lines: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the lines of a list; those of an item are indented as its text is."""
+    """Yield the lines of a list. The lines of an item are indented as its first line is."""
     items: list[tuple[str, str]] = []
     for line in lines:
         if found := _ITEM.match(line):
@@ -139,7 +139,7 @@ def _wrapped(text: str, width: int, broken: bool = False) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return text without the marks of pictures, links and bold words; what is code keeps its marks."""
+    """Return text without the marks of pictures, links and bold words. Code keeps its marks."""
     text = _LINK.sub(_link, _IMAGE.sub("", text))
     parts = _CODE.split(" ".join(text.split()))
     parts[::2] = [_SITE.sub(r"\1", part).replace("<br>", " ").replace("**", "") for part in parts[::2]]

@@ -11,7 +11,7 @@ from shardctl.system.documents import documents
 from shardctl.system.text import printable
 
 MARK = "@"
-"""What the name of a ready recipe begins with. A file whose name begins so needs an ending: @mine.toml."""
+"""The first character of the name of a ready recipe. A file with such a name needs an ending: @mine.toml."""
 
 
 def ready_recipes() -> dict[str, str]:
