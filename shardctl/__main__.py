@@ -13,8 +13,10 @@ def main() -> None:
     _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)  # until shardctl.cli sets its own: to import click takes a tenth of a second
-    from shardctl.cli import main as run
-
+    if os.environ.get("_SHARDCTL_COMPLETE"):  # a shell asks for completions, by the protocol of click
+        from shardctl.cli.completion import complete as run
+    else:
+        from shardctl.cli import main as run
     run()
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -89,9 +90,10 @@ def fresh(tmp_path: Path) -> Environment:
         link_distribution(name, shared)
     (next(folder.glob("lib/python*/site-packages")) / "shared.pth").write_text(f"{shared}\n")
     project.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, project)
     shutil.copytree(ROOT / "shardctl", project / "shardctl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "docs", project / "docs")
     return Environment(folder, project)
 
 
@@ -194,3 +196,29 @@ def test_alone_without_a_compiler(fresh: Environment) -> None:
     fresh.install_shardctl(compiler=False)
     assert fresh.packages() == {"pillow"}
     assert fresh.check() == "Pillow"
+
+
+SDIST = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); build_meta.build_sdist(sys.argv[2])"
+
+
+@pytest.mark.parametrize("first_an_sdist", [False, True])
+def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh: Environment, first_an_sdist: bool) -> None:
+    source = fresh.project
+    if first_an_sdist:
+        fresh.run(sys.executable, "-c", SDIST, fresh.project, fresh.folder)
+        (packed,) = fresh.folder.glob("shardctl-*.tar.gz")
+        with tarfile.open(packed) as files:
+            files.extractall(fresh.folder / "unpacked", filter="data")
+        (source,) = (fresh.folder / "unpacked").iterdir()
+    fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, source)
+    (wheel,) = fresh.folder.glob("shardctl-*.whl")
+    pages = {path.name: path.read_bytes() for path in (ROOT / "docs").glob("*.md")}
+    with zipfile.ZipFile(wheel) as files:
+        brought = {name.removeprefix("shardctl/docs/"): files.read(name) for name in files.namelist() if "/docs/" in name}
+    assert {name: text for name, text in brought.items() if name.endswith(".md")} == pages
+    assert not [name for name in brought if name.startswith("images/")]
+    fresh.pip("install", "--no-deps", wheel)
+    shardctl = fresh.folder / "bin" / "shardctl"
+    for arguments in (["help"], ["help", "inputs"], ["recipe", "list"], ["recipe", "show", "@imagenet"]):
+        here = subprocess.run([sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True, check=True).stdout
+        assert fresh.run(shardctl, *arguments) == here

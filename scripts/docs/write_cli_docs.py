@@ -9,7 +9,8 @@ from shardctl.cli import cli
 
 def cli_docs() -> str:
     group = cli.make_context("shardctl", [], resilient_parsing=True, terminal_width=100)
-    parts = ["# The command line", "Written by `make docs` from `--help`; edit the commands, not this page.", _help(group)]
+    title = "# The command line: every command and option"
+    parts = [title, "Written by `make docs` from `--help`; edit the commands, not this page.", _help(group)]
     for name in cli.list_commands(group):
         command = cli.get_command(group, name)
         assert command is not None

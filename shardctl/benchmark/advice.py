@@ -12,13 +12,13 @@ from typing import Any
 
 from shardctl.benchmark.advice_options import ELSEWHERE, PROOF_SECONDS, AdviceOptions, advise_options
 from shardctl.benchmark.measure.consumers import ENOUGH, check_patience, feed_paced
-from shardctl.benchmark.measure.presets import find_preset
 from shardctl.benchmark.measure.subjects import open_loader
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.measure.tokens import samples_per_s
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
+from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.build.convert import ConvertResult, convert
 from shardctl.build.paths import check_sources

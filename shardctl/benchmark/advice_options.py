@@ -66,7 +66,7 @@ def _check_rate(rate: float) -> None:
 def _check_preset(name: str) -> None:
     if ":" in name:
         raise UsageError("advise takes presets only; `shardctl bench --consumer module:function` measures a function")
-    from shardctl.benchmark.measure.presets import find_preset
+    from shardctl.benchmark.presets import find_preset
 
     find_preset(name)
 

@@ -112,7 +112,7 @@ class BenchOptions:
     processes: int | None = option(
         Whole(),
         None,
-        "Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
+        "Make the batches in N worker processes, in which the threads are then: past a few cores (`shardctl help loader`).",
         metavar="N",
         heading=READING,
         alike={"worker-processes": "4"},
@@ -245,7 +245,7 @@ class BenchOptions:
     cache: str | Path | bool | None = option(
         CacheFolder(),
         None,
-        "DST is on a store: keep what is read in this folder (docs/cache.md). Default: $SHARDCTL_CACHE.",
+        "DST is on a store: keep what is read in this folder (`shardctl help cache.md`). Default: $SHARDCTL_CACHE.",
         metavar="DIR",
         heading=READING,
     )

@@ -139,9 +139,9 @@ class Options:
         "auto",
         "Where labels come from: the folder that a file is in, or a CSV or JSONL with a row for each file. auto, the default,"
         " takes metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL"
-        " lines, else the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them:"
+        " lines, else the folders if there are two or more (`shardctl help inputs`). Annotations of images, any number of them:"
         " coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR"
-        " (docs/annotations.md). none: no labels.",
+        " (`shardctl help annotations`). none: no labels.",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -197,7 +197,7 @@ class Options:
         "auto",
         "train=0.9,val=0.1 splits by a hash of the key. folder takes the top folders, source the names of the SRC, column the"
         " column split of the labels file. none makes one split. auto decides by the names: train, val, test and the like"
-        " (docs/inputs.md).",
+        " (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
@@ -249,7 +249,7 @@ class Options:
         Anything(),
         "local",
         "What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
-        " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
+        " paths (`shardctl help cluster`). --workers is then the number of shards that are built at a time.",
         metavar=registry.metavar(),
         shows_default=True,
         heading=RUNNING,
@@ -360,7 +360,7 @@ class Options:
         Anything(),
         None,
         "Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl finish DST`. The first part"
-        " plans the conversion for all. I is 1 to N, or 0 to N-1 (docs/cluster.md).",
+        " plans the conversion for all. I is 1 to N, or 0 to N-1 (`shardctl help cluster`).",
         metavar="I/N",
         heading=RUNNING,
         alike={"shard shard-index rank world-size node-rank array": "1/4"},
@@ -403,7 +403,7 @@ class Options:
 
 
 ELSEWHERE = {
-    "output out o dst dest destination output-dir outdir output-folder save-dir save-path target out-dir": (
+    "output out o dst dest destination output-dir outdir output-folder save-dir save-path out-dir": (
         "the last argument is the destination: shardctl convert SRC DST"
     ),
     "input in i src source-dir data data-dir dataset root path folder source-path": (
@@ -421,7 +421,9 @@ ELSEWHERE = {
         "convert reads all files under SRC that it knows; give the folders or files that you want: shardctl convert A B DST"
     ),
     "gpu device cuda": "a conversion runs on the processor; `shardctl bench DST --device cuda` feeds a GPU",
-    "bucket endpoint s3 upload region": "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (docs/stores.md)",
+    "bucket endpoint s3 upload region": (
+        "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (`shardctl help stores`)"
+    ),
     "log-level debug": "-v prints more, -q less",
 }
 """Answers to words of other tools for which convert has no option."""

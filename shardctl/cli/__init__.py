@@ -50,6 +50,10 @@ COMMANDS = {
         "recipe": "check, show and reuse recipe files",
         "tokenizer": "train and try tokenizers",
     },
+    "Help": {
+        "help": "show a page of the documentation, or find a word in it",
+        "completion": "print the script for the Tab key of your shell",
+    },
 }
 """The commands in the order of use, under their headings, each with a line about it."""
 

@@ -55,7 +55,7 @@ _ALMOST_NONE = 0.01
     "--order",
     heading=READING,
     type=click.Choice(["global", "window", "block"]),
-    help="Which random order (docs/loader.md explains them). Default: the best that suits how DST is stored.",
+    help="Which random order (`shardctl help loader` explains them). Default: the best that suits how DST is stored.",
 )
 @option(
     "--list-consumers",
@@ -222,7 +222,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
 
 
 def _list_consumers(as_json: bool) -> None:
-    from shardctl.benchmark.measure import PRESETS
+    from shardctl.benchmark.presets import PRESETS
 
     if as_json:
         print_json({"consumers": [asdict(preset) for preset in PRESETS]})

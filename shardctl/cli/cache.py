@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def cache() -> None:
     """Show and remove what this machine keeps of datasets on object stores.
 
-    A dataset that is opened with cache=DIR keeps in DIR what was read of it (docs/cache.md). DIR is by default that of the
-    environment variable SHARDCTL_CACHE.
+    A dataset that is opened with cache=DIR keeps in DIR what was read of it (`shardctl help cache.md`). DIR is by default
+    that of the environment variable SHARDCTL_CACHE.
     """
 
 

@@ -36,5 +36,5 @@ def demo(folder: str, images: int, texts: int, seed: int, output: Output) -> Non
         click.echo(f"{shown}/photos: {counted(made['images'], 'image')} in {counted(made['classes'], 'class folder')}")
         files, lines = counted(made["text_files"], "text file"), counted(made["text_lines"], "line")
         click.echo(f"{shown}/texts: {files}; {shown}/lines.jsonl: {lines}")
-        click.echo(f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (docs/text.md)")
+        click.echo(f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (`shardctl help text`)")
         click.echo(f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw")

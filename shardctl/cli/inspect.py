@@ -16,15 +16,14 @@ from shardctl.cli.show.describe import print_differences, print_overview, print_
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
 from shardctl.format.generations import kept_generations
-from shardctl.format.manifest import Manifest
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import counting
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
+    from shardctl.format.dataset_place import DatasetPlace
     from shardctl.format.roles import Roles
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
@@ -193,6 +192,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
+    from shardctl.format.dataset_place import open_place
     from shardctl.interop.foreign.shards import is_foreign, refuse_text
     from shardctl.interop.foreign.sums import refuse_export
 
@@ -208,6 +208,8 @@ def inspect(target: str, output: Output, **given: Any) -> int:
 
 def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
     """Show what is in a dataset or a shard."""
+    from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
+
     refuse_part_of_dataset(place)
     _check_options(place, given)
     if given["history"]:
@@ -258,6 +260,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion makes of them."""
     from shardctl.build.sampling import convert_some
+    from shardctl.format.dataset_place import DatasetPlace
     from shardctl.system.scratch import scratch_folder
 
     with scratch_folder() as scratch:
@@ -335,6 +338,8 @@ DIGITS = 12
 
 
 def _show_history(place: DatasetPlace, as_json: bool) -> None:
+    from shardctl.format.manifest import Manifest
+
     manifest, here = Manifest.load(place.folder), place.folder.local
     present, kept = manifest.generation, [] if here is None else kept_generations(here)
     generations = manifest.history or (present,)

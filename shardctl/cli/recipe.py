@@ -14,6 +14,7 @@ from shardctl.cli.output import Output, output_options, print_json
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
+from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
@@ -28,11 +29,13 @@ PROBLEMS_FOUND = 1
         ("shardctl recipe check recipe.toml", "what does it do, what is wrong?"),
         ("shardctl convert photos out --recipe recipe.toml", ""),
         ("shardctl recipe show out", "the recipe of a dataset"),
+        ("shardctl recipe list", "recipes that are ready, such as @imagenet"),
+        ("shardctl recipe show @imagenet > recipe.toml", ""),
         ("shardctl recipe schema > recipe.schema.json", "for editors"),
     ),
     words={
         "validate lint test": "`shardctl recipe check FILE.toml` checks one",
-        "new init create": "write a recipe.toml as above",
+        "new init create": "`shardctl recipe show @imagenet > recipe.toml` writes one to change",
     },
 )
 def recipe() -> None:
@@ -47,12 +50,12 @@ def recipe() -> None:
       [[transform]]
       name = "hflip"
 
-    docs/recipes.md has all keys and steps, with pictures, and recipes that are ready to use (docs/recipes/).
+    `shardctl help recipes` has all keys and steps, with pictures.
     """
 
 
 @recipe.command(short_help="find what is wrong with a recipe file, and what it does")
-@click.argument("file", metavar="FILE.toml", type=click.Path())
+@click.argument("file", metavar="FILE.toml|@NAME", type=click.Path())
 @option(
     "--import",
     "imports",
@@ -90,15 +93,18 @@ def check(file: str, output: Output, imports: bool) -> int:
     return 0 if found.ok else PROBLEMS_FOUND
 
 
-@recipe.command(short_help="print the recipe that made a dataset")
-@click.argument("dst", metavar="DST", type=click.Path())
+@recipe.command(short_help="print the recipe that made a dataset, or a ready one")
+@click.argument("dst", metavar="DST|@NAME", type=click.Path())
 @output_options
 def show(dst: str, output: Output) -> None:
-    """Print the recipe that made the dataset DST, as a recipe file.
+    """Print the recipe that made the dataset DST, or a ready recipe, as a recipe file.
 
-    It has every key and every setting, defaults too, so that it means the same in later versions. What is no part of a recipe
-    (sources, labels, splits, the order) is in the comment at its top.
+    That of a dataset has every key and every setting, defaults too, so that it means the same in later versions. What is no
+    part of a recipe (sources, labels, splits, the order) is in the comment at its top.
     """
+    if dst.startswith(MARK):
+        _show_ready(dst, output)
+        return
     keep_pandas_out_of_arrow()
     from shardctl.transforms.recipe_files.showing import show_recipe
 
@@ -109,6 +115,18 @@ def show(dst: str, output: Output) -> None:
     click.echo(found.toml, nl=False)
     for misfit in found.misfits:
         click.echo(f"WARNING: this version of shardctl would refuse it: {printable(misfit)}", err=True)
+
+
+@recipe.command("list", short_help="list the recipes that are ready")
+@output_options
+def list_ready(output: Output) -> None:
+    """List the recipes that are ready: `--recipe @NAME` uses one, `shardctl recipe show @NAME` prints it."""
+    if output.as_json:
+        print_json({"recipes": ready_recipes()})
+        return
+    lines = click.HelpFormatter()
+    lines.write_dl(list(ready_recipes().items()))
+    click.echo(lines.getvalue(), nl=False)
 
 
 @recipe.command(short_help="print the JSON schema of recipe files, for editors")
@@ -126,6 +144,16 @@ def schema(output: Output) -> None:
     from shardctl.transforms.recipe_files.schema import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
+
+
+def _show_ready(name: str, output: Output) -> None:
+    text = ready_text(name)
+    if output.as_json:
+        from shardctl.transforms.recipe_files.reading import load_recipe
+
+        print_json({"recipe": load_recipe(Path(name)), "toml": text})
+    else:
+        click.echo(text, nl=False)
 
 
 def _record(found: Check) -> dict[str, Any]:

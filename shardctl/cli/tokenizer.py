@@ -29,7 +29,7 @@ from shardctl.system.text import counted, format_bytes, printable
 def tokenizer() -> None:
     """Make tokenizers of your own texts, and look at any.
 
-    docs/text.md says which there are, and how chats are written.
+    `shardctl help text` says which there are, and how chats are written.
     """
 
 
@@ -59,7 +59,7 @@ def tokenizer() -> None:
 @option(
     "--recipe",
     type=click.Path(),
-    metavar="FILE.toml",
+    metavar="FILE.toml|@NAME",
     help="A recipe that cleans the texts first, the one of the conversion; the steps from tokenize on are left out.",
 )
 @option("--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file.")

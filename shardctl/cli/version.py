@@ -25,5 +25,5 @@ def version_text() -> str:
     readable, missing = formats.readable_formats()
     lines.append(f"reads: {', '.join(readable)}")
     if missing:
-        lines.append(f"cannot read in this build: {', '.join(missing)} (docs/install.md says how to add them)")
+        lines.append(f"cannot read in this build: {', '.join(missing)} (`shardctl help install` says how to add them)")
     return "\n".join(lines)

@@ -146,7 +146,7 @@ class Manifest:
         try:
             return cls._checked(record)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            raise DatasetError(f"{shown}: not as docs/format.md describes a manifest ({error!r})") from error
+            raise DatasetError(f"{shown}: not as `shardctl help format` describes a manifest ({error!r})") from error
 
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:

@@ -398,7 +398,7 @@ class ShardReader(BlockFile):
             if "key" not in names or type(number) is not int or number < 0 or type(info["split"]) is not str:
                 raise ValueError("it has a key, a split and a number")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{shown}: not as docs/format.md describes a shard ({error!r})") from error
+            raise DatasetError(f"{shown}: not as `shardctl help format` describes a shard ({error!r})") from error
         return info
 
     @cached_property

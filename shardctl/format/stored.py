@@ -386,7 +386,7 @@ def open_files(folder: FolderHere) -> pa.Table:
     fits = names[: len(FILE_FIELDS)] == [name for name, _ in FILE_FIELDS] and len(set(names)) == len(names)
     fits = fits and all(table.schema.field(name).type == known.field(name).type for name in names if name in known.names)
     if not fits or ("columns" in names and not pa.types.is_struct(table.schema.field("columns").type)):
-        raise DatasetError(f"{folder.shown(FILES)}: does not have the columns that docs/format.md gives it")
+        raise DatasetError(f"{folder.shown(FILES)}: does not have the columns that `shardctl help format` gives it")
     return table
 
 

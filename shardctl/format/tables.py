@@ -344,9 +344,9 @@ def open_table(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
     except KeyError as error:
-        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it ({error})") from error
+        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it ({error})") from error
     if schema is not None and (names != schema.names or not table.schema.equals(schema)):
-        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
     return table
 
 
@@ -354,7 +354,7 @@ def open_checked_table(folder: FolderHere, name: str, columns: Sequence[str] | N
     """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
     if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
-        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
     _validate(table, shown)
     return table
 

@@ -189,7 +189,7 @@ def why_places(moves: str, places: Sequence[str], names: Collection[str]) -> tup
     they = "it looks like a place in the image, a mask or another image, and is"
     if len(places) > 1:
         they = "they look like places in the image, masks or other images, and are"
-    why = f"{they} no mask and no objects by role (docs/annotations.md)"
+    why = f"{they} no mask and no objects by role (`shardctl help annotations`)"
     return columns, f"{moves} moves what is in the images, but not {some(places)}: {why}"
 
 

@@ -141,7 +141,7 @@ class Description:
         try:
             return cls.from_json(json.loads(data))
         except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
-            raise ValueError(f"{DESCRIPTION} is not as docs/formats.md describes it ({error!r:.200})") from error
+            raise ValueError(f"{DESCRIPTION} is not as `shardctl help formats` describes it ({error!r:.200})") from error
 
     @classmethod
     def from_json(cls, record: Any) -> Description:

@@ -122,7 +122,7 @@ class RecipeOptions:
         Anything("str | Sequence[str]"),
         (),
         "Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none"
-        " (docs/inputs.md).",
+        " (`shardctl help inputs`).",
         metavar="A,B,…",
         heading=READING,
     )

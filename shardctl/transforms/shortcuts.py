@@ -124,7 +124,7 @@ SHORTCUTS = {
         Option(
             Many(Word(*_QUALITY)),
             (),
-            "Reject texts by published rules about quality (docs/text.md). May be given several times.",
+            "Reject texts by published rules about quality (`shardctl help text`). May be given several times.",
             heading=CLEANING,
             was="quality",
             alike={"filter gopher c4 fineweb quality-filter": "gopher"},
@@ -144,7 +144,7 @@ SHORTCUTS = {
         "tokenizer",
         Text(),
         "Make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a SentencePiece"
-        " .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (docs/text.md).",
+        " .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (`shardctl help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
@@ -190,18 +190,19 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "recipe": Option(
         FilePath(),
         None,
-        "A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its name,"
-        " and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
-        metavar="FILE.toml",
+        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl recipe list`). Options"
+        " change what it says: each has the key of its name, and wins; --resize, --crop, --random-crop and --flip change the"
+        " step of the file.",
+        metavar="FILE.toml|@NAME",
         heading=STEPS,
-        brief="a recipe file with all steps and keys",
+        brief="a file with all steps and keys, or @imagenet",
         alike={"config cfg yaml conf c": "recipe.toml"},
     ),
     "steps": Option(
         Many(Text()),
         (),
-        "Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after the steps of the"
-        " recipe and of the other options. May be given several times.",
+        "Any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after the steps"
+        " of the recipe and of the other options. May be given several times.",
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
         heading=STEPS,

@@ -11,9 +11,10 @@ import pytest
 from token_samples import EOS, block_of, write_packed
 
 import shardctl
-from shardctl.benchmark.measure import PRESETS, consumers
+from shardctl.benchmark.measure import consumers
 from shardctl.benchmark.measure.consumers import feed_paced
 from shardctl.benchmark.measure.result import ConsumerResult
+from shardctl.benchmark.presets import PRESETS
 from shardctl.errors import ConsumerError, UsageError
 
 RUN: dict[str, Any] = {"runs": 1, "seconds": 0.2, "batch_size": 16}

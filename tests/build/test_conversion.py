@@ -261,7 +261,7 @@ def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path
     assert "\\x1b[31mred 1 → none" in shardctl.convert(source, tmp_path / "out", workers=0).notices[0]
     record["fingerprint_parts"]["versions"] = ["no", "text"]
     (tmp_path / "out" / "manifest.json").write_text(signed(record))
-    with pytest.raises(DatasetError, match=r"not as docs/format.md describes a manifest"):
+    with pytest.raises(DatasetError, match=r"not as `shardctl help format` describes a manifest"):
         shardctl.convert(source, tmp_path / "out", workers=0)
 
 

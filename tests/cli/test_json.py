@@ -181,7 +181,13 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     assert (
         cli("convert", photos, tmp_path / "out", "--recipe", tmp_path / "good.toml", "--shuffle", 1, "--workers", 0).code == 0
     )
-    check("recipe show", [tmp_path / "out"])
+    check("recipe show", [tmp_path / "out"], ["@imagenet"])
+    check("recipe list", [])
+
+
+def test_help_and_completion(check: Any) -> None:
+    check("help", [], ["inputs"], ["convert"], ["Slurm"])
+    check("completion", ["bash"])
 
 
 @pytest.mark.parametrize(

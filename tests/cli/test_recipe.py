@@ -178,3 +178,32 @@ def test_an_option_that_does_not_fit_the_file_is_refused(
     assert sentence in ran.err
     assert ran.code == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli: Any, photos: Path, tmp_path: Path) -> None:
+    listed = cli("recipe", "list", "--json").json["recipes"]
+    assert "@imagenet" in listed
+    assert [line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")] == list(listed)
+    options = ["--variants", 1, "--random-crop", 8, "--workers", 0]
+    assert cli("convert", photos, tmp_path / "out", "--recipe", "@imagenet", *options).code == 0
+    again = shardctl.convert(photos, tmp_path / "again", recipe="@imagenet", workers=0)
+    assert again.samples == 2 * shardctl.open(tmp_path / "out").manifest.samples
+    assert cli("recipe", "check", "@detection").out.startswith("@detection: no problems found")
+
+
+def test_a_ready_recipe_can_be_taken_as_a_file(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(cli("recipe", "show", "@simclr").out)
+    mine, ready = (cli("recipe", "check", name, "--json").json["recipe"] for name in (tmp_path / "recipe.toml", "@simclr"))
+    assert mine == ready
+
+
+@pytest.mark.parametrize("command", [("convert", "in", "out", "--recipe"), ("recipe", "check"), ("recipe", "show")])
+def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(cli: Any, command: tuple[str, ...]) -> None:
+    refused = cli(*command, "@imagnet")
+    assert (refused.code, refused.err) == (2, "shardctl: @imagnet: shardctl has no such recipe; did you mean @imagenet?\n")
+
+
+def test_a_file_may_have_such_a_name(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("@mine.toml").write_text(RECIPE)
+    assert cli("recipe", "check", "@mine.toml").out.startswith("@mine.toml: no problems found")

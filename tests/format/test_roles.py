@@ -338,8 +338,8 @@ def test_roles_from_a_file_are_checked(said: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"gone": {"role": "text"}}, "not as docs/format.md describes a manifest"),
-        ({"image": {"role": "picture"}}, "not as docs/format.md describes a manifest"),
+        ({"gone": {"role": "text"}}, "not as `shardctl help format` describes a manifest"),
+        ({"image": {"role": "picture"}}, "not as `shardctl help format` describes a manifest"),
         ({"key": {"role": "image", "store": "png", "shape": None}}, "its fields are not those of the columns"),
         ({"thumb": {"role": "mask", "store": "raw", "shape": [6, 8]}}, "its fields are not those of the columns"),
         ({"thumb": {"role": "image", "store": "raw", "shape": [9, 8, 3]}}, "its fields are not those of the columns"),

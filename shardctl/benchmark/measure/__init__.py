@@ -10,7 +10,6 @@ from typing import Any
 from shardctl.benchmark.measure.baseline import run_baseline
 from shardctl.benchmark.measure.environment import environment
 from shardctl.benchmark.measure.feeding import find_consumer
-from shardctl.benchmark.measure.presets import PRESETS, Preset
 from shardctl.benchmark.measure.result import BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of
 from shardctl.benchmark.measure.subjects import OwnDataset, opened
 from shardctl.benchmark.measure.summary import Measured, summarize
@@ -27,14 +26,12 @@ from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
 __all__ = [
-    "PRESETS",
     "BaselineResult",
     "BenchOptions",
     "BenchResult",
     "ConsumerResult",
     "Listener",
     "NetworkResult",
-    "Preset",
     "SweepPoint",
     "bench",
     "best_of",

@@ -19,11 +19,11 @@ from shardctl.benchmark.measure.consumers import (
     watched,
 )
 from shardctl.benchmark.measure.meters import count_of
-from shardctl.benchmark.measure.presets import Preset, find_preset
 from shardctl.benchmark.measure.result import ConsumerResult
 from shardctl.benchmark.measure.subjects import Batches, Subject
 from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.presets import Preset, find_preset
 from shardctl.errors import InstallError, UsageError
 from shardctl.system.importing import find_function
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.benchmark.measure.presets import Preset
+from shardctl.benchmark.presets import Preset
 from shardctl.errors import UsageError
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column

@@ -17,13 +17,13 @@ from shardctl.benchmark.measure.environment import environment
 from shardctl.benchmark.measure.feeding import find_consumer, without_reading_ahead
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.page_cache import drop, residency_of
-from shardctl.benchmark.measure.presets import Preset
 from shardctl.benchmark.measure.result import ReaderFacts
 from shardctl.benchmark.measure.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
 from shardctl.benchmark.measure.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.measure.throughput import measure
 from shardctl.benchmark.peers.readers import PeerReader, reader_of
 from shardctl.benchmark.peers.remote import Remote
+from shardctl.benchmark.presets import Preset
 from shardctl.build.sampling import convert_some
 from shardctl.errors import InputError, UsageError
 from shardctl.interop.foreign.shards import open_shards

@@ -127,12 +127,12 @@ def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: 
     roles = [role for each in listing.annotations for role in each.roles.values()]
     if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
         raise UsageError(
-            f"--boxes-outside {rule.boxes} is about boxes of objects, and the inputs have none (docs/annotations.md)"
+            f"--boxes-outside {rule.boxes} is about boxes of objects, and the inputs have none (`shardctl help annotations`)"
         )
     if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
         raise UsageError(
             f"--annotation-frame {rule.frame} is about objects and masks of images, and the inputs have none; fields with other"
-            " names are masks with --mask-fields (docs/annotations.md)"
+            " names are masks with --mask-fields (`shardctl help annotations`)"
         )
     if fields is None:
         return None
@@ -407,7 +407,7 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
     if marked and recipe.moving:
         what = "the image itself"
         if marked[0] != "image":
-            what = f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role (docs/annotations.md)"
+            what = f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role (`shardctl help annotations`)"
         raise UsageError(
             f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; leave out the step, or leave"
             f" out {printable(marked[0])} of --unmoved"
@@ -435,7 +435,7 @@ def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
         if len(left) > 1:
             they = "they look like places or masks, and are no members of objects that shardctl moves"
         raise UsageError(
-            f"{step} moves what is in the images, but not {some(left)}: {they} (docs/annotations.md)."
+            f"{step} moves what is in the images, but not {some(left)}: {they} (`shardctl help annotations`)."
             f" {ways_out(step, [OBJECTS], [])}"
         )
 

@@ -140,7 +140,7 @@ def _blocks(dataset: FolderHere, made: Made, intact: set[str]) -> pa.Array:
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
     """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what cannot be."""
     if not plan.schema.equals(PLAN_SCHEMA):
-        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+        raise DatasetError(f"{shown}: does not have the columns that `shardctl help format` gives it")
     numbers = [name for name in PLAN_SCHEMA.names if name != "digest"]
     columns = {name: plan[name].to_numpy() for name in numbers if not plan[name].null_count}
     holds = len(columns) == len(numbers) and all(

@@ -53,7 +53,7 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name
         except (ValueError, TypeError) as error:
-            raise UsageError(f"roles: {printable(name)} is not as docs/format.md describes a role ({error})") from error
+            raise UsageError(f"roles: {printable(name)} is not as `shardctl help format` describes a role ({error})") from error
     return roles
 
 

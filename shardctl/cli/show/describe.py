@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_table, shortened
-from shardctl.format.jpeg_record import jpeg_costs
-from shardctl.format.step_counts import step_lines
-from shardctl.format.tables import reason_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -24,6 +21,10 @@ SHOWN_CLASSES = 12
 
 def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     """Print what is known of a dataset or a split; `shown` is where it is."""
+    from shardctl.format.jpeg_record import jpeg_costs
+    from shardctl.format.step_counts import step_lines
+    from shardctl.format.tables import reason_lines
+
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
     of = f" from {', '.join(printable(s) for s in m.sources)}" if m.sources else ""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, print_table, shortened
-from shardctl.format.token_columns import DOCUMENT_COLUMNS
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ SHOWN_NEVER = 8
 
 def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
     """Return the values of a sample that are shown in a table: without what `print_texts` prints below it."""
+    from shardctl.format.token_columns import DOCUMENT_COLUMNS
+
     below = {f"{name}_text" for name in record.texts} - set(record.values)
     below |= set(DOCUMENT_COLUMNS) if record.documents else set()
     return {name: value for name, value in values.items() if name not in below}

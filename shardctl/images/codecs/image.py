@@ -530,7 +530,7 @@ def _broken(error: Exception) -> Rejection:
 def _not_opened(data: bytes) -> Rejection:
     name = _guess_format(data)
     if name is not None and lacks_library(name):
-        message = f"this build of {backend.require_one()} cannot read {name}; docs/install.md says how to add it"
+        message = f"this build of {backend.require_one()} cannot read {name}; `shardctl help install` says how to add it"
         return Rejection("decode", "format-not-built", message)
     if name is None:
         return Rejection("decode", "not-an-image", "not an image of a format that shardctl opens")

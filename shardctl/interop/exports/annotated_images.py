@@ -292,4 +292,4 @@ def said_of_names(written: Sequence[tuple[ExportPart, PartResult]]) -> list[str]
     renamed = sum(each.facts["renamed"] for _, each in written)
     if not renamed:
         return []
-    return [f"{counted(renamed, 'file')} with another name than the key: a split has one folder (docs/annotations.md)"]
+    return [f"{counted(renamed, 'file')} with another name than the key: a split has one folder (`shardctl help annotations`)"]

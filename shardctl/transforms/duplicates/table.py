@@ -76,7 +76,7 @@ class DuplicatesTable:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if not reader.schema.equals(SCHEMA):
-                raise DatasetError(f"{printable(str(path))}: does not have the columns that docs/format.md gives it")
+                raise DatasetError(f"{printable(str(path))}: does not have the columns that `shardctl help format` gives it")
             self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
             for batch in self._batches:
                 batch.validate()

@@ -15,6 +15,7 @@ from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.places import Key, TextPlace, nearest_place, places
+from shardctl.transforms.recipe_files.ready import recipe_file
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):
@@ -60,8 +61,8 @@ class RecipeFile:
 
     @classmethod
     def read(cls, path: Path) -> RecipeFile:
-        """Read a file. Raises TomlError, and OSError if it cannot be read."""
-        shown, data = printable(str(path)), read_named(path)
+        """Read a file, or a ready recipe by its @NAME. Raises TomlError, UsageError, and OSError if it cannot be read."""
+        shown, data = printable(str(path)), read_named(recipe_file(path))
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -93,7 +94,7 @@ class RecipeFile:
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
-    """Read a recipe file: the recipe as plain data. Raises UsageError, naming the line, if a value is wrong.
+    """Read a recipe file, or a ready recipe by its @NAME, as plain data. Raises UsageError, naming the line of a wrong value.
 
     Whether the values fit each other is not looked at: options may still change some.
     """

@@ -1,0 +1,243 @@
+"""`shardctl completion`, and what the Tab key finds: beside commands and options, the values of options.
+
+A shell runs shardctl for each Tab. So this file imports nothing that takes long, such as Arrow and the class of a manifest.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    shell_complete,
+)
+
+from shardctl.cli.command import command
+from shardctl.cli.output import Output, output_options, print_json
+
+VARIABLE = "_SHARDCTL_COMPLETE"
+
+_LINES_OF_JSON = (".jsonl", ".ndjson")
+_TABLES = {".csv": ",", ".tsv": "\t"}
+
+_HEAD = 1 << 16
+"""Bytes of a file of records that are looked at for the names of its fields."""
+
+_FILES = 1000
+"""How many names in a folder of sources are looked at."""
+
+
+@command(
+    examples=(
+        ('eval "$(shardctl completion bash)"', "in ~/.bashrc"),
+        ('eval "$(shardctl completion zsh)"', "in ~/.zshrc, below compinit"),
+        ("shardctl completion fish | source", "in ~/.config/fish/config.fish"),
+    )
+)
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(("bash", "zsh", "fish")))
+@output_options
+@click.pass_context
+def completion(context: click.Context, shell: str, output: Output) -> None:
+    """Print the script that completes commands, options and their values in a shell when you press Tab."""
+    script = SHELLS[shell](context.find_root().command, {}, "shardctl", VARIABLE).source()
+    if output.as_json:
+        print_json({"shell": shell, "script": script})
+    else:
+        click.echo(script)
+
+
+def complete() -> None:
+    """Answer a shell. It gets no message if something is wrong: that would be printed into the line that a person types."""
+    from shardctl.cli import cli
+
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    for class_ in SHELLS.values():
+        add_completion_class(class_)
+    code = shell_complete(cli, {}, "shardctl", VARIABLE, os.environ[VARIABLE])
+    sys.stdout.flush()
+    os._exit(code)
+
+
+Values = Callable[[Sequence[Path]], Mapping[str, str]]
+"""Returns what a value may be, and a text for people with each, from the words of the line so far: some are paths."""
+
+
+def _splits(words: Sequence[Path]) -> dict[str, str]:
+    return {split["name"]: f"{split['samples']:,} samples" for split in _manifest(words)["splits"]}
+
+
+def _columns(words: Sequence[Path]) -> dict[str, str]:
+    return {column["name"]: column["type"] for column in _manifest(words)["schema"]}
+
+
+def _manifest(words: Sequence[Path]) -> Any:
+    """Return the manifest of the first dataset of this machine that is named."""
+    return json.loads(next(word / "manifest.json" for word in words if (word / "manifest.json").is_file()).read_bytes())
+
+
+def _fields(words: Sequence[Path]) -> dict[str, str]:
+    """Return the fields of the first record of the first file of records: JSON lines, CSV or TSV."""
+    path = next(file for word in words for file in _files(word) if file.suffix in (*_LINES_OF_JSON, *_TABLES))
+    with path.open("rb") as file:
+        line = file.read(_HEAD).decode("utf-8-sig", "replace").splitlines()[0]
+    names = json.loads(line) if path.suffix in _LINES_OF_JSON else next(csv.reader([line], delimiter=_TABLES[path.suffix]))
+    return dict.fromkeys(names, "")
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(islice(path.iterdir(), _FILES)) if path.is_dir() else [path] if path.is_file() else []
+
+
+def _steps(_: Sequence[Path]) -> dict[str, str]:
+    """Return the steps of recipes: the schema has them, and the steps themselves take long to import."""
+    from shardctl.system.documents import documents
+
+    schema = json.loads((documents() / "recipe.schema.json").read_bytes())["definitions"]
+    names = [step["$ref"].rpartition("/")[2] for step in schema["step"]["oneOf"]]
+    return {name: schema[name].get("description", "") for name in names}
+
+
+def _consumers(_: Sequence[Path]) -> dict[str, str]:
+    from shardctl.benchmark.presets import PRESETS
+
+    return {preset.name: preset.what for preset in PRESETS}
+
+
+def _recipes(_: Sequence[Path]) -> dict[str, str]:
+    from shardctl.transforms.recipe_files.ready import ready_recipes
+
+    return ready_recipes()
+
+
+def _ways_to_split(_: Sequence[Path]) -> dict[str, str]:
+    return dict.fromkeys(("auto", "folder", "source", "column", "none"), "")
+
+
+def _commands() -> dict[str, str]:
+    """Return the commands, without an import of any."""
+    from shardctl.cli import COMMANDS
+
+    return {name: text for commands in COMMANDS.values() for name, text in commands.items()}
+
+
+def _help_words(_: Sequence[Path]) -> dict[str, str]:
+    from shardctl.cli.help import topics
+
+    return {**topics(), **_commands()}
+
+
+_CONVERTING = ("convert", "preview", "advise")
+
+_VALUES: dict[tuple[str, str], Values] = {
+    **{(command, "split"): _splits for command in ("bench", "export", "inspect")},
+    **{(command, "columns"): _columns for command in ("export", "inspect")},
+    **{(command, "split"): _ways_to_split for command in ("convert", "preview")},
+    **{(command, f"{what}_field"): _fields for command in _CONVERTING for what in ("text", "label", "key", "image")},
+    **{(command, "steps"): _steps for command in _CONVERTING},
+    **{(command, "recipe"): _recipes for command in (*_CONVERTING, "tokenizer train")},
+    **{(command, "consumer"): _consumers for command in ("bench", "advise")},
+    ("tokenizer train", "text_field"): _fields,
+    ("recipe check", "file"): _recipes,
+    ("recipe show", "dst"): _recipes,
+    ("help", "words"): _help_words,
+}
+"""What is completed, by the command and the name of its parameter. Words of a choice and paths are completed by click."""
+
+_LISTS = ("columns",)
+"""Parameters whose value is several names, with commas between them."""
+
+_PATHS_OR_NAMES = ("recipe", "file", "dst")
+"""Parameters whose value is a path, unless it begins with @."""
+
+
+class _Completing(ShellComplete):
+    """What click completes, and the values above."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what the word may become; nothing if something is wrong."""
+        try:
+            path, asked = self._command(args)
+            if not path and not incomplete.startswith("-"):
+                return _items(_commands(), incomplete)
+            for parameter in asked.params:
+                if found := _VALUES.get((path, parameter.name or "")):
+                    _complete_with(parameter, found, args)
+            renamed = {getattr(parameter, "was", None) for parameter in asked.params}
+            items = [item for item in super().get_completions(args, incomplete) if item.value not in renamed]
+            if incomplete.startswith("--") and "=" in incomplete:  # the shell replaces all of --split=v
+                for item in items:
+                    item.value = f"{incomplete.partition('=')[0]}={item.value}"
+            return items
+        except Exception:  # noqa: BLE001 - whatever it is, the line that a person types stays as it is
+            return []
+
+    def _command(self, args: Sequence[str]) -> tuple[str, click.Command]:
+        """Return the name of the command that the words begin with ("recipe check"), and the command. Raises LookupError."""
+        found = self.cli
+        names: list[str] = []
+        for word in args:
+            if not isinstance(found, click.Group):
+                break
+            inner = found.get_command(click.Context(found, resilient_parsing=True), word)
+            if inner is None:
+                raise LookupError(f"no command {word}")
+            found = inner
+            names.append(found.name or word)
+        return " ".join(names), found
+
+
+def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[str]) -> None:
+    """Let a parameter complete its value with these values."""
+
+    def completed(ctx: click.Context, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's names
+        if parameter.name in _PATHS_OR_NAMES and not incomplete.startswith("@"):
+            return [CompletionItem(incomplete, type="file")]
+        before, comma, begun = incomplete.rpartition(",") if parameter.name in _LISTS else ("", "", incomplete)
+        return _items(values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}")
+
+    parameter.shell_complete = completed  # type: ignore[method-assign] # of this object, in a process that only completes
+
+
+def _items(values: Mapping[str, str], begun: str, before: str = "") -> list[CompletionItem]:
+    """Return the values that a word may become. Shells would take one with a space for several words."""
+    return [
+        CompletionItem(f"{before}{value}", help=" ".join(text.split()) or None)
+        for value, text in values.items()
+        if value.startswith(begun) and value.isprintable() and " " not in value
+    ]
+
+
+class _Bash(_Completing, BashComplete):
+    """bash, for which @ and = are words of their own: --recipe=@im comes as the words --recipe, =@ and im."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one at the cursor, and this one."""
+        args, incomplete = super().get_completion_args()
+        marks = args.pop() if args and args[-1] in ("=", "@", "=@") else ""
+        return args, f"{marks}{incomplete}".removeprefix("=")
+
+
+class _Zsh(_Completing, ZshComplete):
+    """zsh."""
+
+
+class _Fish(_Completing, FishComplete):
+    """fish. The script of click would cut off what follows a comma in a value or its text."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+
+
+SHELLS: dict[str, type[_Completing]] = {class_.name: class_ for class_ in (_Bash, _Zsh, _Fish)}

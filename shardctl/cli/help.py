@@ -1,0 +1,158 @@
+"""`shardctl help`: the pages of the documentation, and the help of every command."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from shardctl.cli.command import WIDTH, command
+from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.show.markdown import headings, terminal_text
+from shardctl.errors import UsageError
+from shardctl.system.documents import documents
+from shardctl.system.text import counted, printable
+
+SHOWN_PAGES = 5
+
+_EXAMPLES = (
+    ("shardctl help convert", "a command, with all its options"),
+    ("shardctl help inputs", "a page"),
+    ("shardctl help bench.md", "a page that has the name of a command"),
+    ("shardctl help gbk", "any other word: the pages in which it is"),
+)
+
+
+@command(examples=_EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[COMMAND|PAGE|WORD]")
+@output_options
+@click.pass_context
+def help(context: click.Context, words: tuple[str, ...], output: Output) -> None:
+    """Show a page of the documentation, or the help of a command. Without a name, list all pages.
+
+    Exit codes: 0 done, 2 no command, page or word of this name.
+    """
+    named = " ".join(words)
+    topic = _topic(named)
+    found = None if topic and topic != named else _command(context, words)
+    if not named:
+        _show_topics(context, output)
+    elif found is not None:
+        text = found.get_help()
+        if topic is not None:
+            text += f"\n\n  There is also a page: shardctl help {topic}.md"
+        _show({"command": named, "text": text}, text, output)
+    elif topic is not None:
+        page = page_text(topic)
+        _show({"topic": topic, "text": page}, terminal_text(page, min(WIDTH, shutil.get_terminal_size().columns)), output)
+    else:
+        _search(context, named, output)
+
+
+def topics() -> dict[str, str]:
+    """Return the title of each page, by its name without .md."""
+    pages = sorted(documents().glob("*.md"))
+    return {page.stem: _title(page) for page in pages}
+
+
+def page_text(topic: str) -> str:
+    """Return a page, as it is in its file."""
+    return (documents() / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def _title(page: Path) -> str:
+    with page.open(encoding="utf-8") as lines:
+        return next(lines).removeprefix("# ").strip().replace("`", "")
+
+
+def _topic(named: str) -> str | None:
+    """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels."""
+    stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
+    return stem if stem in topics() else None
+
+
+def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | None:
+    """Return the context of a command. It knows the command's help. None if the words are not a command."""
+    found = context.find_root()
+    for word in words:
+        inner = found.command.get_command(found, word) if isinstance(found.command, click.Group) else None
+        if inner is None:
+            return None
+        found = click.Context(inner, parent=found, info_name=word)
+    return found
+
+
+def _show(record: dict[str, str], text: str, output: Output) -> None:
+    """Show a text, in a pager where stdout is a terminal."""
+    if output.as_json:
+        print_json(record)
+    else:
+        click.echo_via_pager(text.rstrip())
+
+
+def _show_topics(context: click.Context, output: Output) -> None:
+    if output.as_json:
+        print_json({"topics": topics(), "commands": _commands(context)})
+        return
+    lines = click.HelpFormatter()
+    lines.write_text("`shardctl --help` lists the commands.")
+    with lines.section("Examples"):
+        lines.write_dl(_EXAMPLES)
+    with lines.section("Pages"):
+        lines.write_dl(list(topics().items()))
+    click.echo(lines.getvalue(), nl=False)
+
+
+def _commands(context: click.Context) -> list[str]:
+    root = context.find_root()
+    return root.command.list_commands(root) if isinstance(root.command, click.Group) else []
+
+
+class _Found(NamedTuple):
+    """A page that has a word: how often, and a heading with it."""
+
+    topic: str
+    times: int
+    heading: str | None
+
+
+def _search(context: click.Context, word: str, output: Output) -> None:
+    """Name the pages that have a word, and the commands and pages that are called nearly so. Raises UsageError."""
+    shown = printable(word)
+    near = difflib.get_close_matches(word.lower(), [*_commands(context), *topics()], 3)
+    meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    found = _pages_with(word)
+    if not found:
+        raise UsageError(
+            f"{shown!r} is not a command, a page, or a word of a page{meant or '; `shardctl help` lists the pages'}"
+        )
+    if output.as_json:
+        print_json({"near": near, "pages": [page._asdict() for page in found]})
+        return
+    click.echo(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n")
+    lines = click.HelpFormatter()
+    with lines.indentation():
+        lines.write_dl([(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]])
+    click.echo(lines.getvalue(), nl=False)
+    if len(found) > SHOWN_PAGES:
+        click.echo(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}")
+
+
+def _said(page: _Found) -> str:
+    heading = f"; heading: {page.heading}" if page.heading else ""
+    return f"{counted(page.times, 'time')}{heading}"
+
+
+def _pages_with(word: str) -> list[_Found]:
+    """Return the pages that have a word: first those with a heading that has it, then those that have it most often."""
+    is_there = re.compile(re.escape(word), re.IGNORECASE)
+    found = []
+    for topic in topics():
+        page = page_text(topic)
+        heading = next((heading for heading in headings(page) if is_there.search(heading)), None)
+        found.append(_Found(topic, len(is_there.findall(page)), heading))
+    return sorted((page for page in found if page.times), key=lambda page: (page.heading is None, -page.times))

@@ -1,0 +1,137 @@
+"""`shardctl help`: pages, the help of commands, and where a word is."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardctl.cli.show.markdown import terminal_text
+from shardctl.system.documents import documents
+
+PAGES = sorted(documents().glob("*.md"))
+
+MARKDOWN = """# A page
+
+<!-- written by a script -->
+Words with a [link](inputs.md#labels), [inputs](inputs.md), **bold words** and `code **as it is**`,
+which are wrapped at the width.
+
+![a picture](images/a.webp)
+
+- one item that is longer than the width of the terminal is
+  and goes on
+- `--two`
+
+```sh
+shardctl convert photos out --a-line-of-code-is-never-wrapped-however-long-it-is
+```
+
+| option | what |
+| --- | --- |
+| `a\\|b` | words that need more room than there is<br>![x](images/x.webp) |
+| `c` | |
+"""
+
+SHOWN = """A page
+======
+
+Words with a link (help inputs), inputs,
+bold words and `code **as it is**`,
+which are wrapped at the width.
+
+- one item that is longer than the width
+  of the terminal is and goes on
+- `--two`
+
+    shardctl convert photos out --a-line-of-code-is-never-wrapped-however-long-it-is
+
+option  what
+------  --------------------------------
+`a|b`   words that need more room than
+        there is
+
+`c`
+"""
+
+
+def test_a_page_is_plain_text_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terminal_text(MARKDOWN, 40).replace("\x1b[1m", "").replace("\x1b[0m", "") == SHOWN
+
+
+def test_no_word_of_a_page_is_lost() -> None:
+    """Every word of every page is on the screen, in the order of the page where it is no wide table."""
+    for page in PAGES:
+        shown = terminal_text(page.read_text(encoding="utf-8"), 80)
+        for line in shown.splitlines():
+            assert len(line) <= 80 or line.startswith("    ") or " " not in line.strip(), f"{page.name}: {line}"
+        assert "](" not in shown.replace("`[", ""), page.name
+
+
+def test_the_list_has_every_page(cli: Any) -> None:
+    listed = cli("help")
+    assert listed.code == 0
+    assert [page.stem for page in PAGES if f"\n  {page.stem}  " not in listed.out] == []
+    assert "shardctl help convert" in listed.out
+    assert list(cli("help", "--json").json["topics"]) == [page.stem for page in PAGES]
+
+
+@pytest.mark.parametrize("name", ["inputs", "inputs.md", "docs/inputs.md", "docs/inputs.md#types"])
+def test_a_page_is_found_by_its_name_and_as_links_write_it(cli: Any, name: str) -> None:
+    shown = cli("help", name)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("Inputs: files, splits, labels and columns\n====")
+    assert "\x1b" not in shown.out, "stdout is no terminal"
+
+
+def test_a_command_has_the_same_help_as_with_the_option(cli: Any) -> None:
+    assert cli("help", "convert").out == cli("convert", "--help").out
+    assert cli("help", "recipe", "check").out == cli("recipe", "check", "--help").out
+
+
+def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli: Any) -> None:
+    command = cli("help", "bench").out
+    assert command.startswith("Usage: shardctl bench")
+    assert "shardctl help bench.md" in command
+    assert cli("help", "bench.md").out.startswith("Is the loader fast enough?\n")
+
+
+def test_another_word_leads_to_the_pages_that_have_it(cli: Any) -> None:
+    found = cli("help", "Slurm")
+    assert found.code == 0
+    assert found.out.startswith("'Slurm' is not a command or a page. It is in:\n\n  shardctl help cluster ")
+
+
+@pytest.mark.parametrize(("word", "meant"), [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")])
+def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, meant: str) -> None:
+    refused = cli("help", word)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"did you mean {meant}" in refused.err
+
+
+def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
+    """PAGER is called with the page: here a program that shows that it was."""
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED\ncat\n")
+    pager.chmod(0o755)
+    above, below = pty.openpty()
+    environment = {**os.environ, "PAGER": str(pager), "TERM": "xterm"}
+    command = [sys.executable, "-m", "shardctl", "help", "write"]
+    with subprocess.Popen(command, env=environment, stdin=below, stdout=below, stderr=below) as process:
+        os.close(below)
+        said = b""
+        while True:
+            try:
+                part = os.read(above, 4096)
+            except OSError:  # the last process that had the terminal has ended
+                break
+            said += part
+    os.close(above)
+    assert process.returncode == 0
+    assert said.startswith(b"PAGED\r\n")
+    assert b"Samples that are made in Python" in said
