@@ -91,7 +91,7 @@ SHORTCUTS = {
         "Bring texts into the form NFC, NFKC, NFD or NFKD.",
         CLEANING,
         metavar="FORM",
-        alike={"normalization unicode-normalization nfc nfkc": "NFC"},
+        alike={"unicode-normalization nfc nfkc": "NFC"},
     ),
     "strip_control_chars": _alone(
         "control_characters", "Remove control characters, but keep tabs and newlines.", was="strip_controls"

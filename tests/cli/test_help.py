@@ -72,7 +72,7 @@ def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_commands_that_can_be_read(name: str) -> None:
     command = next(each for path, each in commands() if " ".join(path) == name)
-    for line, _ in getattr(command, "examples", ()):
+    for line in (line for line, _ in getattr(command, "examples", ()) if line.startswith("shardctl ")):
         words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line.partition(" >")[0])]
         found: Any = group
         context = group.make_context("shardctl", [], resilient_parsing=True)
