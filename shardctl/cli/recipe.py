@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import Group, option
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.lines import warn
+from shardctl.cli.output import Output, output_options, print_json, print_table
+from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
@@ -27,6 +29,7 @@ PROBLEMS_FOUND = 1
     examples=(
         ("shardctl recipe check recipe.toml", "what does it do, what is wrong?"),
         ("shardctl convert photos out --recipe recipe.toml", ""),
+        ("shardctl recipe steps", "all steps of recipes"),
         ("shardctl recipe show out", "the recipe of a dataset"),
         ("shardctl recipe schema > recipe.schema.json", "for editors"),
     ),
@@ -51,7 +54,9 @@ def recipe() -> None:
     """
 
 
-@recipe.command(short_help="find what is wrong with a recipe file, and what it does")
+@recipe.command(
+    short_help="find what is wrong with a recipe file, and what it does", examples=(("shardctl recipe check recipe.toml", ""),)
+)
 @click.argument("file", metavar="FILE.toml", type=click.Path())
 @option(
     "--import",
@@ -90,7 +95,10 @@ def check(file: str, output: Output, imports: bool) -> int:
     return 0 if found.ok else PROBLEMS_FOUND
 
 
-@recipe.command(short_help="print the recipe that made a dataset")
+@recipe.command(
+    short_help="print the recipe that made a dataset",
+    examples=(("shardctl recipe show out > recipe.toml", ""), ("shardctl convert photos again --recipe recipe.toml", "")),
+)
 @click.argument("dst", metavar="DST", type=click.Path())
 @output_options
 def show(dst: str, output: Output) -> None:
@@ -108,7 +116,40 @@ def show(dst: str, output: Output) -> None:
         return
     click.echo(found.toml, nl=False)
     for misfit in found.misfits:
-        click.echo(f"WARNING: this version of shardctl would refuse it: {printable(misfit)}", err=True)
+        warn(f"this version of shardctl would refuse it: {printable(misfit)}")
+
+
+@recipe.command(
+    short_help="list the steps that a recipe may have",
+    examples=(("shardctl recipe steps", "all steps"), ("shardctl recipe steps color_jitter", "the settings of one")),
+)
+@click.argument("name", required=False, metavar="[NAME]")
+@output_options
+def steps(name: str | None, output: Output) -> None:
+    """List all steps of recipes, or the settings of the step NAME with their defaults.
+
+    docs/recipes.md shows pictures of them.
+    """
+    from shardctl.transforms.settings import default_of, first_line, settings_in
+    from shardctl.transforms.table import TRANSFORMS, unknown_step
+
+    if name is not None and name not in TRANSFORMS:
+        raise UsageError(unknown_step(name))
+    if name is None:
+        rows = [(each, first_line(step)) for each, step in TRANSFORMS.items()]
+        if output.as_json:
+            print_json({"steps": [{"name": each, "does": does} for each, does in rows]})
+        else:
+            print_table(rows)
+        return
+    fields = settings_in(TRANSFORMS[name])
+    settings = [{"name": key, "default": default_of(field), "does": field.metadata["doc"]} for key, field in fields.items()]
+    does = first_line(TRANSFORMS[name])
+    if output.as_json:
+        print_json({"name": name, "does": does, "settings": settings})
+        return
+    click.echo(f"{name}: {does}")
+    print_table([(each["name"], "" if each["default"] is None else _value(each["default"]), each["does"]) for each in settings])
 
 
 @recipe.command(short_help="print the JSON schema of recipe files, for editors")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from shardctl.build.convert import ConvertResult, Listener, narration
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.pace import Pace
 from shardctl.build.shards.task import WorkDone
+from shardctl.cli.lines import good, tell
 from shardctl.cli.output import Output
 from shardctl.system.text import printable
 
@@ -57,7 +58,7 @@ class ConversionView:
 
     def _listing(self, inputs: int) -> None:
         if self._output.verbose:
-            _show([narration.listed_line(inputs)])
+            tell([narration.listed_line(inputs)])
 
     def _comparing(self, inputs: int) -> None:
         if not sys.stderr.isatty():
@@ -69,18 +70,18 @@ class ConversionView:
         self._bar.update(inputs - self._bar.n)
 
     def _waiting(self, owner: str) -> None:
-        _show([narration.waiting_line(owner, self._dst)])
+        tell([narration.waiting_line(owner, self._dst)])
 
     def _announce(self, estimate: Estimate) -> None:
         self.close()  # the bar of the comparison
-        _show(narration.estimate_lines(estimate))
+        tell(narration.estimate_lines(estimate))
         self._printed, self._records = narration.notices_of(estimate), estimate.records
 
     def _resuming(self, done: int, shards: int) -> None:
-        _show([narration.resuming_line(done, shards)])
+        tell([narration.resuming_line(done, shards)])
 
     def _part(self, name: str, shards: int, records: int) -> None:
-        _show([narration.part_line(name, shards, records)])
+        tell([narration.part_line(name, shards, records)])
         self._records = records
 
     def _on_line(self, line: str) -> None:
@@ -88,7 +89,7 @@ class ConversionView:
         if self._bar is not None:
             self._bar.write(printable(line), file=sys.stderr)
         else:
-            _show([printable(line)])
+            tell([printable(line)])
 
     def _progress(self, progress: WorkDone) -> None:
         if not sys.stderr.isatty():
@@ -106,12 +107,14 @@ class ConversionView:
 def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
     """Print on stderr the notices and warnings that were not `printed` yet; warnings even with --quiet."""
     notices = () if output.hides_progress else result.notices
-    _show(narration.notice_lines(notices, result.warnings, printed))
+    tell(narration.notice_lines(notices, result.warnings, printed))
 
 
 def print_result(result: ConvertResult, dst: str) -> None:
     """Print what a conversion has done."""
-    for line in narration.result_lines(result, dst):
+    first, *rest = narration.result_lines(result, dst)
+    verb = result.status if first.startswith(f"{result.status} ") else ""
+    for line in (good(verb) + first[len(verb) :], *rest):
         click.echo(line)
 
 
@@ -137,8 +140,3 @@ def result_record(result: ConvertResult) -> dict[str, Any]:
         record["free_bytes"] = result.estimate.free_bytes
         record["estimated_seconds"] = round(result.estimate.seconds, 2)
     return record
-
-
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line, err=True)

@@ -17,6 +17,7 @@ from shardctl.inspection.verify.dataset import DatasetCheck
 from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
 from shardctl.system.processes.pool import Task
+from shardctl.system.text import unknown
 
 
 def verify(
@@ -29,7 +30,7 @@ def verify(
     check are killed from outside again and again, StoreError if a store refuses or does not answer.
     """
     if level not in LEVELS:
-        raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
+        raise UsageError(unknown("level", level, LEVELS))
     with open_place(path, "ends" if level == "quick" else "whole", listed=True) as place:
         refuse_part_of_dataset(place)
         with CheckPool(place, level, 1 if place.lone else "auto") as pool:
