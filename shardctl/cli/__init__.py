@@ -75,7 +75,7 @@ WORDS = {
     "tokenize tokenise tokens": "`shardctl convert SRC DST --tokenizer FILE` makes tokens",
     "tokeniser train-tokenizer": "`shardctl tokenizer train SRC OUT.json` trains a tokenizer",
     "steps transforms": "`shardctl recipe steps` lists the steps of recipes",
-    "schema": "`shardctl recipe schema` prints that of recipes; `shardctl inspect DST` shows the columns of a dataset",
+    "schema": "`shardctl recipe schema` prints the schema of recipes; `shardctl inspect DST` shows the columns of a dataset",
     "download upload cp copy sync-down fetch": "SRC and DST may be URLs: `shardctl convert s3://bucket/photos out`",
     "version": "`shardctl --version` shows the version",
 }

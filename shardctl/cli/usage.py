@@ -45,7 +45,7 @@ def _command(context: click.Context) -> str:
 
 
 def help_of(command: str) -> str:
-    """Return where the options of a command are told."""
+    """Return which command prints the options of a command."""
     return f"`{' '.join(filter(None, ('shardctl', command)))} -h` shows the options"
 
 

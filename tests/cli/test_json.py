@@ -182,6 +182,7 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
         cli("convert", photos, tmp_path / "out", "--recipe", tmp_path / "good.toml", "--shuffle", 1, "--workers", 0).code == 0
     )
     check("recipe show", [tmp_path / "out"])
+    check("recipe steps", [], ["resize"])
 
 
 @pytest.mark.parametrize(

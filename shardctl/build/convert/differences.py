@@ -43,7 +43,7 @@ def shown_differences(differences: Sequence[Difference]) -> str:
 
 
 def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Return the settings that differ, those of the steps first."""
+    """Return the settings that differ. Steps come first."""
     steps = [recipe.get("transform") or [] for recipe in (before, now)]
     if before.get("kind") != now.get("kind"):  # then nearly all others differ too
         return [Difference(part, "kind", before.get("kind"), now.get("kind"))]
@@ -69,7 +69,7 @@ def _between_steps(part: str, before: list[Any], now: list[Any]) -> list[Differe
 
 
 def _toml(value: Any) -> str:
-    """Return a value much as TOML has it. Of a step only the settings are: its name is said before."""
+    """Return a value much as TOML has it. A step gives its settings alone: its name stands before them."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -45,7 +45,7 @@ def _instead_of(url: str) -> str:
         return f"; write it in lower case: {scheme.lower()}://{printable(rest)}"
     match scheme.lower():
         case "http" | "https":
-            return f"; to convert what is there, download it first: curl -LO {shown}"
+            return f"; to convert a file from there, download it first: curl -LO {shown}"
         case "hf":
             name = printable(rest.removeprefix("datasets/").strip("/"))
             return f"; download it first: hf download --repo-type dataset {name} --local-dir data; then give the folder data"
