@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,9 @@ def as_typed(message: str, arguments: Sequence[str]) -> str:
     for argument in arguments:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if text and "\0" not in text and not Path(text).is_absolute() and "://" not in text:
-            for full in (Path.cwd() / text, Path(text).resolve()):
-                typed.setdefault(str(full), text.rstrip("/"))
+            with suppress(OSError, RuntimeError):  # the current folder has gone; links that lead to themselves
+                for full in (Path.cwd() / text, Path(text).resolve()):
+                    typed.setdefault(str(full), text.rstrip("/"))
     for path in sorted(typed, reverse=True):  # a file in a folder comes before the folder
         message = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)", typed[path].replace("\\", r"\\"), message)
     return message
