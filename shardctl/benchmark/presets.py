@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from shardctl.errors import UsageError
+from shardctl.system.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def find_preset(name: str) -> Preset:
     names = [preset.name for preset in PRESETS]
     if name in names:
         return PRESETS[names.index(name)]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     raise UsageError(
-        f"no consumer {name!r}; did you mean {' or '.join(near)}? `shardctl bench --list-consumers` has all;"
-        " name your own function as module:function"
+        f"consumer {name!r} is not known{did_you_mean(name, names, 3) or ';'} `shardctl bench --list-consumers` lists all"
+        f" {len(names)}; name your own function as module:function"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardctl.errors import UsageError
 
@@ -11,10 +11,11 @@ MOST_PARTS = 1_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of `parts` of a conversion, counted from 0."""
+    """Part `number` of `parts` of a conversion, counted from 0. `typed` is how the user wrote it, "" where nobody did."""
 
     number: int
     parts: int
+    typed: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Part:
@@ -24,12 +25,12 @@ class Part:
             raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
         if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
             raise UsageError(f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 to N-1")
-        return cls((int(number) - 1) % int(parts), int(parts))
+        return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
 
     @property
-    def ordinal(self) -> int:
-        """The number of the part, counted from 1."""
-        return self.number + 1
+    def name(self) -> str:
+        """I/N, where I counts from 1: the same name for the same part, however it was written."""
+        return f"{self.number + 1}/{self.parts}"
 
     def __str__(self) -> str:
-        return f"{self.ordinal} of {self.parts}"
+        return self.typed or self.name

@@ -12,9 +12,9 @@ from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.format.names import BESIDE_SHARDS, GENERATIONS, MANIFEST, REPLACED, STAGING, is_shard_name
 from shardctl.sources.files import forget_lists, is_on_store
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.files import naming_the_path, refuse_links
+from shardctl.system.files import naming_the_path, near_path, refuse_links
 from shardctl.system.locations.text import normal, path_below
-from shardctl.system.schemes import SCHEMES
+from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
 
@@ -33,7 +33,8 @@ def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
                 continue
             path = Path(root.text)
             if not path.exists():
-                raise InputError(f"{shown}: no such file or folder")
+                refuse_half_url(root.text)
+                raise InputError(f"{shown}: no such file or folder{near_path(path)}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
@@ -76,9 +77,7 @@ def refuse_generation(target: Path) -> None:
 def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
-    scheme, colon, rest = str(target).partition(":")
-    if colon and scheme in SCHEMES:
-        raise UsageError(f"{shown}: is no URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}")
+    refuse_half_url(str(target))
     try:
         resolved = target.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves

@@ -17,6 +17,7 @@ from typing import NoReturn, TextIO
 import click
 
 from shardctl.cli.command import WIDTH, Group
+from shardctl.cli.lines import as_typed, color_choice, complain, note
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -77,7 +78,8 @@ WORDS = {
     "suggest recommend tune estimate": "`shardctl advise SRC --consumer-rate R` finds how to store SRC",
     "tokenize tokenise tokens": "`shardctl convert SRC DST --tokenizer FILE` makes tokens",
     "tokeniser train-tokenizer": "`shardctl tokenizer train SRC OUT.json` trains a tokenizer",
-    "schema steps transforms": "`shardctl recipe` has recipes; `shardctl inspect DST` shows the schema of a dataset",
+    "steps transforms": "`shardctl recipe steps` lists the steps of recipes",
+    "schema": "`shardctl recipe schema` prints the schema of recipes; `shardctl inspect DST` shows the columns of a dataset",
     "download upload cp copy sync-down fetch": "SRC and DST may be URLs: `shardctl convert s3://bucket/photos out`",
     "version": "`shardctl --version` shows the version",
 }
@@ -108,9 +110,9 @@ class Commands(Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name; an old name is told."""
+        """Return the command that the arguments name. Prints a note for an old name."""
         if (name := RENAMED.get(args[0])) is not None and {"--json", "-q", "--quiet"}.isdisjoint(args):
-            click.echo(f"note: `shardctl {args[0]}` is now called `shardctl {name}`", err=True)
+            note(f"`shardctl {args[0]}` is now called `shardctl {name}`")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -199,7 +201,7 @@ def run(arguments: list[str]) -> int:
         return code
     except OutputRefusedError as error:
         with contextlib.suppress(OutputRefusedError):  # stderr may be on the same full disk
-            click.echo(f"shardctl: the output cannot be written ({error.strerror}); write it somewhere else", err=True)
+            complain(f"the output cannot be written ({error.strerror}); write it somewhere else")
         return OUTPUT_REFUSED
 
 
@@ -250,15 +252,17 @@ class _StandardStream(io.TextIOWrapper):
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = cli.main(arguments, prog_name="shardctl", standalone_mode=False)
+        code = cli.main(arguments, prog_name="shardctl", standalone_mode=False, color=color_choice())
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        help_text.show()
+        return help_text.exit_code
     except click.ClickException as error:
-        if "--json" in arguments:
-            _complain(error.format_message(), error.exit_code, arguments)
-        else:
-            error.show()
+        from shardctl.cli.usage import sentence
+
+        _complain(sentence(error, cli, arguments), error.exit_code, arguments)
         return error.exit_code
     except ShardctlError as error:
         _complain(str(error), error.exit_code, arguments)
@@ -270,7 +274,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain(message: str, code: int, arguments: list[str]) -> None:
+    message = as_typed(message, arguments)
     if "--json" in arguments:
         click.echo(json.dumps({"error": message, "exit_code": code}))
     else:
-        click.echo(f"shardctl: {message}", err=True)
+        complain(message)

@@ -15,8 +15,10 @@ import click
 
 from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import bad, good
 from shardctl.cli.options import option_of, options_of
 from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
@@ -54,7 +56,7 @@ _ALMOST_NONE = 0.01
 @option(
     "--order",
     heading=READING,
-    type=click.Choice(["global", "window", "block"]),
+    type=OneOf(["global", "window", "block"]),
     help="Which random order (`shardctl help loader` explains them). Default: the best that suits how DST is stored.",
 )
 @option(
@@ -112,7 +114,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
         _list_consumers(output.as_json)
         return 0
     if dataset is None:
-        raise click.UsageError("Missing argument 'DST'.")
+        raise UsageError("DST is missing; for instance: shardctl bench out --consumer-rate 2500")
     watch, metrics = given.pop("watch"), given.pop("metrics")
     if watch:
         return _watch(dataset, output, metrics, **given)
@@ -331,7 +333,7 @@ def _print_consumer(found: ConsumerResult) -> None:
     )
     if found.time:
         _line("time of the threads", _shares(found.time))
-    verdict = "keeps up" if found.verdict == "keeps-up" else "STARVES"
+    verdict = good("keeps up") if found.verdict == "keeps-up" else bad("STARVES")
     waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
     click.echo(f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data")
 

@@ -12,7 +12,8 @@ import click
 
 from shardctl.cli.command import Group
 from shardctl.cli.output import Output, output_options, print_json, print_table
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
+from shardctl.system.files import near_path
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _opened(folder: str | None) -> Cache:
     if not named:
         raise UsageError(f"which cache? Give its folder, or set {CACHE_VARIABLE}")
     if not Path(named).is_dir():
-        raise UsageError(f"{printable(named)}: no such folder; give the folder of a cache")
+        raise InputError(f"{printable(named)}: no such folder{near_path(Path(named)) or ';'} give the folder of a cache")
     return Cache(Path(named))
 
 

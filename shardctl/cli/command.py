@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from shardctl.cli.lines import note
 from shardctl.system.near_options import Known, meant_option
 
 WIDTH = 80
@@ -204,7 +205,7 @@ def _tell_old_names(command: click.Command, args: list[str]) -> None:
     given = {each.partition("=")[0] for each in args}
     for each in command.params:
         if isinstance(each, Option) and each.was in given:
-            click.echo(f"note: {each.was} is now called {each.spelled}", err=True)
+            note(f"{each.was} is now called {each.spelled}")
 
 
 def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:

@@ -6,18 +6,19 @@ import click
 
 from shardctl.cli.command import command, option
 from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.values import WholeNumber
 from shardctl.system.text import counted, printable
 
 
-@command()
+@command(examples=(("shardctl demo demo", ""),))
 @click.argument("folder", metavar="DIR", type=click.Path())
-@option("--images", type=click.IntRange(1), default=300, show_default=True, metavar="N", help="Images to draw.")
+@option("--images", type=WholeNumber(min=1), default=300, show_default=True, metavar="N", help="Images to draw.")
 @option(
-    "--texts", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Number of lines of text to write."
+    "--texts", type=WholeNumber(min=1), default=200, show_default=True, metavar="N", help="Number of lines of text to write."
 )
 @option(
     "--seed",
-    type=click.IntRange(0),
+    type=WholeNumber(min=0),
     default=0,
     show_default=True,
     metavar="S",

@@ -12,11 +12,13 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import WIDTH, command, option
+from shardctl.cli.lines import note
 from shardctl.cli.options import option_of, options_of, values_of
 from shardctl.cli.output import Output, print_json, print_table, progress_options, shortened
+from shardctl.cli.values import OneOf
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.table import EXPORTS, made_of
+from shardctl.interop.exports.table import CALLED_ELSEWHERE, EXPORTS, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes, printable
@@ -63,7 +65,7 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
 @option(
     "--to",
     required=True,
-    type=click.Choice(list(EXPORTS)),
+    type=OneOf(EXPORTS, CALLED_ELSEWHERE),
     metavar="FORM",
     help="The form to write: one of those above.",
     alike={"format f t type to-format output-format target": "webdataset"},
@@ -86,7 +88,7 @@ def export(
     if dry_run:
         _show(plan_export(dataset, to, **choice, **settings), output)
         return
-    chosen = {**choice, **settings, "on_note": lambda note: _tell(note, output)}
+    chosen = {**choice, **settings, "on_note": lambda notice: _tell(notice, output)}
     if output.shows_notes:
         chosen["on_plan"] = partial(_say_plan, Path(out))
     chosen["progress"] = output.shows_progress
@@ -107,10 +109,10 @@ def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     return forked_early(WORKER, 0)
 
 
-def _tell(note: str, output: Output) -> None:
+def _tell(notice: str, output: Output) -> None:
     """Print a note, where notes are wanted."""
     if output.shows_notes:
-        click.echo(f"note: {printable(note)}", err=True)
+        note(printable(notice))
 
 
 def _say_plan(out: Path, plan: ExportPlan) -> None:
@@ -125,8 +127,8 @@ def _show(plan: ExportPlan, output: Output) -> None:
     if output.as_json:
         print_json(plan)
         return
-    for note in plan.notes:
-        _tell(note, output)
+    for notice in plan.notes:
+        _tell(notice, output)
     print_table([_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost"))
     losses = sum(field.loss is not None for field in plan.fields)
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"

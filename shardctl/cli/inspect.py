@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import bad, note
 from shardctl.cli.output import Output, check_outputs, print_json, print_table, progress_options, shortened
 from shardctl.cli.show.describe import print_differences, print_overview, print_shard
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
+from shardctl.cli.values import WholeNumber
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.system.locations.local import LocalFolder
@@ -81,12 +83,12 @@ MASKS = 512
     help="Only this split, for instance val: alone, or with the options below.",
 )
 @option("--shard", heading=CHOICE, metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
-@option("--block", heading=CHOICE, type=int, metavar="N", help="One block of the shard; blocks are counted from 0.")
+@option("--block", heading=CHOICE, type=WholeNumber(), metavar="N", help="One block of the shard; blocks are counted from 0.")
 @option(
     "--row",
     heading=CHOICE,
     alike={"index i idx": "12"},
-    type=int,
+    type=WholeNumber(),
     metavar="N",
     help="One sample of the shard, or of its --block; rows are counted from 0.",
 )
@@ -111,7 +113,7 @@ MASKS = 512
     heading=CHOICE,
     brief="the first N samples",
     alike={"n num limit count first top sample samples": "5"},
-    type=click.IntRange(1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="The first N samples; with --where the first N that match.",
 )
@@ -244,7 +246,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
     if idle:
         raise UsageError(
-            f"{printable(str(path))}: is of another tool; {' and '.join(idle)} need a dataset of shardctl: convert it first"
+            f"{printable(str(path))}: is of another tool; {' and '.join(idle)} needs a dataset of shardctl; convert it first"
         )
     if drawn:
         _draw_foreign(path, given, output.as_json)
@@ -450,7 +452,7 @@ def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> No
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     if not 0 <= block < len(found.blocks):
-        raise UsageError(f"{found.name}: no block {block}; it has {len(found.blocks)}")
+        raise UsageError(f"{found.name}: no block {block:,}; it has {counted(len(found.blocks), 'block')}")
     return replace(found, blocks=(found.blocks[block],))
 
 
@@ -531,7 +533,7 @@ def _decoder(place: DatasetPlace, given: dict[str, Any], whole: bool) -> Decoder
 
 def _say_why_numbers(decoder: Decoder) -> None:
     if decoder.why_not is not None:
-        click.echo(f"note: tokens are shown as numbers only: {printable(decoder.why_not)}", err=True)
+        note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
 
 
 def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -> None:
@@ -549,7 +551,7 @@ def _print_records(place: DatasetPlace, given: dict[str, Any], output: Output) -
             f"{record.shard}, block {record.block}, row {record.row}"
             + (f", sample {record.index} of the dataset" if record.index is not None else "")
         )
-        click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else 'DIFFERS'}")
+        click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else bad('DIFFERS')}")
         if record.source:
             click.echo(f"  source: {printable(record.source)}")
         values = _for_people(without_texts(shown_record["values"], record), record)

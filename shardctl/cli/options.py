@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shardctl.cli.command import Option as CommandOption
+from shardctl.cli.values import Number, OneOf, WholeNumber
 from shardctl.system.options import FilePath, Flag, Many, Option, OptionType, Real, Whole, Word
 
 Command = Callable[..., Any]
@@ -102,11 +103,11 @@ def _click_type(type_: OptionType, spelling: str) -> dict[str, Any]:
     if isinstance(type_, Flag):
         return {} if "/" in spelling else {"is_flag": True}
     if isinstance(type_, Word):
-        return {"type": click.Choice(list(type_.words))}
+        return {"type": OneOf(list(type_.words))}
     if isinstance(type_, FilePath):
         return {"type": click.Path()}
     if type(type_).read is not OptionType.read:
         return {}
     if isinstance(type_, Whole):
-        return {"type": int if type_.least is None else click.IntRange(min=type_.least)}
-    return {"type": float} if isinstance(type_, Real) else {}
+        return {"type": WholeNumber(min=type_.least)}
+    return {"type": Number()} if isinstance(type_, Real) else {}

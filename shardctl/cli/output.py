@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from shardctl.cli.command import option
+from shardctl.errors import UsageError
 from shardctl.system.text import printable
 
 
@@ -129,13 +130,23 @@ def bars(counts: Sequence[int]) -> str:
     return "".join(_BARS[-(-8 * count // most)] for count in counts)
 
 
+_NOT_PNG = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf", ".html", ".svg")
+
+_NOT_HTML = (".png", *(ending for ending in _NOT_PNG if ending != ".html"), ".json", ".csv", ".md")
+"""Endings of other files than sheets, and than pages."""
+
+
 def check_outputs(given: dict[str, Any]) -> None:
-    """Raise StorageError if another file is where a sheet or a page is to go."""
+    """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name of another kind."""
     if given["images"] is not None:
+        if Path(given["images"]).suffix.lower() in _NOT_PNG:
+            raise UsageError(f"--images {printable(given['images'])}: the sheet is a PNG image; give a name that ends in .png")
         from shardctl.images.codecs.sheet import SHEET
 
         SHEET.check(Path(given["images"]))
     if given["html"] is not None:
+        if Path(given["html"]).suffix.lower() in _NOT_HTML:
+            raise UsageError(f"--html {printable(given['html'])}: the page is HTML; give a name that ends in .html")
         from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(given["html"]))

@@ -12,8 +12,10 @@ import click
 from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import note
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, check_outputs, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
@@ -56,13 +58,11 @@ REFERENCE = (
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
 @option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
-@option(
-    "--inputs", type=click.IntRange(1, 1000), metavar="N", help=f"Show N inputs from all over the sources. Default: {INPUTS}."
-)
+@option("--inputs", type=WholeNumber(1, 1000), metavar="N", help=f"Show N inputs from all over the sources. Default: {INPUTS}.")
 @option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
 @option(
     "--variants",
-    type=int,
+    type=WholeNumber(),
     metavar="K",
     help="Make K samples of every input, each with other random numbers. Default: as the recipe says, else 4 if it is random.",
 )
@@ -92,7 +92,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     written = _write(made, src, given)
     if not output.quiet:
         for notice in made.notices:
-            click.echo(f"note: {notice}", err=True)
+            note(notice)
     if output.as_json:
         from shardctl.build.preview.facts import record_of
 

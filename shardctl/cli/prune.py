@@ -9,10 +9,11 @@ import click
 
 from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import good, warn
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.errors import InputError
-from shardctl.system.files import read_named
+from shardctl.system.files import near_path, read_named
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -60,12 +61,15 @@ def _read_keys(path: Path) -> list[str]:
     """Return the keys in a file, one in a line. Raises InputError."""
     try:
         return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
+    except FileNotFoundError:
+        raise InputError(f"{printable(str(path))}: no such file of keys{near_path(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({error})") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({reason})") from error
 
 
 def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
-    would = "would remove" if dry_run else "removed"
+    would = "would remove" if dry_run else good("removed")
     what = f"{counted(result.removed, 'sample')} from {printable(dst)}"
     of_shards = f"{result.shards_rewritten:,} of {counted(result.shards, 'shard')}"
     click.echo(f"{would} {what}, in {of_shards}; {result.samples:,} are left")
@@ -75,4 +79,4 @@ def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
     if result.missing:
         shown = ", ".join(map(printable, result.missing[:SHOWN]))
         more = f" and {len(result.missing) - SHOWN:,} more" if len(result.missing) > SHOWN else ""
-        click.echo(f"WARNING: no sample has the key {shown}{more}", err=True)
+        warn(f"no sample has the key {shown}{more}")

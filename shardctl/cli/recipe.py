@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import Group, option
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.lines import warn
+from shardctl.cli.output import Output, output_options, print_json, print_table
+from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
@@ -28,6 +30,7 @@ PROBLEMS_FOUND = 1
     examples=(
         ("shardctl recipe check recipe.toml", "what does it do, what is wrong?"),
         ("shardctl convert photos out --recipe recipe.toml", ""),
+        ("shardctl recipe steps", "all steps of recipes"),
         ("shardctl recipe show out", "the recipe of a dataset"),
         ("shardctl recipe list", "recipes that are ready, such as @imagenet"),
         ("shardctl recipe show @imagenet > recipe.toml", ""),
@@ -54,7 +57,9 @@ def recipe() -> None:
     """
 
 
-@recipe.command(short_help="find what is wrong with a recipe file, and what it does")
+@recipe.command(
+    short_help="find what is wrong with a recipe file, and what it does", examples=(("shardctl recipe check recipe.toml", ""),)
+)
 @click.argument("file", metavar="FILE.toml|@NAME", type=click.Path())
 @option(
     "--import",
@@ -93,7 +98,10 @@ def check(file: str, output: Output, imports: bool) -> int:
     return 0 if found.ok else PROBLEMS_FOUND
 
 
-@recipe.command(short_help="print the recipe that made a dataset, or a ready one")
+@recipe.command(
+    short_help="print the recipe that made a dataset, or a ready one",
+    examples=(("shardctl recipe show out > recipe.toml", ""), ("shardctl recipe show @imagenet", "")),
+)
 @click.argument("dst", metavar="DST|@NAME", type=click.Path())
 @output_options
 def show(dst: str, output: Output) -> None:
@@ -114,7 +122,40 @@ def show(dst: str, output: Output) -> None:
         return
     click.echo(found.toml, nl=False)
     for misfit in found.misfits:
-        click.echo(f"WARNING: this version of shardctl would refuse it: {printable(misfit)}", err=True)
+        warn(f"this version of shardctl would refuse it: {printable(misfit)}")
+
+
+@recipe.command(
+    short_help="list the steps that a recipe may have",
+    examples=(("shardctl recipe steps", "all steps"), ("shardctl recipe steps color_jitter", "the settings of one")),
+)
+@click.argument("name", required=False, metavar="[NAME]")
+@output_options
+def steps(name: str | None, output: Output) -> None:
+    """List all steps of recipes, or the settings of the step NAME with their defaults.
+
+    docs/recipes.md shows pictures of them.
+    """
+    from shardctl.transforms.settings import default_of, first_line, settings_in
+    from shardctl.transforms.table import TRANSFORMS, unknown_step
+
+    if name is not None and name not in TRANSFORMS:
+        raise UsageError(unknown_step(name))
+    if name is None:
+        rows = [(each, first_line(step)) for each, step in TRANSFORMS.items()]
+        if output.as_json:
+            print_json({"steps": [{"name": each, "does": does} for each, does in rows]})
+        else:
+            print_table(rows)
+        return
+    fields = settings_in(TRANSFORMS[name])
+    settings = [{"name": key, "default": default_of(field), "does": field.metadata["doc"]} for key, field in fields.items()]
+    does = first_line(TRANSFORMS[name])
+    if output.as_json:
+        print_json({"name": name, "does": does, "settings": settings})
+        return
+    click.echo(f"{name}: {does}")
+    print_table([(each["name"], "" if each["default"] is None else _value(each["default"]), each["does"]) for each in settings])
 
 
 @recipe.command("list", short_help="list the recipes that are ready")

@@ -9,6 +9,7 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
 from shardctl.system.importing import look_in_current_folder
@@ -91,7 +92,7 @@ def _print(result: RepairResult, dst: str) -> None:
     for name in result.repaired:
         click.echo(f"repaired: {printable(name)}")
     for notice in result.notices:
-        click.echo(f"note: {notice}")
+        click.echo(colored(f"note: {notice}"))
     for lost in result.lost[:SHOWN]:
         what = f"key {printable(lost.key)}"
         what += f" and {counted(lost.samples - 1, 'sample')} after it" if lost.samples > 1 else ""
@@ -102,9 +103,10 @@ def _print(result: RepairResult, dst: str) -> None:
     for entry in result.unrepaired:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
     verdict = {
-        "whole": "is whole; nothing was done",
-        "repaired": f"is whole again: {counted(len(result.repaired), 'file')} repaired, shards and tables verified by SHA-256",
-        "dropped": f"is whole, without {counted(result.lost_samples, 'lost sample')}; rejects.jsonl has the names",
-        "damaged": f"is still DAMAGED: {counted(len(result.unrepaired), 'file')} could not be repaired",
+        "whole": f"{good('is whole')}; nothing was done",
+        "repaired": f"{good('is whole again')}: {counted(len(result.repaired), 'file')} repaired, shards and tables verified by"
+        " SHA-256",
+        "dropped": f"{good('is whole')}, without {counted(result.lost_samples, 'lost sample')}; rejects.jsonl has the names",
+        "damaged": f"{bad('is still DAMAGED')}: {counted(len(result.unrepaired), 'file')} could not be repaired",
     }[result.status]
     click.echo(f"{printable(dst)} {verdict}")

@@ -10,8 +10,10 @@ import click
 
 from shardctl.build.shared_options import WORKERS
 from shardctl.cli.command import Group, option
+from shardctl.cli.lines import good, note
 from shardctl.cli.options import option_of, reading
 from shardctl.cli.output import Output, output_options, print_json, printing_to_stderr, progress_options
+from shardctl.cli.values import OneOf, WholeNumber
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
 from shardctl.system.startup import keep_pandas_out_of_arrow
@@ -45,12 +47,14 @@ def tokenizer() -> None:
 @click.argument("out", metavar="OUT.json", type=click.Path())
 @option(
     "--kind",
-    type=click.Choice(["bpe", "unigram", "words"]),
+    type=OneOf(["bpe", "unigram", "words"]),
     default="bpe",
     show_default=True,
     help="bpe and unigram work on bytes, and give back every text; words are what stands between white space.",
 )
-@option("--vocab-size", type=int, default=32_768, show_default=True, metavar="N", help="Number of tokens, all included.")
+@option(
+    "--vocab-size", type=WholeNumber(), default=32_768, show_default=True, metavar="N", help="Number of tokens, all included."
+)
 @option(
     "--special-tokens",
     metavar="A,B,…",
@@ -62,7 +66,7 @@ def tokenizer() -> None:
     metavar="FILE.toml|@NAME",
     help="A recipe that cleans the texts first, the one of the conversion; the steps from tokenize on are left out.",
 )
-@option("--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file.")
+@option("--record", type=OneOf(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file.")
 @option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
 @option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
 @option(
@@ -108,15 +112,17 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
         print_json(made)
         return
     of = f"{counted(made.documents, 'text')}, {format_bytes(made.bytes)}"
-    click.echo(printable(f"made {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s"))
+    click.echo(
+        good("made") + printable(f" {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s")
+    )
     if made.rejected:
         click.echo(f"  {counted(made.rejected, 'record')} could not be used; shardctl convert lists them")
     if not output.quiet:
         for notice in made.notices:
-            click.echo(f"note: {notice}", err=True)
+            note(notice)
 
 
-@tokenizer.command(short_help="show what a tokenizer is")
+@tokenizer.command(short_help="show what a tokenizer is", examples=(("shardctl tokenizer show tokenizer.json", ""),))
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options
 def show(file: str, output: Output) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.command import command, option
+from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.cli.values import OneOf
 from shardctl.system.progress import counting
 from shardctl.system.text import counted, printable
 
@@ -29,7 +31,7 @@ FOUND_SOMETHING = 1
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
 @option(
     "--level",
-    type=click.Choice(["quick", "full", "deep"]),
+    type=OneOf(["quick", "full", "deep"]),
     default="full",
     show_default=True,
     help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: decode every image too.",
@@ -70,8 +72,8 @@ def verify(target: str, level: str, output: Output) -> int:
         print_json(result)
     else:
         for finding in result.findings:
-            click.echo(_line(finding))
-        verdict = "is whole" if result.ok else "is DAMAGED"
+            click.echo(colored(_line(finding)))
+        verdict = good("is whole") if result.ok else bad("is DAMAGED")
         what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
         click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {_total(result.findings)}")
     return 0 if result.ok else FOUND_SOMETHING

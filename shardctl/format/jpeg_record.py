@@ -69,13 +69,13 @@ PROGRESSIVE_COST, FULL_COLOUR_COST = 3.3, 1.3
 def jpeg_costs(counts: Mapping[str, int] | None, samples: int) -> tuple[str, ...]:
     """Say how many of the images of so many samples take longer to decode than they need. `counts` are those of a manifest."""
     kinds = (
-        ("progressive", "progressive JPEG", PROGRESSIVE_COST, "baseline ones"),
-        ("full_colour", "JPEG with colours in full size (4:4:4)", FULL_COLOUR_COST, "ones with colours in half size (4:2:0)"),
+        ("progressive", "progressive JPEG", PROGRESSIVE_COST),
+        ("full_colour", "JPEG with colors in full size (4:4:4)", FULL_COLOUR_COST),
     )
     return tuple(
-        f"{counts[name]:,} of {counted(samples, 'image')} are {what}, which takes {cost} times as long to decode, in every"
-        f" epoch; --store jpeg:90 writes {instead}"
-        for name, what, cost, instead in kinds
+        f"{counts[name]:,} of {counted(samples, 'image')} are {what}: --store jpeg:90 would make them {cost} times as fast to"
+        " decode"
+        for name, what, cost in kinds
         if counts and counts[name]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -33,9 +34,10 @@ from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.format.step_counts import Counts
 from shardctl.format.step_counts import are_counts as are_step_counts
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.files import FileFacts, exists, is_file, sha256_of
+from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
 from shardctl.system.locations.folder import Folder
-from shardctl.system.stores import is_url
+from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -284,11 +286,19 @@ def _digest(record: dict[str, Any]) -> str:
 def _why_no_manifest(folder: Folder) -> str:
     shown, here = folder.shown(), folder.local
     if here is not None and not exists(here):
-        return f"{shown}: no such dataset"
+        refuse_half_url(str(here))
+        return f"{shown}: no such dataset{near_path(here)}"
     if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
     if here is not None and (here / STAGING).exists():
         return (
             f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
         )
-    return f"{shown}: not a dataset (it has no {MANIFEST})"
+    nothing = f"{shown}: not a dataset (it has no {MANIFEST})"
+    if here is None:
+        return nothing
+    with contextlib.suppress(OSError):
+        inside = sorted(path.parent for path in here.glob(f"*/{MANIFEST}"))
+        if inside:
+            return f"{nothing}; did you mean {printable(str(inside[0]))}?"
+    return f"{nothing}; `shardctl convert {shown} out` makes one"

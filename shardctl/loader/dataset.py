@@ -43,7 +43,8 @@ from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.python_names import named_arguments
-from shardctl.system.stores import is_url
+from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.text import counted
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -85,6 +86,7 @@ def open_dataset(
     if is_url(path):
         return _open_remote(str(path), split, generation, cache, cache_limit)
     root = Path(path)
+    refuse_half_url(str(path))
     if generation is not None:
         root = root_of(root, whole_number("generation", generation), Manifest.load(LocalFolder(root)).generation.number)
     while True:
@@ -171,9 +173,11 @@ class Dataset:
             return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
         if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
             raise TypeError(f"the index of a sample must be a whole number; it is {index}")
+        if isinstance(index, str):
+            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}; a column is ds[number][{index!r}]")
         place = operator.index(index)
         if not -len(self) <= place < len(self):
-            raise IndexError(f"sample {place} of a dataset of {len(self)}")
+            raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
         batch = self.take([place % len(self)])
         return {name: values[0] for name, values in batch.items()}
 
@@ -190,10 +194,10 @@ class Dataset:
         of_split = f" of split {self.split}" if self.split else ""
         of_all = "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
         classes = self.manifest.roles.classes
-        named = f"; {len(classes)} classes" if classes is not None else ""
+        named = f"; {counted(len(classes), 'class', 'classes')}" if classes is not None else ""
         columns = ", ".join(name for name, _ in self.manifest.schema)
         where = self._selection.shards.shown
-        return f"<shardctl.Dataset {where!r}: {len(self)} samples{of_split}{of_all}{named}; columns {columns}>"
+        return f"<shardctl.Dataset {where!r}: {counted(len(self), 'sample')}{of_split}{of_all}{named}; columns {columns}>"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -404,7 +408,7 @@ class Dataset:
         key = self._first_without(label)
         if key is not None:
             raise UsageError(
-                f"{shards.shown}: {len(self) - labelled} of {len(self)} samples have no {label}, the first of"
+                f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no {label}, the first of"
                 f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column out with columns="
             )
 

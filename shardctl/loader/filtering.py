@@ -42,6 +42,8 @@ def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
         columns = [name for name in columns if name in where.columns]
         derived = [name for name in where.columns if name not in columns]
         predicate = where.expression
+    elif not isinstance(predicate, pc.Expression):
+        raise UsageError(f"filter takes a condition as text, such as 'label == 3', or an expression of Arrow; it is {said}")
     try:
         with selection.shards.in_turn(selection.chosen):
             return np.fromiter(_matching(selection, predicate, columns, derived), np.int64)

@@ -25,6 +25,7 @@ from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
 from shardctl.system.arguments import whole_number
 from shardctl.system.machine import usable_cores
+from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
 """Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130 microseconds."""
@@ -204,7 +205,8 @@ class Loader:
         if "mixture" in order:
             shuffle = f"a mixture of {len(order['mixture'])} datasets, seed {order['seed']}"
         return (
-            f"<shardctl.Loader: {len(self)} batches of {self.options.batch_size} per epoch, {len(self.stream)} samples,"
+            f"<shardctl.Loader: {counted(len(self), 'batch', 'batches')} of {self.options.batch_size:,} per epoch,"
+            f" {counted(len(self.stream), 'sample')},"
             f" {shuffle}, rank {rank} of {world_size}; fields {', '.join(self.stream.specs())}>"
         )
 

@@ -12,7 +12,7 @@ from shardctl.loader.loader import Loader
 from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.stream import DatasetStream
 from shardctl.system.arguments import real_number, whole_number
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:
@@ -65,7 +65,7 @@ class Mix:
         """Return a description for display."""
         named = f"; {len(self.classes)} classes" if self.classes is not None else ""
         parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=True))
-        return f"<shardctl.Mix: {len(self)} samples{named}; {parts}>"
+        return f"<shardctl.Mix: {counted(len(self), 'sample')}{named}; {parts}>"
 
     def loader(self, batch_size: int, *, seed: int = 0, **options: Any) -> Loader:
         """Return a loader of mixed batches, with the options of Dataset.loader. Raises UsageError."""

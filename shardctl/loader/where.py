@@ -8,7 +8,6 @@ startswith(column, "part"), endswith(column, "part"). A part of a column is writ
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.format.list_types import is_list
-from shardctl.system.text import printable
+from shardctl.system.text import did_you_mean, lacks, printable
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: lambda a, b: a == b,
@@ -245,7 +244,7 @@ class _Reader:
         classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
         if classes and isinstance(value, str):
             if value not in classes:
-                raise UsageError(f"{self._option} {quoted(self._text)}: no class {value!r}{_near(value, classes)}")
+                raise UsageError(f"{self._option} {quoted(self._text)}: no class {value!r}{did_you_mean(value, classes, 2)}")
             return classes.index(value)
         return value
 
@@ -285,8 +284,10 @@ class _Reader:
         if name not in self._schema.names:
             names = self._schema.names
             parts = [f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)]
-            close = f"; did you mean {' or '.join(parts)}?" if parts else _near(name, names)
-            raise UsageError(f"{self._option} {quoted(self._text)}: no column {name!r}{close}; there are {', '.join(names)}")
+            where = f"{self._option} {quoted(self._text)}"
+            if parts:
+                raise UsageError(f"{where}: no column {name!r}; did you mean {' or '.join(parts)}?")
+            raise UsageError(f"{where}: {lacks('column', name, names)}")
         self.columns.append(name)
         self._type(path)
         return pc.field(*path)
@@ -330,8 +331,3 @@ class _Reader:
 
 def _has_part(type_: pa.DataType, part: str) -> bool:
     return bool(pa.types.is_struct(type_) and type_.get_field_index(part) >= 0)
-
-
-def _near(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else ""

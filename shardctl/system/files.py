@@ -13,11 +13,12 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DiskFullError, StorageError
-from shardctl.system.text import format_bytes, printable
+from shardctl.system.text import format_bytes, printable, similar
 
 if os.name == "posix":
     import fcntl
@@ -215,6 +216,20 @@ def refuse_links(folder: Path) -> None:
                         f"{printable(entry.path)}: neither a file nor a folder (a pipe, a socket or a device);"
                         " remove it, then run the same command again"
                     )
+
+
+_MOST_NAMES = 10_000
+"""Names in a folder that are compared with a wrong one."""
+
+
+def near_path(path: Path) -> str:
+    """Return the end of a message about a path that does not exist: "; did you mean photos?", or "" without a similar name."""
+    with contextlib.suppress(OSError, ValueError):
+        names = (entry.name for entry in islice(os.scandir(path.parent), _MOST_NAMES))
+        stems = [name.removesuffix(path.suffix) for name in names if name.endswith(path.suffix)]
+        if near := similar(path.stem, stems):
+            return f"; did you mean {printable(str(path.with_name(near[0] + path.suffix)))}?"
+    return ""
 
 
 def exists(path: Path) -> bool:

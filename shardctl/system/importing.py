@@ -59,8 +59,9 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
             f"{what} {target}: worker processes cannot import what a script itself holds; put it into a file of its own"
         )
     parts = name.split(".")
-    if not module or not all(part.isidentifier() for part in parts):
-        raise UsageError(f"{what} {target!r} is not of the form module:function")
+    if not module or module.endswith(".py") or not all(part.isidentifier() for part in parts):
+        python = f"; write {module.removesuffix('.py')}:{name or 'FUNCTION'}, without .py" if module.endswith(".py") else ""
+        raise UsageError(f"{what} {target!r} is not of the form module:function{python}")
     try:
         with contextlib.redirect_stdout(sys.stderr), _importing(module):
             found: Any = importlib.import_module(module)

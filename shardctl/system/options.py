@@ -200,7 +200,7 @@ class AutoOrNumber(OptionType):
     def read(self, given: str) -> int | str:
         """Return `auto` or the number."""
         if given != "auto" and not given.isdecimal():
-            raise ValueError(f"{given!r} is neither auto nor a whole number")
+            raise ValueError(f"{given!r} is neither auto nor a whole number from {self.least:,} on")
         return given if given == "auto" else int(given)
 
     def check(self, name: str, value: Any) -> None:

@@ -22,7 +22,7 @@ from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.system.files import read_named
 from shardctl.system.options import declared_in
-from shardctl.system.text import printable
+from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.transforms.filter import Filter
@@ -46,7 +46,7 @@ from shardctl.transforms.settings import (
     setting_as,
     settings_in,
 )
-from shardctl.transforms.table import TOKEN_STEPS, Steps
+from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -191,6 +191,13 @@ class Recipe(Settings):
     unmoved: tuple[str, ...] = setting_as(_OPTIONS["unmoved"], Names(), later=True)
     mask_fields: tuple[str, ...] = setting_as(_OPTIONS["mask_fields"], Names(), later=True)
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
+
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """Say that there is no such key. What is a step is no key of its own."""
+        if key in TRANSFORMS:
+            return f'{cls.what} {key!r} is not known; it is a step: write [[transform]], and below it name = "{key}"'
+        return unknown(cls.what, key, settings_in(cls), "shardctl recipe schema")
 
     @property
     def transforms(self) -> tuple[Transform, ...]:

@@ -6,17 +6,17 @@ A step is a frozen dataclass, and so is a recipe. Each of its fields is made by 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
 from shardctl.images.geometry import Colour, Size
 from shardctl.system.options import Option
+from shardctl.system.text import unknown
 
 MAX_SIDE = 16384
 """Longest side of an output image, in pixels."""
@@ -427,6 +427,11 @@ class Settings:
     """What a setting is called in messages."""
 
     @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """Say that there is no setting of this name."""
+        return unknown(cls.what, key, settings_in(cls))
+
+    @classmethod
     def parse(cls: type[C], **given: Any) -> C:
         """Build from what a recipe or an option says. Raises SettingError, whose key is the one that is wrong."""
         made = cls.checked(given, raise_it)
@@ -453,7 +458,7 @@ class Settings:
         fields = settings_in(cls)
         for key in given:
             if key not in fields:
-                report(SettingError(unknown(cls.what, key, fields), key, owner=cls.name))
+                report(SettingError(cls.unknown_key(key), key, owner=cls.name))
         values = {}
         for key, field in fields.items():
             if key in given:
@@ -527,14 +532,6 @@ def setting(kind: SettingType[Any], default: Any = dataclasses.MISSING, doc: str
 def setting_as(declared: Option, kind: SettingType[Any], later: bool = False) -> Any:
     """Return a field for a setting that has an option too, where its default (`otherwise`) and its description are declared."""
     return setting(kind, kind.read(declared.otherwise), declared.help, later)
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that there is no such name, which one is nearest, and which there are."""
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{what} {str(name)!r} is not known; {hint}there {'is' if len(names) == 1 else 'are'} {', '.join(names) or 'none'}"
 
 
 def _number(value: Any) -> float:

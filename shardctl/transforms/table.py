@@ -6,8 +6,9 @@ from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
+from shardctl.system.text import unknown
 from shardctl.transforms.base import Transform, settings_of
-from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it, unknown
+from shardctl.transforms.settings import Report, SettingError, SettingType, raise_it
 
 _MODULES = {
     "image.resize": ("resize", "letterbox", "pad"),
@@ -85,6 +86,12 @@ def _is_step(value: Any) -> bool:
 TRANSFORMS = Table()
 """The steps that a recipe may name."""
 
+_OF_LOADER = frozenset(("totensor", "toimage", "totensorv2", "piltotensor", "convertimagedtype", "todtype", "tofloat"))
+"""Steps of torchvision and Albumentations that are options of the loader here."""
+
+LISTING = "shardctl recipe steps"
+"""The command that prints all steps."""
+
 
 def parse_step(given: Any) -> Transform:
     """Return a step from its name and its settings. Raises SettingError, whose key is the setting that is wrong."""
@@ -100,7 +107,7 @@ def checked_step(given: Any, report: Report) -> Transform | None:
         return None
     name = given.get("name")
     if name is None:
-        report(SettingError(f"a step needs its name, one of {', '.join(TRANSFORMS)}"))
+        report(SettingError(f'a step needs its name, for instance name = "resize"; `{LISTING}` lists all {len(TRANSFORMS)}'))
     elif not isinstance(name, str) or name not in TRANSFORMS:
         report(SettingError(unknown_step(name), "name"))
     else:
@@ -135,10 +142,14 @@ CALLED_ELSEWHERE = {
 def unknown_step(name: Any) -> str:
     """Say that there is no such step, and which one is meant if that is how another library writes one."""
     plain = _plain(str(name).rpartition(".")[2])
+    if plain in _OF_LOADER:
+        return (
+            f"step {str(name)!r} is not known; the loader makes arrays and tensors of images: ds.loader(dtype=…, normalize=…)"
+        )
     meant = next((step for step in TRANSFORMS if _plain(step) == plain), CALLED_ELSEWHERE.get(plain))
     if meant is None:
-        return unknown("step", name, TRANSFORMS)
-    return f"step {str(name)!r} is not known; did you mean {meant}? there are {', '.join(TRANSFORMS)}"
+        return unknown("step", name, TRANSFORMS, LISTING)
+    return f"step {str(name)!r} is not known; did you mean {meant}? `{LISTING}` lists all {len(TRANSFORMS)}"
 
 
 def _plain(name: str) -> str:

@@ -197,7 +197,7 @@ def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
 
 def test_parts(photos: Path, url: str, whole: bytes) -> None:
     assert convert(photos, url, part="2/3").part.shards_done == 5
-    with pytest.raises(UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1 of 3; 5 of part 3 of 3"):
+    with pytest.raises(UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1/3; 5 of part 3/3"):
         shardctl.finish(url)
     for part in ("1/3", "2/3", "0/3"):
         assert convert(photos, url, part=part, workers=1).status == "built"
@@ -403,7 +403,7 @@ def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
         assert process.wait(60) == 0
         told = [[line for line in each.communicate(timeout=60)[1].splitlines() if "writing it" in line] for each in waiting]
     for lines in told:
-        of_part = [line for line in lines if f"(part 1 of 2: process {process.pid} on " in line]
+        of_part = [line for line in lines if f"(part 1/2: process {process.pid} on " in line]
         assert len(of_part) == 1
         assert len(lines) <= 4  # before and after that, of one that holds the lease of the dataset, or builds
 

@@ -294,7 +294,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path: 
     lines(tmp_path / "more" / "a.txt", RUSSIAN, "cp1251", 10)
     ran = cli("convert", tmp_path / "more", tmp_path / "out", "--record", "line", "--workers", 0, "--append", "-q")
     assert ran.code == 0
-    assert "WARNING: a.txt is new, and no sample comes of it. Most frequent (10): decode: not-utf8" in ran.err
+    assert "warning: a.txt is new, and no sample comes of it. Most frequent (10): decode: not-utf8" in ran.err
     assert "The file looks like Windows-1251 (Cyrillic)" in ran.err
 
 

@@ -81,7 +81,7 @@ def test_every_part_has_two_names_at_most_and_all_parts_are_different(parts: int
     named = [Part.parse(f"{n}/{parts}") for n in range(parts + 1)]
     assert named[0] == named[parts]
     assert {part.number for part in named} == set(range(parts))
-    assert str(named[number]) == f"{number or parts} of {parts}"
+    assert (str(named[number]), named[number].name) == (f"{number}/{parts}", f"{number or parts}/{parts}")
 
 
 @pytest.mark.parametrize("text", ["3", "4/3", "-1/3", "1/0", "a/b", "1/3/3", "", "1.5/3", "²/3"])
@@ -182,13 +182,13 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
         process.wait()
     missing = shardctl_command("finish", "out", cwd=here)
     assert missing.returncode == 1
-    assert "8 shards of 10 are missing: 5 of part 1 of 2; 3 of part 2 of 2. Run them" in missing.stderr
+    assert "8 shards of 10 are missing: 5 of part 1/2; 3 of part 2/2. Run them" in missing.stderr
     assert "--part 1/2" in missing.stderr
     (here / "hold").unlink()
     for part in ("1/2", "2/2"):
         done = shardctl_command(*HELD_COMMAND, "--part", part, "--json", cwd=here)
         assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["part"] == {"name": "2 of 2", "shards_done": 10, "shards": 10}
+    assert json.loads(done.stdout)["part"] == {"name": "2/2", "shards_done": 10, "shards": 10}
     (here / "steps.py").rename(here / "away.py")  # merge runs no code that the job names
     try:
         merged = shardctl_command("finish", "out", "--json", cwd=here)
@@ -204,13 +204,13 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     with building(here, "1/2", 4, 1) as process:
         merging = shardctl_command("finish", "out", cwd=here)
         assert merging.returncode == 1
-        assert f"4 of part 1 of 2, which process {process.pid} on " in merging.stderr
+        assert f"4 of part 1/2, which process {process.pid} on " in merging.stderr
         again = shardctl_command(*HELD_COMMAND, "--part", "1/2", "--if-running", "fail", cwd=here)
         assert again.returncode == 3
-        assert f"part 1 of 2: another shardctl is writing it (process {process.pid} " in again.stderr
+        assert f"part 1/2: another shardctl is writing it (process {process.pid} " in again.stderr
         other = shardctl_command(*HELD_COMMAND, "--if-running", "fail", cwd=here)
         assert other.returncode == 3
-        assert "another shardctl is writing it (part 1 of 2: process" in other.stderr
+        assert "another shardctl is writing it (part 1/2: process" in other.stderr
         overwriting = shardctl_command(*HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here)
         assert overwriting.returncode == 3
         same = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", "1/2"]
@@ -218,7 +218,7 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
             assert second.stderr is not None
             line = next(line for line in second.stderr if "writing it" in line)
             second.kill()
-        assert line.startswith(f"another shardctl is writing it (part 1 of 2: process {process.pid} on ")
+        assert line.startswith(f"another shardctl is writing it (part 1/2: process {process.pid} on ")
         assert line.endswith("); waiting until it ends\n")
         waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND]
         with subprocess.Popen(waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as second:
@@ -248,7 +248,7 @@ def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path)
         build(photos, out, "1/4")
     with pytest.raises(DatasetError, match="unfinished conversion that differs in its recipe"):
         build(photos, out, "2/3", recipe={**CROP, "store": "png"})
-    with pytest.raises(UnfinishedError, match="2 of 3; "):
+    with pytest.raises(UnfinishedError, match="5 of part 2/3; "):
         shardctl.finish(out)
 
 
@@ -423,7 +423,7 @@ def test_parts_of_another_conversion_wait_for_those_that_are_built(here: Path) -
         wait_for_lease(here)
         refused = shardctl_command(*other, cwd=here)
         assert refused.returncode == 3
-        assert "another shardctl is writing it (part 1 of 2: process" in refused.stderr
+        assert "another shardctl is writing it (part 1/2: process" in refused.stderr
         assert len(list(here.glob("out/.shardctl/*/job.json"))) == 1
 
 

@@ -72,7 +72,7 @@ def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any
         f"removed 1 sample from {out}, in 1 of 10 shards; 59 are left",
         "deleted the earlier generations that were kept: 1",
     ]
-    assert "WARNING: no sample has the key not/there.jpg" in ran.err
+    assert "warning: no sample has the key not/there.jpg" in ran.err
     assert in_any_file(out, data) == []
     assert in_any_file(out, b"the caption 007 of it") == []
     assert not (out / "generations").exists()

@@ -258,7 +258,7 @@ def test_the_warning_comes_each_time_in_all_forms(tmp_path: Path, cli: Any) -> N
         ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
         assert (ran.code, ran.json["status"], ran.json["warnings"]) == (0, status, [said])
     ran = cli("convert", source, tmp_path / "out", "--workers", "0", "-q", "--overwrite")
-    assert f"WARNING: {said}" in ran.err
+    assert f"warning: {said}" in ran.err
     assert cli("convert", source, tmp_path / "apart", "--workers", "0", "--split", "folder").code == 0
     assert [split.name for split in shardctl.open(tmp_path / "apart").manifest.splits] == ["test"]
 

@@ -657,8 +657,8 @@ def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) 
     assert named == {"added": added, "removed": removed, "changed": changed}
     lines = cli("convert", source, out, "--explain", "--resize", "9", "--shuffle", "2").out.splitlines()
     assert lines[0] == f"{out} differs in its inputs and recipe and settings: --overwrite makes it anew"
-    assert "  recipe: step 1: None → {'name': 'resize', 'size': 9}" in lines
-    assert "  settings: shuffle: None → 2" in lines
+    assert "  recipe: resize: none → 9" in lines
+    assert "  settings: shuffle: none → 2" in lines
     assert cli("convert", source, tmp_path / "none", "--explain").code == 3
 
 

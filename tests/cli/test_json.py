@@ -183,6 +183,7 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
     )
     check("recipe show", [tmp_path / "out"], ["@imagenet"])
     check("recipe list", [])
+    check("recipe steps", [], ["resize"])
 
 
 def test_help_and_completion(check: Any) -> None:
@@ -193,13 +194,13 @@ def test_help_and_completion(check: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["convert", "in"], "Missing argument 'DST'. Where is the dataset to be written?"),
-        (["convert"], "Missing argument 'SRC... DST'"),
+        (["convert", "in"], "DST is missing: where is the dataset to be written?"),
+        (["convert"], "SRC... DST is missing"),
         (["convert", "in", "out", "--colour"], "there is no option --colour"),
         (["convert", "in", "out", "--workers", "many"], "neither auto nor a whole number"),
         (["polish"], "there is no command 'polish'"),
-        (["verify"], "Missing argument"),
-        (["bench"], "Missing argument 'DST'"),
+        (["verify"], "DST|SHARD is missing; for instance: shardctl verify out"),
+        (["bench"], "DST is missing; for instance: shardctl bench out"),
     ],
 )
 def test_wrong_usage_is_json_too(cli: Any, arguments: list[str], message: str) -> None:
@@ -239,7 +240,7 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
     for options in ([], ["-q"], ["--json"]):
         ran = cli("convert", source, tmp_path / "out", "--workers", 0, "--max-rejects", "100%", *options)
         assert ran.code == 0
-        assert "WARNING: 40 of 60 inputs (66.7%) could not be converted" in ran.err
+        assert "warning: 40 of 60 inputs (66.7%) could not be converted" in ran.err
     assert ran.json["warnings"][0].startswith("40 of 60 inputs (66.7%)")
 
 

@@ -84,7 +84,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
         ("n ==", "is not a condition"),
         ("", "is not a condition"),
         ("n = 3", "is not a condition"),
-        ("m == 3", "no column 'm'; there are n, x, text"),
+        ("m == 3", "no column 'm'; it has n, x, text"),
         ("lable == 3", "no column 'lable'; did you mean label"),
         ("label == 'wasp'", "no class 'wasp'"),
         ("label == 'bea'", "no class 'bea'; did you mean bee"),

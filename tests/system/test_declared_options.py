@@ -123,7 +123,7 @@ def test_what_the_command_line_means(type_: OptionType, given: Any, value: Any) 
         (ByteSize(), "big", "'big' is not a size; write 128MiB, 64MB or a number of bytes"),
         (ByteSize(), "1XB", "'1XB' is not a size; write 128MiB, 64MB or a number of bytes"),
         (ByteSize(), "128iB", "'128iB' is not a size; write 128MiB, 64MB or a number of bytes"),
-        (AutoOrNumber(0, 8), "-1", "'-1' is neither auto nor a whole number"),
+        (AutoOrNumber(0, 8), "-1", "'-1' is neither auto nor a whole number from 0 on"),
         (SecondsOrNone(), "soon", "'soon' is neither a number of seconds nor none"),
     ],
 )

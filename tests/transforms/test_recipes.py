@@ -102,14 +102,14 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
     ]
     sentences = "\n".join(map(str, found.problems))
     for sentence in (
-        "recipe.toml:1: recipe key 'stor' is not known; did you mean store? there are kind, store,",
+        "recipe.toml:1: recipe key 'stor' is not known; did you mean store? `shardctl recipe schema` lists all",
         "recipe.toml:2: variants must be a whole number from 1 to 10000; it is 0",
         "recipe.toml:12: step 1 (random_resized_crop): scale must be two rising numbers over 0 and at most 1; it is",
         "recipe.toml:17: step 2 (choice), step 1 (hflop): step 'hflop' is not known; did you mean hflip?",
         "recipe.toml:18: step 2 (choice), step 2 (elastic): alpha must be a number",
         "recipe.toml:18: step 2 (choice), step 3: a step is a table with its name and its settings",
         "recipe.toml:19: step 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from 0 to 1; it is 2",
-        "recipe.toml:21: step 3: a step needs its name, one of resize,",
+        'recipe.toml:21: step 3: a step needs its name, for instance name = "resize"',
         "recipe.toml:24: step 4 (letterbox): needs size",
     ):
         assert sentence in sentences

@@ -370,7 +370,8 @@ def test_wrong_names_are_one_sentence(tmp_path: Path) -> None:
     for spec, problem in (
         (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
         ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
-        ("gpt2", "there is no such file; a tokenizer is"),
+        ("gpt2", "there is no such file; .* hf download gpt2 tokenizer.json --local-dir gpt2; then use gpt2/tokenizer.json"),
+        ("no/such/file", "there is no such file; a tokenizer is"),
         ('{"a": 1}', "the tokenizer.json that was given: not a tokenizer.json"),
     ):
         with pytest.raises((InputError, UsageError), match=problem):

@@ -173,6 +173,6 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
             made = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
-            f"{shown}: holds an unfinished conversion {other}, of which {done}{made} {what} are"
+            f"{shown}: holds an unfinished conversion {other}, of which {done:,}{made} {what} are"
             " done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
         )

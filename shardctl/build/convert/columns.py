@@ -188,6 +188,7 @@ def known_layout(
             f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
             f" with --drop-columns {names}"
         )
+    _note_sizes(side, recipe, listing)
     fields += side
     taken = {f.name for f in fields}
     annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
@@ -208,6 +209,15 @@ def known_layout(
     roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
     image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
+
+
+def _note_sizes(side: Iterable[pa.Field], recipe: Recipe, listing: Listing) -> None:
+    """Note that columns of a labels file have sizes of images which the recipe changes."""
+    sizes = [field.name for field in side if field.name.casefold() in ("width", "height")]
+    if sizes and recipe.moving:
+        notice = f"{' and '.join(sizes)} of the labels file stay as they are: the sizes of the images before the steps"
+        if notice not in listing.notices:
+            listing.notices.append(notice)
 
 
 def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:

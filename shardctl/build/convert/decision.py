@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from shardctl.build.convert.differences import between_settings, shown_differences
 from shardctl.build.convert.update.compatibility import Verdict, verdict_on, why_not_followed
 from shardctl.build.plan.fingerprint import difference, differing_parts, fingerprint
 from shardctl.errors import DatasetError, ShardctlError
@@ -53,6 +55,10 @@ class Wanted:
 
     overwrites: bool = False
     """Whether any existing dataset is replaced: the option --overwrite."""
+
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Its recipe and its other settings as the manifest records them, for messages."""
 
     existing: str = ""
     """The digest of the dataset that existed when the inputs were listed; "" for none."""
@@ -111,4 +117,8 @@ def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
         advice = "use --update to bring it up to date, --overwrite to make it anew, or another destination"
     else:
         advice = "use --overwrite to replace it, or another destination"
-    return DatasetError(f"{printable(wanted.shown)}: holds a dataset that differs in its {differs}; {advice}")
+    settings = shown_differences(between_settings(there, wanted.recipe, wanted.settings))
+    what = f"{differs} ({printable(settings)})" if settings else differs
+    return DatasetError(
+        f"{printable(wanted.shown)}: holds a dataset that differs in its {what}; {advice}; --explain says all that differs"
+    )

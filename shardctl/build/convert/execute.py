@@ -89,5 +89,5 @@ def _what_is_done(job: Job, chosen: Chosen) -> tuple[str, float]:
         done = [job.place(shard).records for shard, _ in finished_shards(job, chosen)]
     except OSError as error:
         return f"shardctl cannot read what is done ({job.working.shown()}: {error.strerror})", 0.0
-    sentence = f"{len(done)} of {int(chosen.sum())} shards are done; run the same command again to continue"
+    sentence = f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command again to continue"
     return sentence, sum(done) / max(1, job.records)

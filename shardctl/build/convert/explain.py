@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.build.convert.differences import Difference, between_settings
 from shardctl.build.convert.update.compatibility import Verdict, verdict_on
 from shardctl.build.convert.update.match import rows_before
 from shardctl.build.plan.fingerprint import VERSIONS, differing_parts, version_changes
 from shardctl.build.plan.listing import Listing
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLANNED
+from shardctl.format.names import FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.system.locations.local import LocalFolder
@@ -23,16 +24,6 @@ from shardctl.transforms.recipe import user_functions
 
 EXAMPLES = 3
 """Inputs that are named of those that came, went or changed."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Something that differs: in which part of the fingerprint, what it is called, how it was, and how it is now."""
-
-    part: str
-    name: str
-    before: Any
-    now: Any
 
 
 @dataclass(frozen=True)
@@ -66,8 +57,7 @@ def explain(
     manifest = Manifest.load(folder)
     before = manifest.fingerprint_parts
     differ = differing_parts(before, parts)
-    before_now = {name: value for name, value in manifest.settings.items() if name != PLANNED}  # nobody gave that one
-    found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", before_now, settings)]
+    found = between_settings(manifest, recipe, settings)
     if "code" in differ:
         own = " or ".join(user_functions(recipe)) or "no function of your own"
         found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
@@ -77,21 +67,6 @@ def explain(
         found.append(Difference("labels", "labels files or annotations", "other content", "this content"))
     files = _files(folder, manifest, listing) if "inputs" in differ else (Files(), Files(), Files())
     return Explanation(verdict_on(differ), differ, tuple(found), *files)
-
-
-def _between(part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """Return the settings that differ. The steps of a recipe are compared one by one."""
-    found = []
-    for name in dict.fromkeys([*before, *now]):
-        one, other = before.get(name), now.get(name)
-        if name == "transform" and isinstance(one, list) and isinstance(other, list):
-            for place in range(max(len(one), len(other))):
-                steps = [steps[place] if place < len(steps) else None for steps in (one, other)]
-                if steps[0] != steps[1]:
-                    found.append(Difference(part, f"step {place + 1}", *steps))
-        elif one != other:
-            found.append(Difference(part, name, one, other))
-    return found
 
 
 def _files(folder: LocalFolder, manifest: Manifest, listing: Listing) -> tuple[Files, Files, Files]:

@@ -129,11 +129,11 @@ def _refuse_missing(job: DatasetJob, parted: Parted, target: Target, report: Rep
     parts = [Part(number, parted.parts) for number in sorted(counts)]
     said = []
     for part in parts:
-        builder = f", which {building[str(part)]} builds" if str(part) in building else ""
+        builder = f", which {building[part.name]} builds" if part.name in building else ""
         said.append(f"{counts[part.number]:,} of part {part}{builder}")
     more = f"; and {len(said) - NAMED_PARTS:,} more parts" if len(said) > NAMED_PARTS else ""
-    first = next((part for part in parts if str(part) not in building), None)
-    advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
+    first = next((part for part in parts if part.name not in building), None)
+    advice = f"run them (`shardctl convert … --part {first}`)" if first else "wait for their ends"
     raise UnfinishedError(
         f"{target.folder.shown()}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
         f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and finish again"

@@ -63,7 +63,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         named, total = _named_endings(estimate), sum(estimate.ignored.values())
         more = total - sum(count for _, count in named)
         rest = f" and {more:,} more, {total:,} in all" if more else ""
-        lines.append(_others_line(f"{count} {suffix}" for suffix, count in named) + rest)
+        lines.append(_others_line(f"{count:,} {suffix}" for suffix, count in named) + rest)
     return lines + notice_lines(estimate.notices, estimate.warnings)
 
 
@@ -103,7 +103,7 @@ def notice_lines(notices: Iterable[str], warnings: Iterable[str], printed: Colle
     """Return a line for each notice and each warning that is not among those that were `printed` already."""
     return [
         *(f"note: {notice}" for notice in notices if notice not in printed),
-        *(f"WARNING: {warning}" for warning in warnings if warning not in printed),
+        *(f"warning: {warning}" for warning in warnings if warning not in printed),
     ]
 
 
@@ -225,17 +225,16 @@ def _part_lines(result: ConvertResult, part: PartDone, what: str, shown: str) ->
     lines = [f"built part {part.name} for {shown}: {what}, {_took(result)}{rate}"]
     if result.rejected:
         lines += [f"{_rejected(result)}:", *reason_lines(result.reasons, result.examples)]
-    all_shards, left = f"all {counted(part.shards, 'shard')}", part.shards - part.shards_done
+    left = part.shards - part.shards_done
     if left > 0:
-        return [*lines, f"{part.shards_done:,} of {all_shards} are done; {left:,} are left to other parts"]
-    return [*lines, f"{all_shards} are done; `shardctl finish {shown}` makes them the dataset"]
+        return [*lines, f"{part.shards_done:,} of all {part.shards:,} shards are done; {left:,} are left to other parts"]
+    return [*lines, f"all shards are done ({part.shards:,}); `shardctl finish {shown}` makes the dataset of them"]
 
 
 def _explanation_lines(explanation: Explanation, shown: str) -> list[str]:
     lines = [f"{shown} {VERDICTS[explanation.verdict].format(' and '.join(explanation.parts))}"]
     for each in explanation.differences:
-        change = f": {each.before} → {each.now}" if (each.before, each.now) != (None, None) else ""
-        lines.append(printable(f"  {each.part}: {each.name}{change}"))
+        lines.append(printable(f"  {each.part}: {each}"))
     for what, files in (("new", explanation.added), ("gone", explanation.removed), ("changed", explanation.changed)):
         if files.count:
             examples = ", ".join(map(printable, files.examples))

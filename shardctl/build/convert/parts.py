@@ -125,7 +125,7 @@ def _begin(
             if isinstance(found, ConvertResult):
                 return found
             try:
-                return *found, stack.enter_context(target.building(found[0].folder, f"{part}"))
+                return *found, stack.enter_context(target.building(found[0].folder, part.name))
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise

@@ -50,6 +50,8 @@ def find_situation(
         updates=options.update,
         appends=options.append,
         overwrites=options.overwrite,
+        recipe=conversion.recipe.to_json(),
+        settings=conversion.request.recorded_settings(conversion.recipe),
         existing=inputs.existing,
     )
     decision = decide(wanted, there, begun)

@@ -191,7 +191,7 @@ def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classe
     """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
     rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
     lie = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
-    lie += f" beside {len(classes)} class folders ({some(classes)})"
+    lie += f" beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
             f"{lie} would have no label: move or remove other files, or use --labels folder to leave such labels"

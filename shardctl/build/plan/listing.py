@@ -19,6 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.sources import label_table
 from shardctl.sources.annotations import (
@@ -281,7 +282,7 @@ def list_files(
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
-        raise InputError(why_nothing(roots, reading.format or kind.name, ignored))
+        raise InputError(why_nothing(roots, reading.format or ("table" if reading.image else kind.name), ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     listing.notices = notices
@@ -463,9 +464,34 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
-    held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
-    known = "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
-    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
+    if len(roots) == 1 and not roots[0].is_folder:
+        return f"{shown}: no {kind}; {_remedy(roots, ignored)}"
+    held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
+    return f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); {_remedy(roots, ignored)}"
+
+
+_ARCHIVES = {".zip": "unzip {0} -d {1}", ".rar": "unrar x {0}", ".7z": "7z x {0}"}
+"""Archives that are not read, and the commands that unpack them."""
+
+_PLAIN_TEXTS = frozenset((".log", ".text", ".asc", ".tex", ".rst", ".srt"))
+"""Endings of texts that are not read as such."""
+
+
+def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
+    """Say what may be done where no file can be converted: what most of them are decides."""
+    root = Path(roots[0].text)
+    if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
+        return "it is a dataset of shardctl already: `shardctl inspect` shows it, `shardctl export` writes it in another form"
+    suffix = ignored.most_common(1)[0][0]
+    if suffix in _ARCHIVES:
+        name = root.name if len(roots) == 1 and not roots[0].is_folder else f"FILE{suffix}"
+        stem = name.removesuffix(suffix)
+        return f"unpack archives first: {_ARCHIVES[suffix].format(printable(name), printable(stem))}; then convert the folder"
+    if suffix.endswith((".gz", ".bz2", ".xz", ".zst")):
+        return f"files of this format are not read compressed; decompress them first, for instance: gunzip FILE{suffix}"
+    if suffix in _PLAIN_TEXTS:
+        return f"texts are read if their names end in .txt or .md: rename *{suffix} to *.txt"
+    return "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
 
 
 def _nothing_in(file: str) -> str:

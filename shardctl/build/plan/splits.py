@@ -362,7 +362,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
     if bad:
         raise InputError(f"--split {by}: {some(bad)} cannot name a split: {_NAME_RULE}; rename, or use --split none")
     if len(present) > MOST_SPLITS:
-        raise InputError(f"--split {by}: {len(present)} are too many for splits; there can be {MOST_SPLITS}")
+        raise InputError(f"--split {by}: {len(present):,} are too many for splits; there can be {MOST_SPLITS:,}")
     places = {name: place for place, name in enumerate(present)}
     return Splitting(tuple(present), np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()], by)
 

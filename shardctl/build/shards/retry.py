@@ -116,7 +116,7 @@ class CrashPolicy:
             names = ", ".join(str(step.settings().get("target", step.name)) for step in self._job.recipe.sample_transforms)
             within = f" in {names}" if names else ""
             raise WorkerError(
-                f"each of the first {len(lost)} inputs that were tried took longer than {self._limits.seconds:g} s{within};"
+                f"each of the first {len(lost):,} inputs that were tried took longer than {self._limits.seconds:g} s{within};"
                 " nothing was committed. Raise --input-timeout if that is what they need"
             )
 

@@ -31,7 +31,7 @@ from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.text import printable
+from shardctl.system.text import lacks, printable
 from shardctl.version import __version__
 
 T = TypeVar("T")
@@ -191,7 +191,7 @@ class ShardWatcher:
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
         if self._split is not None and self._split not in names:
-            raise UsageError(f"{printable(str(self._target))}: no split {self._split!r}; it has {', '.join(names)}")
+            raise UsageError(f"{printable(str(self._target))}: {lacks('split', self._split, names)}")
 
 
 class BuildThread:

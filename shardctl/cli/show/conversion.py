@@ -11,6 +11,7 @@ import click
 from shardctl.build.convert import ConvertResult, Listener, narration
 from shardctl.build.convert.conversion_progress import ConversionProgress
 from shardctl.build.convert.estimate import Estimate
+from shardctl.cli.lines import good, on_stderr, tell
 from shardctl.cli.output import Output
 from shardctl.system.progress import progress_of
 from shardctl.system.text import printable
@@ -68,19 +69,20 @@ class ConversionView(ConversionProgress):
 
     def _write(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._shown.write(line)
+            self._shown.write(on_stderr(line))
 
 
 def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
     """Print on stderr the notices and warnings that were not `printed` yet; warnings even with --quiet."""
     notices = result.notices if output.shows_notes else ()
-    for line in narration.notice_lines(notices, result.warnings, printed):
-        click.echo(line, err=True)
+    tell(narration.notice_lines(notices, result.warnings, printed))
 
 
 def print_result(result: ConvertResult, dst: str) -> None:
     """Print what a conversion has done."""
-    for line in narration.result_lines(result, dst):
+    first, *rest = narration.result_lines(result, dst)
+    verb = result.status if first.startswith(f"{result.status} ") else ""
+    for line in (good(verb) + first[len(verb) :], *rest):
         click.echo(line)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.lines import colored
 from shardctl.cli.output import bars, print_table, shortened
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from shardctl.inspection.content.statistics import Statistics
 
 SHOWN_CLASSES = 12
+
+WORD_BYTES = 16
+"""How long texts of short words are, such as modes of images, is not shown."""
 
 
 def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
@@ -42,7 +46,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     )
     _print_statistics(statistics, m.fields)
     for cost in jpeg_costs(m.jpeg, m.samples):
-        click.echo(f"note: {cost}")
+        click.echo(colored(f"note: {cost}"))
     _print_classes(found)
     if lines := step_lines(m.steps or ()):
         click.echo("steps, in all splits:")
@@ -59,27 +63,29 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
         click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
     if not statistics.columns:
         return
-    click.echo(f"columns, average bytes in a sample (of {statistics.samples:,} samples):")
+    click.echo(f"columns, average bytes in a sample (of {counted(statistics.samples, 'sample')}):")
     rows = [
         (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
         for c in statistics.columns
     ]
     print_table(rows, ("column", "uncompressed", "stored", "type"))
     for spread in statistics.distributions:
-        if spread.low == spread.high:
+        if spread.low == spread.high or (spread.what.endswith(", bytes") and spread.high < WORD_BYTES):
             continue
         histogram = bars(spread.counts)
         click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
     if statistics.formats:
         formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
-        click.echo(f"  image formats (of {sum(statistics.formats.values()):,} images): {formats}")
+        click.echo(f"  image formats (of {counted(sum(statistics.formats.values()), 'image')}): {formats}")
 
 
 def _print_classes(found: Overview) -> None:
     totals = found.class_totals
     if not totals or found.classes is None:
         return
-    click.echo(f"classes: {len(totals):,}, {min(totals.values()):,} to {max(totals.values()):,} samples each")
+    least, most = min(totals.values()), max(totals.values())
+    each = counted(most, "sample") if least == most else f"{least:,} to {most:,} samples"
+    click.echo(f"classes: {len(totals):,}, {each} each")
     splits = list(found.classes) if len(found.classes) > 1 else []
     rows = [
         (name, count, *(found.classes[split].get(name, 0) for split in splits))

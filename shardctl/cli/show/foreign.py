@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardctl.cli.lines import note
 from shardctl.cli.output import print_table, shortened
 from shardctl.system.text import counted, format_bytes, printable
 
@@ -21,7 +22,7 @@ def print_foreign(path: str, found: ForeignOverview) -> None:
     what = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} ({formats}), {format_bytes(found.bytes)}"
     click.echo(f"{printable(path)}: {what}")
     for notice in found.notices:
-        click.echo(f"note: {notice}", err=True)
+        note(notice)
     rows = [(printable(name), type_, _classes(found.classes.get(name))) for name, type_ in found.schema]
     if rows:
         click.echo("fields:")

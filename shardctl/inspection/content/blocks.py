@@ -20,6 +20,7 @@ from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.loader.blocks import python_values
 from shardctl.system.locations.folder import Folder
 from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import lacks
 
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
@@ -105,9 +106,9 @@ class StoredSample:
         values = self.named_values()
         if columns is None:
             return values
-        unknown = [name for name in columns if name not in values]
-        if unknown:
-            raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(self.values)}")
+        wrong = next((name for name in columns if name not in values), None)
+        if wrong is not None:
+            raise UsageError(lacks("column", wrong, self.values))
         beside = [part for name in columns for part in (name, *self._beside(name))]
         return {name: values[name] for name in beside if name in values}
 
@@ -261,7 +262,7 @@ def check_split(folder: Folder, split: str | None) -> None:
     """Raise UsageError for an unknown split."""
     names = [facts.name for facts in Manifest.load(folder).splits]
     if split is not None and split not in names:
-        raise UsageError(f"no split {split!r}; there are {', '.join(names)}")
+        raise UsageError(f"{folder.shown()}: {lacks('split', split, names)}")
 
 
 def some_blocks(place: DatasetPlace, split: str | None, count: int) -> Iterator[Placed]:

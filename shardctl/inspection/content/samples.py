@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -27,7 +26,7 @@ from shardctl.loader.blocks import Column, askable_headers, headers_of
 from shardctl.loader.where import Where, first_line, kept_rows, parse_where, quoted
 from shardctl.system.files import exists
 from shardctl.system.locations.folder import Folder, FolderHere
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable, similar
 
 DERIVED = {
     "index": pa.int64(),
@@ -52,10 +51,10 @@ def _sample_at(folder: Folder, name: str, block: int | None, row: int, entry: Sh
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
     if not 0 <= number < len(reader):
-        raise UsageError(f"{name}: no block {number}; it has {len(reader)}")
+        raise UsageError(f"{name}: no block {number:,}; it has {counted(len(reader), 'block')}")
     placed = Placed(shard, number)
     if not 0 <= place < placed.data.num_rows:
-        raise UsageError(f"{name}: no row {place} in block {number}; it has {placed.data.num_rows}")
+        raise UsageError(f"{name}: no row {place:,} in block {number:,}; it has {counted(placed.data.num_rows, 'row')}")
     return replace(placed.record(place, reader.block_is_intact(number)), checksum=reader.stored_checksum(number))
 
 
@@ -66,7 +65,7 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
         if left < rows:
             return number, left
         left -= rows
-    raise UsageError(f"{reader.name}: no row {row}; it has {row - left}")
+    raise UsageError(f"{reader.name}: no row {row:,}; it has {counted(row - left, 'row')}")
 
 
 def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
@@ -88,7 +87,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     """Return the samples made of one record (several with variants).
 
     Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that have some of the document.
-    Raises UsageError, with near keys, for an unknown one, DatasetError if there is no dataset.
+    Raises InputError, with near keys, for an unknown one, DatasetError if there is no dataset.
     """
     if folder.local is not None and not exists(folder.local):
         Manifest.load(folder)  # says that there is no such dataset
@@ -98,7 +97,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
         return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
     places = stored.find(key)
     if not places:
-        raise UsageError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key)}")
+        raise InputError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key)}")
     if packed:
         if records := _blocks_with(stored, key, places):
             return records
@@ -137,7 +136,7 @@ def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
 
     records = _blocks_with(stored, key, None)
     if not records:
-        raise UsageError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
+        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
     return records
 
 
@@ -150,7 +149,7 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
             records.append(_sample_at(stored.folder, entry.path, None, first + place, entry))
     if not records:
         near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
-        raise UsageError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near)}")
+        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near)}")
     return records
 
 
@@ -164,7 +163,7 @@ def _why_no_sample(folder: FolderHere, stored: StoredDataset, key: str, places: 
         return DatasetError(f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells more")
     if any(place.unit.rejected for place in whole):
         return DatasetError(f"{shown}: was rejected when the dataset was made (the reason is not recorded)")
-    return UsageError(f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out")
+    return InputError(f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out")
 
 
 def _why_in_no_block(folder: FolderHere, stored: StoredDataset, key: str, places: list[RecordPlace]) -> Exception:
@@ -172,7 +171,7 @@ def _why_in_no_block(folder: FolderHere, stored: StoredDataset, key: str, places
     if why := _why_rejected(folder, key, places):
         return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
     why = "it is empty, or a step left it out"
-    return UsageError(f"{stored.folder.shown()}: no block has tokens of {printable(key)}: {why}")
+    return InputError(f"{stored.folder.shown()}: no block has tokens of {printable(key)}: {why}")
 
 
 def _why_rejected(folder: FolderHere, key: str, places: list[RecordPlace]) -> str | None:
@@ -208,7 +207,7 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
             break
         alike += part.filter(pc.match_substring(part, stem)).slice(0, 200).to_pylist()
     distinct = list(dict.fromkeys(alike))  # every variant has the key of its record
-    return difflib.get_close_matches(name, distinct, n=3, cutoff=0.5) or distinct[:3]
+    return similar(name, distinct, 3) or distinct[:3]
 
 
 def head(place: DatasetPlace, split: str | None, count: int) -> Iterator[StoredSample]:

@@ -9,6 +9,7 @@ from shardctl.errors import UsageError
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.system.locations.folder import Folder, FolderHere
+from shardctl.system.text import counted
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def find_shard(folder: FolderHere, name: str) -> ShardEntry:
     table = ShardTable(folder)
     number = int(name) if name.isdecimal() else table.index_of(name)
     if number is None or number >= len(table):
-        raise UsageError(f"{folder.shown()}: no shard {name!r}; it has {len(table)}, from {table[0].path}")
+        raise UsageError(f"{folder.shown()}: no shard {name!r}; it has {counted(len(table), 'shard')}, from {table[0].path}")
     return table[number]
 
 

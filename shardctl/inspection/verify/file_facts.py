@@ -11,6 +11,7 @@ from shardctl.format.names import shard_name
 from shardctl.inspection.verify.check import Fault, Shard
 from shardctl.inspection.verify.finding import REBUILD
 from shardctl.system.locations.folder import hash_file
+from shardctl.system.text import counted
 
 
 def other_facts(shard: Shard) -> Iterator[Fault]:
@@ -19,7 +20,7 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
         return
     reader, entry = shard.reader, shard.record.entry
     if len(reader) != len(entry.block_rows):
-        what = f"it has {len(reader)} blocks where {len(entry.block_rows)} were written"
+        what = f"it has {counted(len(reader), 'block')} where {len(entry.block_rows):,} were written"
         yield Fault("blocks-differ", f"{what}; {REBUILD}")
     if tuple((f.name, str(f.type)) for f in reader.schema) != shard.record.manifest.schema:
         yield Fault("schema-differs", f"its columns are not those of the dataset; {REBUILD}")

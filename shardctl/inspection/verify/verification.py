@@ -18,6 +18,7 @@ from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
 from shardctl.system.processes.pool import Task
 from shardctl.system.progress import counting
+from shardctl.system.text import unknown
 
 
 def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
@@ -29,7 +30,7 @@ def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int
     check are killed from outside again and again, StoreError if a store refuses or does not answer.
     """
     if level not in LEVELS:
-        raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
+        raise UsageError(unknown("level", level, LEVELS))
     with open_place(path, "ends" if level == "quick" else "whole", listed=True) as place:
         refuse_part_of_dataset(place)
         with CheckPool(place, level, 1 if place.lone else "auto") as pool:

@@ -65,7 +65,7 @@ class AnnotatedImagesExport(Export):
     """An export of images and of what is marked in them."""
 
     @abstractmethod
-    def place_of_other(self, column: Column) -> ColumnEncoding:
+    def place_of_other(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written that is neither of these, nor the key or a size."""
 
     @abstractmethod

@@ -10,6 +10,7 @@ from shardctl.errors import UsageError
 from shardctl.interop.exports.table import made_of, that_have, words_of
 from shardctl.system import arguments
 from shardctl.system.options import Off, OptionType, Text, Word, option
+from shardctl.system.text import unknown
 
 
 class Columns(OptionType):
@@ -49,7 +50,7 @@ class OnLoss(Word):
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but these words."""
         if value not in self.words:
-            raise UsageError(f"{name} {value!r} is not known; there are {', '.join(self.words)}")
+            raise UsageError(unknown(name, value, self.words))
 
 
 @dataclass(frozen=True)

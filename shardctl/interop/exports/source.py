@@ -22,6 +22,7 @@ from shardctl.format.tables import REPAIR_ADVICE, ShardEntry
 from shardctl.interop.exports.options import Choice
 from shardctl.loader.where import Where, kept_rows, parse_where
 from shardctl.system.locations.folder import Folder
+from shardctl.system.text import counted, lacks
 
 KEY = "key"
 """The column that names each sample. It is always exported."""
@@ -63,7 +64,9 @@ class Shard:
         if not reader.schema.remove_metadata().equals(self.columns):
             raise self.damaged("its columns are not those of the other shards")
         if len(reader) != len(self.entry.block_rows):
-            raise self.damaged(f"it has {len(reader)} blocks, and the table of shards says {len(self.entry.block_rows)}")
+            raise self.damaged(
+                f"it has {counted(len(reader), 'block')}, and the table of shards says {len(self.entry.block_rows):,}"
+            )
         return reader
 
     def damaged(self, what: str) -> DatasetError:
@@ -83,7 +86,7 @@ class Source:
         self.manifest: Manifest = self._stored.manifest
         names = [facts.name for facts in self.manifest.splits]
         if choice.split is not None and choice.split not in names:
-            raise UsageError(f"{self.shown}: no split {choice.split!r}; there are {', '.join(names)}")
+            raise UsageError(f"{self.shown}: {lacks('split', choice.split, names)}")
         self.splits: tuple[str, ...] = tuple(names) if choice.split is None else (choice.split,)
 
     @property
@@ -118,7 +121,7 @@ class Source:
         chosen = there if self.choice.columns is None else self.choice.columns
         for name in (*chosen, *self.choice.rename):
             if name not in there:
-                raise UsageError(f"{self.shown}: no column {name!r}; there are {', '.join(there)}")
+                raise UsageError(f"{self.shown}: {lacks('column', name, there)}")
         return tuple(dict.fromkeys([KEY, *chosen]))
 
     @cached_property

@@ -17,11 +17,13 @@ from shardctl.errors import UsageError
 from shardctl.format.json_values import dumps, to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
+    IMAGE_ID,
     NO_NAMES,
     AnnotatedImagesExport,
     Members,
     ObjectRecord,
     check_annotated,
+    is_whole,
     main_role,
     marked_columns,
     members_of,
@@ -38,7 +40,7 @@ from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, naming_the_path
-from shardctl.system.text import counted
+from shardctl.system.text import counted, unknown
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"
@@ -53,6 +55,9 @@ RESERVED = frozenset(
 )
 """What splits cannot be called: members of data.yaml, and the folders by which the labels of an image are found."""
 
+BOOKKEEPING = ("id", "area")
+"""Members of objects that number them, or follow from the others: that YOLO has no place for them is no loss."""
+
 DECIMALS = 12
 
 
@@ -66,7 +71,7 @@ class Yolo(AnnotatedImagesExport):
     def check(self, source: Source) -> None:
         """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
         if self.task not in TASKS:
-            raise UsageError(f"task {self.task!r} is not known; there are {', '.join(TASKS)}")
+            raise UsageError(unknown("task", self.task, TASKS))
         check_annotated(source)
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
@@ -79,8 +84,10 @@ class Yolo(AnnotatedImagesExport):
         if needs_some and not found.having.get(wanted):
             raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
 
-    def place_of_other(self, column: Column) -> ColumnEncoding:
-        """Say how a column is written that is no image and no objects: none has a place."""
+    def place_of_other(self, column: Column) -> ColumnEncoding | None:
+        """Say how a column is written that is no image and no objects: none has a place. The ids of images say nothing more."""
+        if column.name == IMAGE_ID and is_whole(column.type):
+            return None
         return ColumnEncoding(column.target, "value", "YOLO has no place for it")
 
     def form_of_objects(self) -> str:
@@ -129,6 +136,9 @@ class Yolo(AnnotatedImagesExport):
             said.append(NO_NAMES)
         beside = {"ids": role.ids, "supercategories": role.supercategories, "skeleton": role.skeleton}
         named = [name for name, value in beside.items() if value is not None]
+        left_out = [name for name in BOOKKEEPING if members_of(source).having.get(name)]
+        if left_out:
+            said.append(f"YOLO has no place for the {' and the '.join(left_out)} of the objects")
         if named:
             said.append(f"YOLO has no place for the {', '.join(named)} of the categories")
         odd = [split for name, split in _split_names(source.splits).items() if name not in ("train", "val", "test")]
@@ -150,7 +160,9 @@ class Yolo(AnnotatedImagesExport):
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
         found = members_of(source)
-        lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task])))
+        lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task], *BOOKKEEPING)))
+        for task, member in TASKS.items():
+            lost = [f"{each} (--task {task} writes it)" if each.startswith(f"{member} ") else each for each in lost]
         if found.having.get("iscrowd"):
             lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
         if self.task == "segment":

@@ -29,6 +29,7 @@ from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_blocks
 from shardctl.system.mmap import mended
+from shardctl.system.text import lacks
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
@@ -56,7 +57,7 @@ def _no_column(shards: Shards, missing: Sequence[str]) -> UsageError:
     schema, roles = shards.layout.columns, shards.layout.roles
     members = [f"{name}.{member}" for name in roles.objects for member in Column.of(schema.field(name)).object_members]
     gone = [name for name in missing if name not in members]
-    return UsageError(f"no column {', '.join(gone)}; the dataset has {', '.join([*schema.names, *members])}")
+    return UsageError(lacks("column", gone[0], [*schema.names, *members]))
 
 
 _CHUNK = 2 << 20

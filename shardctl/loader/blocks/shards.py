@@ -32,7 +32,7 @@ from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
-from shardctl.system.text import printable
+from shardctl.system.text import lacks, printable
 
 if TYPE_CHECKING:
     from shardctl.loader.remote.request_threads import Ahead
@@ -148,8 +148,7 @@ class Shards:
             if facts.name == split:
                 return range(start, start + facts.shards)
             start += facts.shards
-        names = ", ".join(facts.name for facts in self.manifest.splits)
-        raise UsageError(f"{self.shown}: no split {split!r}; it has {names}")
+        raise UsageError(f"{self.shown}: {lacks('split', split, (facts.name for facts in self.manifest.splits))}")
 
     @cached_property
     def layout(self) -> Layout:

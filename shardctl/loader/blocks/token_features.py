@@ -20,6 +20,7 @@ from shardctl.loader.blocks.lists import Lists, numbers_of
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
 from shardctl.loader.blocks.specs import Spec
+from shardctl.system.text import unknown
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
 DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
@@ -134,7 +135,7 @@ class Deriver:
             return
         for name in derive:
             if name not in DERIVED:
-                raise UsageError(f"derive: {name!r} is not known; there are {', '.join(DERIVED)}")
+                raise UsageError(unknown("derive:", name, DERIVED))
         roles, schema = shards.layout.roles, shards.layout.columns
         self._tokens = _tokens_column(columns, roles.tokens)
         taken = next((column.name for column in columns if column.name in (*derive, MAX_SEQLEN)), None)

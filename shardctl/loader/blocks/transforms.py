@@ -16,6 +16,7 @@ from shardctl.images.defaults import KEPT_SHARE
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import real_number
+from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.resize import Resize
@@ -65,7 +66,7 @@ class Transforms:
         for option, names in named.items():
             for name in names:
                 if name not in by_name:
-                    raise UsageError(f"{option}: no column {name} is read; there are {', '.join(by_name)}")
+                    raise UsageError(f"{option}: {lacks('column', name, by_name)}")
         for name in self.pad:
             if not by_name[name].is_ragged and by_name[name].objects is None:
                 raise UsageError(f"pad: {name} is not a ragged column of numbers, nor one of objects")

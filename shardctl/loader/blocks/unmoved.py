@@ -17,7 +17,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.sources.boxes import First, column_of, place_columns, said_places, values_matter, why_places
-from shardctl.sources.label_table import some
+from shardctl.system.text import lacks
 
 LOOKED_AT = 16
 """Samples whose values are looked at."""
@@ -57,7 +57,7 @@ def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
     roles, names = shards.layout.roles, shards.layout.columns.names
     unknown = [name for name in transforms.unmoved if name not in names]
     if unknown:
-        raise UsageError(f"unmoved: no column {some(unknown)}; the dataset has {', '.join(names)}")
+        raise UsageError(f"unmoved: {lacks('column', unknown[0], names)}")
     if transforms.moving is None:
         return
     for name in transforms.unmoved:

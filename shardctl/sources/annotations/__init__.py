@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,8 +11,9 @@ from shardctl.errors import UsageError
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.files import begin_of, exists
+from shardctl.system.files import near_path
 from shardctl.system.locations.text import is_stored
-from shardctl.system.text import printable
+from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
 """The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""
@@ -39,9 +39,13 @@ LOOKED_AT = 1 << 20
 def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
     word, colon, _ = file.partition(":")
+    if word in FORMATS and not colon and not exists(file):
+        return f"it is a format of annotations: {word}:FILE or {word}:DIR"
+    if not colon and not is_stored(file) and not exists(file):
+        return near_path(Path(file)).removeprefix("; ")
     if colon and not is_stored(file) and not exists(file):
         word = word.partition("+")[0]
-        near = difflib.get_close_matches(word, FORMATS, 1)
+        near = similar(word, FORMATS)
         meant = f", perhaps {near[0]}" if near else ""
         return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
     try:

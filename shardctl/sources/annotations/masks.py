@@ -105,4 +105,6 @@ def _names(file: str, digest: Digest) -> tuple[str, ...] | None:
         digest.add(name_of(file), data)
         return tuple(data.decode("utf-8").splitlines()) or None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: the names of the classes cannot be read ({error})") from error
+        raise InputError(
+            f"{file}: the names of the classes cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error

@@ -278,7 +278,7 @@ def _bytes_of(file: str) -> bytes:
     try:
         return read_small(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"{printable(file)}: cannot be read ({error})") from error
+        raise InputError(f"{printable(file)}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:

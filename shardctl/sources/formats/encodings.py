@@ -8,7 +8,7 @@ from array import array
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
-from shardctl.system.text import printable
+from shardctl.system.text import did_you_mean, printable
 
 UNDECODED = b"\xff"
 """What stands in UTF-8 for bytes that could not be decoded. It is no UTF-8, so that the record with it is rejected."""
@@ -44,6 +44,13 @@ _NOT_FOR_FILES = frozenset(("utf-7", "idna", "punycode", "unicode-escape", "raw-
 """Codecs of Python that no text file is in, or that are not strict, or that not every machine has."""
 
 
+_COMMON = (
+    *("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "ascii", "gbk", "gb2312", "gb18030", "big5"),
+    *("shift_jis", "cp932", "euc_jp", "euc_kr"),
+)
+"""Encodings that a message suggests."""
+
+
 def known_encoding(name: str) -> str:
     """Return Python's own name of an encoding, or `detect`. Raises UsageError if it is none of text files."""
     if name == DETECT:
@@ -54,10 +61,9 @@ def known_encoding(name: str) -> str:
         if own.replace("_", "-") in _NOT_FOR_FILES or not getattr(codec, "_is_text_encoding", True):
             raise LookupError
     except (LookupError, ValueError):
-        message = (
-            f"encoding {printable(name)}: there is no such encoding; known are utf-8, utf-16, gb18030, big5, cp932, latin-1"
-        )
-        raise UsageError(f"{message} and all others that Python has, or detect") from None
+        near = did_you_mean(name, _COMMON) or ";"
+        known = "utf-8, utf-16, gb18030, big5, cp932, latin-1 and all others that Python has, or detect"
+        raise UsageError(f"encoding {printable(name)}: there is no such encoding{near} known are {known}") from None
     return "utf-8" if own == "utf-8-sig" else own
 
 

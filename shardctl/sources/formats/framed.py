@@ -163,6 +163,7 @@ class _Opened:
         content = open_content(path, form.is_plain)
         self.is_compressed = content.compression is not None
         self.passed = 0
+        self._ended = False
         try:
             self.container = _container(form, content, path, reading)
             begin = self.container.begin()
@@ -185,11 +186,19 @@ class _Opened:
 
     def next_frame(self) -> Frame | None:
         """Return the next record, and pass it."""
-        self.container.content.release(self.offset)
-        frame = self.container.frame(self.offset)
+        frame = self._frame()
         if frame is not None:
             self.offset = frame.end
             self.passed += 1
+        return frame
+
+    def _frame(self) -> Frame | None:
+        """Return the record at the present place. The end is not looked for twice: a compressed file has released it."""
+        if self._ended:
+            return None
+        self.container.content.release(self.offset)
+        frame = self.container.frame(self.offset)
+        self._ended = frame is None
         return frame
 
     def pass_records(self, until: int) -> None:
@@ -206,8 +215,7 @@ class _Opened:
         wanted = None if choose is None else choose(np.arange(first, first + most))
         passed = size = 0
         while passed < most and size < BATCH_BYTES:
-            self.container.content.release(self.offset)
-            frame = self.container.frame(self.offset)
+            frame = self._frame()
             if frame is None:
                 break
             number, is_wanted = first + passed, wanted is None or bool(wanted[passed])

@@ -34,6 +34,17 @@ LEASE = "lease"
 PARTS = "parts"
 """A folder in that of a job, with a folder for each of its parts that is being built."""
 
+
+def file_of_part(part: str) -> str:
+    """Return the name of the file or folder for the lease of part I/N."""
+    return part.replace("/", " of ")
+
+
+def part_of_file(name: str) -> str:
+    """Return I/N, of which `file_of_part` made a name."""
+    return name.replace(" of ", "/")
+
+
 HEARTBEAT_SECONDS = 5.0
 """Seconds between heartbeats: the owner of a lease writes it again."""
 
@@ -176,7 +187,7 @@ def hold_part(job: Path, part: str) -> Iterator[Lease]:
 
     The caller holds the lease of the dataset when this begins. Raises BusyError if another process builds it.
     """
-    with _holding(job / PARTS / part, _Wait(f"{_shown(job.parent)}: part {part}", None)) as held:
+    with _holding(job / PARTS / file_of_part(part), _Wait(f"{_shown(job.parent)}: part {part}", None)) as held:
         yield held
 
 
@@ -186,7 +197,7 @@ def parts_being_built(staging: Path) -> dict[str, str]:
     with naming_the_path(staging):
         for folder in sorted(staging.glob(f"*/{PARTS}/*")):
             if (holder := _holder(folder)) is not None:
-                found[folder.name] = holder
+                found[part_of_file(folder.name)] = holder
     return found
 
 

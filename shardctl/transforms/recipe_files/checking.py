@@ -12,7 +12,7 @@ from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.picture import resampling_by
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError
+from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError, no_such_recipe
 from shardctl.transforms.settings import SettingError, first_line
 from shardctl.transforms.table import checked_step
 
@@ -70,7 +70,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     except TomlError as error:
         return Check(shown, (error.problem,), None)
     except FileNotFoundError:
-        raise InputError(f"{shown}: no such file") from None
+        raise no_such_recipe(path) from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     errors: list[SettingError] = []

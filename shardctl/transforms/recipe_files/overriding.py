@@ -131,7 +131,9 @@ def parse_step_option(text: str) -> dict[str, Any]:
     while at < len(text):
         match = _ASSIGNMENT.match(text, at)
         if match is None:
-            raise UsageError(f"{shown}: {text[at:]!r} is not of the form setting=value")
+            raise UsageError(
+                f"{shown}: {text[at:]!r} is not of the form setting=value, as in --step 'color_jitter brightness=0.4'"
+            )
         if match[1] in step:
             raise UsageError(f"{shown}: {match[1]} is given twice")
         try:

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError
-from shardctl.system.files import read_named
+from shardctl.errors import InputError, UsageError
+from shardctl.system.files import near_path, read_named
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.places import Key, TextPlace, nearest_place, places
@@ -94,7 +94,9 @@ class RecipeFile:
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
-    """Read a recipe file, or a ready recipe by its @NAME, as plain data. Raises UsageError, naming the line of a wrong value.
+    """Read a recipe file, or a ready recipe by its @NAME, as plain data.
+
+    Raises UsageError, naming the line, if a value is wrong, and InputError if there is no such file.
 
     Whether the values fit each other is not looked at: options may still change some.
     """
@@ -102,15 +104,20 @@ def load_recipe(path: Path) -> dict[str, Any]:
     try:
         file = RecipeFile.read(path)
     except FileNotFoundError:
-        raise UsageError(f"{shown}: no such recipe file") from None
+        raise no_such_recipe(path) from None
     except OSError as error:
-        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     errors: list[SettingError] = []
     Recipe.values(file.recipe, errors.append)
     if errors:
         more = f" (and {len(errors) - 1} more: shardctl recipe check {shown})" if len(errors) > 1 else ""
         raise UsageError(f"{file.problem(errors[0])}{more}")
     return file.recipe
+
+
+def no_such_recipe(path: Path) -> InputError:
+    """Return the error for a recipe file that does not exist. It suggests one beside it with a similar name."""
+    return InputError(f"{printable(str(path))}: no such recipe file{near_path(path)}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:
@@ -141,4 +148,14 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     elif found:
         line = text.rstrip("\n").count("\n") + 1
-    return Problem(shown, line, column, "", printable(f"not a TOML file: {message}"))
+    hint = _unquoted(text.split("\n")[line - 1]) if line else ""
+    return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
+
+
+_UNQUOTED = re.compile(r"\s*([\w-]+)\s*=\s*([A-Za-z][^\s\"'\[\]{}#,]*)\s*(#.*)?")
+
+
+def _unquoted(line: str) -> str:
+    """Return how a line is written whose value is a text without quotes; "" for other lines."""
+    match = _UNQUOTED.fullmatch(line)
+    return f'; texts need quotes: {match[1]} = "{match[2]}"' if match and match[2] not in ("true", "false") else ""

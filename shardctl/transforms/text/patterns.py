@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import bytes_of
-from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting, unknown
+from shardctl.system.text import unknown
+from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
 from shardctl.transforms.text.packages import version_of
 

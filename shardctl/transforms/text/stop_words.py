@@ -155,6 +155,9 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of the language {language!r}; there are {', '.join(known)}", "language", owner=who
+            f"there are no stop words of the language {language!r}; give its code of two letters, such as en, de, fr or zh"
+            f" ({len(known)} languages have a list)",
+            "language",
+            owner=who,
         )
     return _plain(stopwordsiso.stopwords(language))

@@ -36,6 +36,13 @@ class Normalize(TextTransform):
         "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or full width.",
     )
 
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """Say that there is no such setting. In other libraries the step of this name is for images."""
+        if key in ("mean", "std"):
+            return f"setting {key!r} is not known: this step is for texts; the loader normalizes images (normalize=…)"
+        return super().unknown_key(key)
+
     def versions(self) -> tuple[str, ...]:
         """Return that of Python's tables of Unicode."""
         return (unidata(),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,8 +72,23 @@ def _file(where: Path) -> tuple[Path, TokenizerKind]:
     of_ending = next((kind for name, kind in with_files if where.suffix and name.endswith(where.suffix)), None)
     if of_ending is None:
         what = "" if where.is_file() else "there is no such file; "
-        raise InputError(f"{shown}: {what}a tokenizer is {NAMES}")
+        raise InputError(f"{shown}: {what}{_to_download(where) or f'a tokenizer is {NAMES}'}")
     return where, of_ending
+
+
+_ON_THE_HUB = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)")
+
+
+def _to_download(where: Path) -> str:
+    """Return how to get the tokenizer of a model of Hugging Face, if the path may be the name of one; else ""."""
+    match = _ON_THE_HUB.fullmatch(str(where))
+    if where.exists() or not match or (match[1] and Path(match[1]).exists()):
+        return ""
+    name, folder = match[0], match[2]
+    return (
+        f"if it is a model of Hugging Face, download its tokenizer: hf download {name} tokenizer.json --local-dir {folder};"
+        f" then use {folder}/tokenizer.json"
+    )
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.system.files import read_named
-from shardctl.system.text import printable
+from shardctl.system.text import printable, unknown
 from shardctl.transforms.tokenizers.base import (
     END_NAMES,
     PAD_NAMES,
@@ -100,7 +100,7 @@ class Tiktoken:
 
     def __init__(self, name: str, data: bytes, where: str) -> None:
         if name not in ENCODINGS:
-            raise UsageError(f"{where}: the encoding {name!r} is not known; there are {', '.join(ENCODINGS)}")
+            raise UsageError(f"{where}: {unknown('the encoding', name, ENCODINGS)}")
         encoding = ENCODINGS[name]
         ranks = _ranks(data, where)
         taken = set(ranks.values())

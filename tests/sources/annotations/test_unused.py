@@ -143,7 +143,7 @@ def test_the_option_is_said_and_takes_the_file(
     for more in (["--dry-run"], [], ["-q", "--overwrite"]):
         ran = cli("convert", photos, tmp_path / "out", "--workers", 0, *more)
         assert ran.code == 0
-        (warning,) = [line for line in ran.err.splitlines() if line.startswith("WARNING: ")]
+        (warning,) = [line for line in ran.err.splitlines() if line.startswith("warning: ")]
         assert said in warning
         assert warning.endswith(f"--labels {shlex.quote(typed)}")
     ran = cli("convert", photos, tmp_path / "with", "--workers", 0, "--json", "--labels", typed)

@@ -376,3 +376,12 @@ def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what: str, tmp_path:
     found = read_bytes(data, tmp_path)
     assert [error for _, error in errors(found)] == ["damaged"]
     assert "a hole, or another tar" in found.rejects[0][2]
+
+
+def test_a_small_compressed_tar_of_images_is_converted(photos: Path, tmp_path: Path, cli: Any) -> None:
+    """It has fewer records than are looked at to see whether there are images among them."""
+    with tarfile.open(tmp_path / "in.tar.gz", "w:gz") as archive:
+        for path in sorted(photos.rglob("*.jpg"))[:3]:
+            archive.add(path, path.name)
+    ran = cli("convert", tmp_path / "in.tar.gz", tmp_path / "out", "--workers", "0")
+    assert (ran.code, "3 image inputs" in ran.err) == (0, True), ran.err

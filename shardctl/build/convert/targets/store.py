@@ -34,7 +34,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.system.files import PARTIAL, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.lease import store_lease
-from shardctl.system.lease.file_lease import PARTS, Waiting
+from shardctl.system.lease.file_lease import PARTS, Waiting, file_of_part, part_of_file
 from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
 from shardctl.system.locations.local import LocalFolder
@@ -238,13 +238,15 @@ class StoreTarget:
     @contextmanager
     def building(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
-        with store_lease.hold_if_free(self._store, f"{state_folder(job)}{PARTS}/{part}.json", self._parts) as held:
+        with store_lease.hold_if_free(
+            self._store, f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json", self._parts
+        ) as held:
             yield held
 
     def parts_being_built(self) -> dict[str, str]:
         """Return who builds which part: also one that has gone a moment ago, which only time shows."""
         found = ((key, store_lease.owner_of(self._store, key)) for key in self._leases_of_parts())
-        return {Path(key).stem: owner for key, owner in found if owner}
+        return {part_of_file(Path(key).stem): owner for key, owner in found if owner}
 
     def await_parts(self, waiting: Waiting | None) -> None:
         """Wait until the leases of all parts are gone, or stand still. These are deleted."""
