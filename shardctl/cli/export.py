@@ -73,7 +73,7 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
 @options_of(declared_in(Choice))
 @options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
-@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force f replace y": ""})
+@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force replace y": ""})
 @option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
 @progress_options
 def export(

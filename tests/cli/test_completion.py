@@ -76,7 +76,7 @@ def test_a_shell_is_answered_without_what_takes_long(folder: Path, words: list[s
 def test_names_of_commands(complete: Complete) -> None:
     assert complete("com") == ["compact", "completion"]
     assert "convert" in complete("")
-    assert complete("recipe", "s") == ["schema", "show"]
+    assert complete("recipe", "s") == ["schema", "show", "steps"]
 
 
 def test_names_of_options_but_the_old_ones(complete: Complete) -> None:

@@ -73,7 +73,7 @@ def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
 def test_examples_are_commands_that_can_be_read(name: str) -> None:
     command = next(each for path, each in commands() if " ".join(path) == name)
     for line in (line for line, _ in getattr(command, "examples", ()) if line.startswith("shardctl ")):
-        words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line.partition(" >")[0])]
+        words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", re.split(" [>|]", line)[0])]
         found: Any = group
         context = group.make_context("shardctl", [], resilient_parsing=True)
         words.pop(0)

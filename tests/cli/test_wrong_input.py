@@ -137,7 +137,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["preview"], 2, "is missing; for instance: shardctl preview photos"),
     (["advise"], 2, "is missing; for instance: shardctl advise photos"),
     (["tokenizer", "train", "text"], 2, "SRC... OUT.json: an argument is missing; for instance: shardctl tokenizer train"),
-    (["recipe", "check"], 2, "FILE.toml is missing; for instance: shardctl recipe check recipe.toml"),
+    (["recipe", "check"], 2, "FILE.toml|@NAME is missing; for instance: shardctl recipe check recipe.toml"),
     (["export", READY, OUT], 2, "--to is missing; it is one of parquet, webdataset,"),
     (["convert", IN, OUT, "--store"], 2, "--store needs a value: HOW, for instance --store jpeg:90"),
     (["convert", IN, OUT, "--kind"], 2, "--kind needs a value: one of auto, image,"),
