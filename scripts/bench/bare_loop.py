@@ -1,6 +1,6 @@
-"""The limit for `shardctl convert`: two processes that read, decode and resize, and throw the pixels away.
+"""The limit for `shardctl convert`: two processes, or more, that read, decode and resize, and throw the pixels away.
 
-    .venv/bin/python scripts/bench/bare_loop.py FOLDER 224|32
+    .venv/bin/python scripts/bench/bare_loop.py FOLDER 224|32 [PROCESSES]
 
 The same library and the fastest correct way through it that scripts/bench/bench_decode.py found: a scaled JPEG decode, then the
 crop resampled straight out of it.
@@ -37,11 +37,11 @@ def tiny(path: str) -> int:
 
 
 def main() -> None:
-    folder, size = sys.argv[1:]
+    folder, size, *processes = sys.argv[1:]
     paths = []
     for parent, _, names in os.walk(folder, followlinks=True):
         paths += [os.path.join(parent, name) for name in names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
-    with Pool(2) as pool:
+    with Pool(int(processes[0]) if processes else 2) as pool:
         done = sum(1 for _ in pool.imap_unordered(photo if size == "224" else tiny, sorted(paths), chunksize=32))
     assert done == len(paths), "every image was decoded"
 

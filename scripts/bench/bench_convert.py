@@ -1,6 +1,7 @@
 """How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the same library.
 
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
+    .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --workers 1 2 4 8 16
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --recipes
     .venv/bin/python scripts/bench/bench_convert.py [CORPUS] --model     (needs torch)
 
@@ -8,6 +9,8 @@ CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, e
 that `shardctl demo` draws). Every round runs each contender once, in turn, as a process of its own: start-up counts, as
 it does for a user. The long case repeats the photos through links, so that start-up weighs as little as in real work.
 Medians over the rounds; the ratio is that of the medians.
+
+With --workers, only the photos, some 4,000 of them through links, with so many workers and as many processes of the bare loop.
 
 With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that does the same steps and
 encodes (scripts/bench/bare_pool.py).
@@ -35,6 +38,7 @@ from processes import as_installed
 
 HERE = Path(__file__).resolve().parent
 REPEATS, HEAVY_REPEATS = 30, 8
+MANY = 4000
 
 
 def main() -> None:
@@ -42,6 +46,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--workers", type=int, nargs="+", help="only the photos, with so many workers")
     parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
     parser.add_argument("--model", action="store_true", help="only the model")
     options = parser.parse_args()
@@ -49,14 +54,23 @@ def main() -> None:
         if options.model:
             measure_model(Path(options.corpus), options.runs, Path(folder))
             return
-        found = heavy if options.recipes else cases
-        results = [measure(case, options.runs, Path(folder)) for case in found(Path(options.corpus), Path(folder))]
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+        if options.workers:
+            found = scaled(Path(options.corpus), Path(folder), options.workers)
+        else:
+            found = (heavy if options.recipes else cases)(Path(options.corpus), Path(folder))
+        results = []
+        for case in found:
+            results.append(measure(case, options.runs, Path(folder)))
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1))
 
 
 Case = tuple[str, Path, int, list[str], list[str]]
 """Name, source, number of inputs, options of convert, and the command of the bare loop without Python."""
+
+CROP = ["--resize", "256", "--crop", "224", "--store", "raw"]
+TWO = ["--workers", "2"]
+LOOP = str(HERE / "bare_loop.py")
 
 
 def folders(corpus: Path, scratch: Path) -> tuple[Path, Path]:
@@ -83,7 +97,7 @@ def heavy(corpus: Path, scratch: Path) -> list[Case]:
     for name in ("randaugment", "simclr"):
         recipe = str(HERE.parent.parent / "docs" / "recipes" / f"{name}.toml")
         bare = [str(HERE / "bare_pool.py"), str(photos), recipe]
-        found.append((name, photos, len(images(photos)), ["--recipe", recipe], bare))
+        found.append((name, photos, len(images(photos)), ["--recipe", recipe, *TWO], bare))
     return found
 
 
@@ -91,8 +105,7 @@ def cases(corpus: Path, scratch: Path) -> list[Case]:
     """Return the cases of usual conversions."""
     photos, tiny = folders(corpus, scratch)
     many = repeated(photos, scratch / "many", REPEATS)
-    crop = ["--resize", "256", "--crop", "224", "--store", "raw"]
-    small = ["--resize", "32x32", "--store", "raw"]
+    crop, small = [*CROP, *TWO], ["--resize", "32x32", "--store", "raw", *TWO]
     lots = repeated(tiny, scratch / "lots", 5)
     found = [
         ("photos", photos, crop),
@@ -100,11 +113,18 @@ def cases(corpus: Path, scratch: Path) -> list[Case]:
         ("tiny files", tiny, small),
         ("tiny files x 5", lots, small),
     ]
-    loop = str(HERE / "bare_loop.py")
     return [
-        (name, source, len(images(source)), options, [loop, str(source), "32" if options is small else "224"])
+        (name, source, len(images(source)), options, [LOOP, str(source), "32" if options is small else "224"])
         for name, source, options in found
     ]
+
+
+def scaled(corpus: Path, scratch: Path, workers: list[int]) -> list[Case]:
+    """Return the case of photos once for each number of workers."""
+    photos, _ = folders(corpus, scratch)
+    many = repeated(photos, scratch / "many", -(-MANY // len(images(photos))))
+    count = len(images(many))
+    return [(f"{n} workers", many, count, [*CROP, "--workers", str(n)], [LOOP, str(many), "224", str(n)]) for n in workers]
 
 
 def images(folder: Path) -> list[str]:
@@ -116,7 +136,7 @@ def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
     name, source, count, options, loop = case
     bare = [sys.executable, *loop]
     out = scratch / "out"
-    convert = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), *options, "--workers", "2", "-q", "--json"]
+    convert = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), *options, "-q", "--json"]
     seconds: dict[str, list[float]] = {"bare loop": [], "shardctl": []}
     for _ in range(runs):
         warm(source)
@@ -127,7 +147,7 @@ def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
         os.sync()
     rates = {who: count / statistics.median(times) for who, times in seconds.items()}
     ratio = rates["shardctl"] / rates["bare loop"]
-    print(f"{name}: {count:,} inputs, medians of {runs} interleaved runs, 2 processes, start-up included")
+    print(f"{name}: {count:,} inputs, medians of {runs} interleaved runs, start-up included")
     for who, times in seconds.items():
         print(f"  {who:10} {rates[who]:9,.0f}/s   ({count / max(times):,.0f} to {count / min(times):,.0f})")
     print(f"  ratio      {ratio:9.2f}", flush=True)

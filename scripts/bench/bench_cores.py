@@ -1,16 +1,18 @@
 """At how many cores do the threads of the loader end, and what do worker processes (`processes=`) give?
 
-    .venv/bin/python scripts/bench/bench_cores.py [--rounds 5] [--keep FOLDER] [--json FILE] [--only CASE …]
+    .venv/bin/python scripts/bench/bench_cores.py [--rounds 5] [--counts 1 2 4] [--keep FOLDER] [--json FILE] [--only CASE …]
 
-Python runs in one thread of a process at a time. So threads end at the number of cores
+Python runs in one thread of a process at a time. So its lock alone ends threads at the number of cores
 
     processor time of a sample / the part of it in which the thread holds Python's lock.
 
-The first is measured with one thread. The second is at most the processor time of the same samples with next to nothing to do
-beside Python: images of 16 px and a decoder that does nothing, arrays of 16 bytes, text that is not compressed. Then come the
-samples/s of 1, 2 and 4 threads and of 1, 2 and 4 processes, and what this process itself spends on a sample that processes
-have made: that bounds them as the lock bounds threads. JPEG comes with the decoder, and with one that does nothing, which
-shows on two cores what threads do to each other on many. Every round runs each contender once, in turn; figures are medians.
+On 16 cores some ended earlier (docs/performance.md): handing the lock on takes time too. The first is measured with one thread.
+The second is at most the processor time of the same samples with next to nothing to do beside Python: images of 16 px and a
+decoder that does nothing, arrays of 16 bytes, text that is not compressed. Then come the samples/s of 1, 2 and 4 threads and of
+1, 2 and 4 processes (or `--counts`), and what this process itself spends on a sample that processes have made: that bounds them
+as the lock bounds threads. JPEG comes with the decoder, and with one that does nothing, which shows on two cores what threads
+do to each other on many. Every round runs each contender once, in turn; figures are medians. A contender reads more samples if
+it can use more cores, so that all take about the same time.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 
 FAKE = '''
 """The decoder, or one that does nothing: the rest of the loader is what is measured then."""
@@ -60,7 +64,7 @@ COUNTS = (1, 2, 4)
 
 @dataclass
 class Case:
-    """What is read: a dataset, the same with next to nothing to do, how often in one go, and the loader's options."""
+    """What is read: a dataset, the same with next to nothing to do, how often in one go per core, and the loader's options."""
 
     dataset: Path
     bare: Path
@@ -72,6 +76,7 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of threads, and of processes")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
@@ -82,22 +87,23 @@ def main() -> None:
         (fake / "simplejpeg.py").write_text(FAKE)
         sys.path.insert(0, str(fake))
         folder = (chosen.keep or Path(scratch)).resolve()
-        results = [
-            measure(name, make(folder), chosen.rounds) for name, make in CASES.items() if not chosen.only or name in chosen.only
-        ]
-    if chosen.json:
-        chosen.json.write_text(json.dumps(results, indent=1))
+        counts, results = sorted({1, *chosen.counts}), []
+        for name, make in CASES.items():
+            if not chosen.only or name in chosen.only:
+                results.append(measure(name, make(folder), chosen.rounds, counts))
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(results, indent=1))
 
 
-def measure(name: str, case: Case, rounds: int) -> dict[str, Any]:
+def measure(name: str, case: Case, rounds: int, counts: Sequence[int]) -> dict[str, Any]:
     whole = Contender(case.dataset, case, {"threads": 1})
     bare = Contender(case.bare, case, {"threads": 1}, free=case.decodes)
     contenders = {}
     for free in (False, True) if case.decodes else (False,):
         also = ", decoder that does nothing" if free else ""
-        for count in COUNTS:
+        for count in counts:
             contenders[f"threads {count}{also}"] = Contender(case.dataset, case, {"threads": count}, free)
-        for count in COUNTS:
+        for count in counts:
             # A second question waits at each process, so that it is never without work.
             alone = {"threads": 2 * count, "processes": count}
             contenders[f"processes {count}{also}"] = Contender(case.dataset, case, alone, free)
@@ -112,7 +118,7 @@ def measure(name: str, case: Case, rounds: int) -> dict[str, Any]:
     sample, held = whole.processor_us, bare.processor_us
     handed_over = contenders["processes 1"].processor_us
     print(
-        f"{name}: {sample:.2f} us of a processor for a sample, of which at most {held:.2f} hold the lock: threads end at"
+        f"{name}: {sample:.2f} us of a processor for a sample, of which at most {held:.2f} hold the lock: it ends threads at"
         f" {sample / held:.0f} cores; processes take {handed_over:.2f} us here: they end at {sample / handed_over:.0f}"
     )
     for label, contender in contenders.items():
@@ -134,9 +140,11 @@ class Contender:
 
     def __init__(self, dataset: Path, case: Case, how: dict[str, int], free: bool = False) -> None:
         import shardctl
+        from shardctl.system.machine import usable_cores
 
         self._free = free
-        self.loader = shardctl.open(dataset).loader(BATCH, shuffle=True, repeat=case.epochs, **how, **case.options)
+        epochs = case.epochs * min(how["threads"], usable_cores())
+        self.loader = shardctl.open(dataset).loader(BATCH, shuffle=True, repeat=epochs, **how, **case.options)
         self._rates: list[float] = []
         self._processor: list[float] = []
         self._elsewhere: list[float] = []
@@ -175,7 +183,7 @@ class Contender:
 
 def jpeg(folder: Path) -> Case:
     """JPEG of 256 px, 4:2:0, quality 90."""
-    return Case(jpegs(folder, LARGE), jpegs(folder, TINY), 2, {"columns": ["image"]}, decodes=True)
+    return Case(jpegs(folder, LARGE), jpegs(folder, TINY), 1, {"columns": ["image"]}, decodes=True)
 
 
 def raw(folder: Path) -> Case:
@@ -190,7 +198,7 @@ def compressed(folder: Path) -> Case:
 
 def tokens(folder: Path) -> Case:
     """Blocks of 2,048 tokens, made int64."""
-    return Case(arrays(folder, 2048, 16), arrays(folder, 16, 16), 4, {"columns": ["x"], "dtype": {"x": "int64"}})
+    return Case(arrays(folder, 2048, 16), arrays(folder, 16, 16), 2, {"columns": ["x"], "dtype": {"x": "int64"}})
 
 
 def text(folder: Path) -> Case:

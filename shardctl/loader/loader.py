@@ -6,11 +6,11 @@ import itertools
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,9 @@ LOOKED_AT = 4
 
 MOST_AHEAD = 128
 """Tasks that are known ahead: 1 GB of samples, four times the bytes that are requested ahead."""
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,15 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Made:
-    """The batches of a task, each with the samples of the epoch consumed after it."""
+    """The batches of a task, each with its number of samples and the samples of the epoch consumed after it."""
 
     epoch: int
-    batches: list[tuple[Batch, int, int]]
+    batches: list[tuple[Any, int, int]]
     memory: BatchMemory
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
 
 
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
@@ -308,6 +315,14 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
+        return self.map(_unchanged)
+
+    def map(self, function: Callable[[Batch], Item]) -> Iterator[Item]:
+        """Yield `function(batch)` for every batch, in their order. This is an iteration as any other.
+
+        The loader's threads call the function, several at a time, while the training loop works. The iteration raises the
+        errors of the function.
+        """
         self._say_what_is_padded()
         self.start()
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
@@ -320,7 +335,7 @@ class Loader:
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
         with (
             closing(ahead) if ahead is not None else nullcontext(),
-            Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
+            Prefetcher(partial(self._make, function), tasks, self._most_threads, depth, self._tuner) as prefetcher,
         ):
             self._waits = prefetcher.waits
             for made in prefetcher:
@@ -403,7 +418,7 @@ class Loader:
         filled = rank * size - count * rank // ranks + np.arange(size - len(own), dtype=np.int64)
         return np.concatenate([own, filled % len(self.stream)])
 
-    def _make(self, task: _Task) -> _Made:
+    def _make(self, function: Callable[[Batch], Any], task: _Task) -> _Made:
         memory = self._memory()
         samples = task.order.samples(task.positions)
         if self._processes:
@@ -411,11 +426,13 @@ class Loader:
         else:
             batch, there = self.stream.gather(samples, task.epoch, memory)
         if len(task.sizes) == 1:
-            return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])], memory)
+            size = int(there.sum())
+            return _Made(task.epoch, [(function(batch) if size else batch, size, task.ends[0])], memory)
         cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
         made = []
         for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
-            made.append(({name: values[begin:end] for name, values in batch.items()}, end - begin, consumed))
+            part = {name: values[begin:end] for name, values in batch.items()}
+            made.append((function(part) if end > begin else part, end - begin, consumed))
         return _Made(task.epoch, made, memory)
 
     def _memory(self) -> BatchMemory:

@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,25 @@ def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(
     loader.load_state_dict(state)
     assert_same(list(loader), epochs[1][6:])
     assert loader.state_dict() == threads.state_dict()
+
+
+def test_a_function_is_called_with_every_batch_in_the_threads_of_the_loader(
+    root: Path, loader: Loader, epochs: list[list[dict[str, Any]]]
+) -> None:
+    def taken(batch: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        return batch, threading.current_thread().name
+
+    def failing(batch: dict[str, Any]) -> int:
+        return 1 // (batch["key"] != epochs[1][5]["key"])
+
+    loader.set_epoch(0)
+    for each in (loader, shardctl.open(root).loader(8, shuffle=True, seed=3, threads=2)):
+        made = list(each.map(taken))
+        assert_same([batch for batch, _ in made], epochs[0])
+        assert all("shardctl-loader" in name for _, name in made)
+        with pytest.raises(ZeroDivisionError):
+            list(each.map(failing))
+        assert each.next_epoch == 2
 
 
 OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
