@@ -1,7 +1,7 @@
 """shardctl: preprocess a dataset once, prove it whole, and measure whether it keeps the GPU busy.
 
 import shardctl
-shardctl.convert("photos", "out", recipe={"store": "raw", "transform": [{"name": "resize", "size": "224x224"}]})
+shardctl.convert("photos", "out", resize=256, crop=224, store="raw", split={"train": 0.9, "val": 0.1})
 ds = shardctl.open("out", split="train")
 for batch in ds.loader(batch_size=256, shuffle=True, seed=0):
     ...

@@ -6,6 +6,7 @@ The source is parsed and not imported: PyTorch, TensorFlow and JAX need not be t
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +78,15 @@ def api_docs() -> str:
         " 30 seconds. `progress=False` hides it.",
         "## shardctl",
     ]
+    stub = ast.parse((ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8"))
+    with_options = {each.name: each.args for each in reversed(stub.body) if isinstance(each, Function)}
     for name in shardctl.__all__:
         if name in shardctl._PUBLIC:
             module, attribute = shardctl._PUBLIC[name]
-            parts += _described(Module.of(module.removeprefix("shardctl.")).definition(attribute), f"shardctl.{name}")
+            definition = Module.of(module.removeprefix("shardctl.")).definition(attribute)
+            if isinstance(definition, Function) and name in with_options:
+                definition.args = with_options[name]
+            parts += _described(definition, f"shardctl.{name}")
     for title, classes in CLASSES.items():
         parts.append(f"### {title}")
         for module, name in classes:
@@ -160,7 +166,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 def _source(node: ast.AST) -> str:
     """Return a node as source, with the quotes that ruff gives strings: it looks at the code in pages too."""
-    text = ast.unparse(node)
+    text = re.sub(r"\b_[a-z_]+_(?=[A-Z])", "", ast.unparse(node))  # the stub's own names of classes: _bench_Listener
     return text if '"' in text else text.replace("'", '"')
 
 

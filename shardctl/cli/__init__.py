@@ -124,7 +124,7 @@ class Commands(Group):
 
 @click.group(
     cls=Commands,
-    words=WORDS,
+    elsewhere=WORDS,
     examples=(
         ("shardctl demo demo", "a small dataset to try things on"),
         ("shardctl convert demo/photos out --resize 256 --crop 224 --store raw", ""),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ("shardctl cache ls /nvme/cache", ""),
         ("shardctl cache clear /nvme/cache s3://bucket/out", ""),
     ),
-    words={
+    elsewhere={
         "list show info": "`shardctl cache ls` lists the datasets",
         "rm remove delete purge clean": "`shardctl cache clear` removes them",
     },

@@ -126,10 +126,10 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(
-        self, *arguments: Any, examples: Sequence[Example] = (), words: Mapping[str, str] | None = None, **others: Any
+        self, *arguments: Any, examples: Sequence[Example] = (), elsewhere: Mapping[str, str] | None = None, **others: Any
     ):
         super().__init__(*arguments, **others)
-        self.examples, self.words = examples, words or {}
+        self.examples, self.elsewhere = examples, elsewhere or {}
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, and the examples after it."""
@@ -142,7 +142,7 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         known = [Known(f"--{name}", {}) for name in self.list_commands(ctx)]
         word = args[0].lower()
-        answer = next((answer for words, answer in self.words.items() if word in words.split()), None)
+        answer = next((answer for words, answer in self.elsewhere.items() if word in words.split()), None)
         meant = meant_option(word, known, {}) if answer is None else None
         if meant is not None:
             answer = meant.replace("did you mean --", f"did you mean {ctx.command_path} ")

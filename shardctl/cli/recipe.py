@@ -36,7 +36,7 @@ PROBLEMS_FOUND = 1
         ("shardctl recipe show @imagenet > recipe.toml", ""),
         ("shardctl recipe schema > recipe.schema.json", "for editors"),
     ),
-    words={
+    elsewhere={
         "validate lint test": "`shardctl recipe check FILE.toml` checks one",
         "new init create": "`shardctl recipe show @imagenet > recipe.toml` writes one to change",
     },
