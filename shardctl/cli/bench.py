@@ -23,7 +23,6 @@ from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
-from shardctl.system.progress import progress_of
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -176,6 +175,7 @@ def _measure(
 ) -> int:
     from shardctl.benchmark.measure import Listener
     from shardctl.benchmark.measure.comparison import compare_records, load_record
+    from shardctl.system.progress import progress_of
 
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")

@@ -20,7 +20,6 @@ from shardctl.cli.values import WholeNumber
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.progress import counting
 from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
@@ -650,6 +649,7 @@ def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> di
 
 def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:
     from shardctl.inspection.content.differences import differences
+    from shardctl.system.progress import counting
 
     with counting(output.shows_progress, "samples", "comparing") as report:
         found = differences(a, b, report)

@@ -11,7 +11,6 @@ from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.cli.values import OneOf
-from shardctl.system.progress import counting
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def verify(target: str, level: str, output: Output) -> int:
     """
     from shardctl.interop.foreign.shards import is_foreign, refuse_text
     from shardctl.interop.foreign.sums import check_sums, export_of_files
+    from shardctl.system.progress import counting
 
     refuse_text(Path(target))
     noun = "shard"
