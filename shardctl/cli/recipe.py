@@ -134,7 +134,7 @@ def show(dst: str, output: Output) -> None:
 def steps(name: str | None, output: Output) -> None:
     """List all steps of recipes, or the settings of the step NAME with their defaults.
 
-    docs/recipes.md shows pictures of them.
+    `shardctl help recipes` says more about them.
     """
     from shardctl.transforms.settings import default_of, first_line, settings_in
     from shardctl.transforms.table import TRANSFORMS, unknown_step
