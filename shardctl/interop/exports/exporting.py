@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.shared_options import WORKERS
-from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
+from shardctl.errors import CONTINUES, DatasetError, InputError, StorageError, UsageError, WorkerError, explaining_interrupts
 from shardctl.format.dataset_place import open_place
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
@@ -77,6 +77,7 @@ class ExportPlan:
 
 
 @with_options(declared_in(FormSettings))
+@explaining_interrupts(CONTINUES)
 def export(
     dst: str | Path,
     out: str | Path,
@@ -250,7 +251,7 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         kept = printable(str(staging.folder.parent))
         state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; {state if done else 'nothing was written'}") from error
+            raise KeyboardInterrupt(f"interrupted; {state if done else 'nothing was written'}") from error
         if done and isinstance(error, StorageError | DatasetError | WorkerError):
             raise type(error)(f"{error}. {state}") from error
         raise
