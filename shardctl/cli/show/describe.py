@@ -13,7 +13,7 @@ from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.content.differences import Differences
-    from shardctl.inspection.content.overview import Overview
+    from shardctl.inspection.content.inspection import Inspection
     from shardctl.inspection.content.shards import ShardOverview
     from shardctl.inspection.content.statistics import Statistics
 
@@ -23,8 +23,8 @@ WORD_BYTES = 16
 """How long texts of short words are, such as modes of images, is not shown."""
 
 
-def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
-    """Print what is known of a dataset or a split; `shown` is where it is."""
+def print_overview(found: Inspection) -> None:
+    """Print what is known of a dataset or a split."""
     from shardctl.format.jpeg_record import jpeg_costs
     from shardctl.format.step_counts import step_lines
     from shardctl.format.tables import reason_lines
@@ -34,7 +34,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     of = f" from {', '.join(printable(s) for s in m.sources)}" if m.sources else ""
     of_split = f"split {found.split} of " if found.split else ""
     size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
-    click.echo(f"{of_split}{shown}: {size}")
+    click.echo(f"{of_split}{found.location}: {size}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version}{of}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
@@ -44,7 +44,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     print_table(
         [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
     )
-    _print_statistics(statistics, m.fields)
+    _print_statistics(found.statistics, m.fields)
     for cost in jpeg_costs(m.jpeg, m.samples):
         click.echo(colored(f"note: {cost}"))
     _print_classes(found)
@@ -54,7 +54,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
         click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
-        for line in reason_lines(found.reasons, found.rejects):
+        for line in reason_lines(found.reject_reasons, found.reject_examples):
             click.echo(line)
 
 
@@ -79,16 +79,16 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
         click.echo(f"  image formats (of {counted(sum(statistics.formats.values()), 'image')}): {formats}")
 
 
-def _print_classes(found: Overview) -> None:
-    totals = found.class_totals
-    if not totals or found.classes is None:
+def _print_classes(found: Inspection) -> None:
+    totals, by_split = found.classes, found.classes_by_split
+    if not totals or by_split is None:
         return
     least, most = min(totals.values()), max(totals.values())
     each = counted(most, "sample") if least == most else f"{least:,} to {most:,} samples"
     click.echo(f"classes: {len(totals):,}, {each} each")
-    splits = list(found.classes) if len(found.classes) > 1 else []
+    splits = list(by_split) if len(by_split) > 1 else []
     rows = [
-        (name, count, *(found.classes[split].get(name, 0) for split in splits))
+        (name, count, *(by_split[split].get(name, 0) for split in splits))
         for name, count in sorted(totals.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
     ]
     print_table(rows, ("class", "samples", *splits))

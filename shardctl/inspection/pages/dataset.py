@@ -117,10 +117,10 @@ def _splits(found: Overview) -> Html:
 
 
 def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
-    totals = found.class_totals
-    if totals and found.classes is not None:
+    totals = found.classes
+    if totals and found.classes_by_split is not None:
         top = sorted(totals, key=lambda name: -totals[name])[:CLASSES]
-        series = {split: (top, [counts.get(name, 0) for name in top]) for split, counts in found.classes.items()}
+        series = {split: (top, [counts.get(name, 0) for name in top]) for split, counts in found.classes_by_split.items()}
         more = f" (the largest {CLASSES} of {len(totals):,})" if len(totals) > CLASSES else ""
         yield charts.bars(f"Samples by class{more}", series, "", "samples", barmode="stack", xaxis_type="category")
     for spread in statistics.distributions:
@@ -180,7 +180,7 @@ def _rejects(folder: FolderHere, found: Overview) -> Html:
     if not found.manifest.rejected:
         return section("Rejected inputs", paragraph("None."))
     rows = [(r.key, f"{r.stage}: {r.error}", r.message) for r in islice(read_rejects(folder), REJECTED)]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reasons.items())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reject_reasons.items())
     shown = f"{reasons}. " + (f"The first {REJECTED}:" if found.manifest.rejected > REJECTED else "")
     return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))
 
