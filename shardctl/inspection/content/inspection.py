@@ -12,7 +12,10 @@ from shardctl.format.roles import Roles
 from shardctl.inspection.content.overview import Overview, overview
 from shardctl.inspection.content.shards import ShardOverview, column_bytes, describe_shard
 from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
 from shardctl.system.arguments import truth
+from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
+from shardctl.system.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from shardctl.inspection.content.masks import MaskStatistics
@@ -42,6 +45,38 @@ class Inspection(Overview):
     masks: dict[str, MaskStatistics] | None
     column_bytes: dict[str, int] | None
     variants: VariantStatistics | None
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        samples = counted(self.samples, f"{self.manifest.kind} sample")
+        return f"{samples} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
+
+    def __repr__(self) -> str:
+        """Return how much there is, the splits, the number of classes and the columns, for display."""
+        splits = ", ".join(f"{each.name} {each.samples:,}" for each in self.splits)
+        classes = f"; {counted(len(self.classes), 'class', 'classes')}" if self.classes is not None else ""
+        columns = ", ".join(self.schema)
+        return f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; columns {columns}>"
+
+    def _repr_html_(self) -> str:
+        """Return the splits, columns, classes and rejects, for a notebook."""
+        m, classes = self.manifest, self.classes or {}
+        faults = [f"{len(self.statistics.faults)} of the blocks looked at", *self.statistics.faults[:1]]
+        sizes = {each.name: (round(each.raw_bytes), round(each.stored_bytes)) for each in self.statistics.columns}
+        rejects = [
+            (count, reason, each.key, each.message)
+            for (reason, count), each in zip(self.reject_reasons.items(), self.reject_examples, strict=True)
+        ]
+        return in_notebook(
+            f"{self.location}: {self.size}",
+            lines_in_notebook([f"made {m.created} by shardctl {m.shardctl_version}; fingerprint {m.fingerprint}"]),
+            lines_in_notebook(faults if self.statistics.faults else (), marked("DAMAGED", BAD)),
+            splits_in_notebook(self.splits),
+            columns_in_notebook(m, sizes, ("bytes in a sample", "as stored")),
+            rows_in_notebook("classes", sorted(classes.items(), key=lambda each: -each[1]), ("class", "samples")),
+            rows_in_notebook(f"{counted(m.rejected, 'input')} rejected", rejects, ("inputs", "reason", "for instance", "")),
+        )
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has the keys."""

@@ -21,9 +21,10 @@ from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages import objects as object_pages
-from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, text, tiles
+from shardctl.inspection.pages.page import data, figures, page, paragraph, section, tiles
 from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.inspection.pages.tokens import sections as token_sections
+from shardctl.system.html import Html, table, text
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import counted, format_bytes
 

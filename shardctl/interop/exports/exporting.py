@@ -30,11 +30,12 @@ from shardctl.interop.exports.staging import Staging, Writer, discard_others, on
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
-from shardctl.system.text import printable
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
 
 
@@ -59,6 +60,30 @@ class ExportResult:
     notes: tuple[str, ...]
     fields: tuple[PlannedField, ...] = ()
     loose_files: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """What was written, in words."""
+        files = f"{counted(len(self.files) + self.loose_files, 'file')}, {format_bytes(self.bytes)}"
+        return f"{printable(self.out)}: {files}, for {self.to}, in {self.seconds:.1f} s"
+
+    def __repr__(self) -> str:
+        """Return what was written, for display."""
+        return f"<shardctl.ExportResult {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        """Return what was written of each split and column, and the files, for a notebook."""
+        nouns = list(dict.fromkeys(noun for counts in self.counts.values() for noun in counts))
+        splits = [(name, *(counts.get(noun) for noun in nouns)) for name, counts in self.counts.items()]
+        columns = [(each.name, each.type, each.written or "-", each.form, each.loss) for each in self.fields]
+        files = [(name, format_bytes(size)) for name, size in self.files.items()]
+        return in_notebook(
+            self.sentence,
+            lines_in_notebook(self.notes),
+            rows_in_notebook("", splits, ("split", *nouns)),
+            rows_in_notebook("columns", columns, ("column", "type", "written as", "form", "lost")),
+            rows_in_notebook("files", files, ("file", "size")),
+        )
 
 
 @dataclass(frozen=True)
