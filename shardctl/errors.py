@@ -158,10 +158,10 @@ class Rejection(Exception):
 
 @contextmanager
 def explaining_interrupts(otherwise: str | Callable[[], str]) -> Iterator[None]:
-    """Have Ctrl-C say what is done and how to go on: as code within said it, or else `otherwise`.
+    """Raise the KeyboardInterrupt of Ctrl-C again, with the message that it has, or else with `otherwise`.
 
-    The traceback ends here: the stack of what was interrupted would bury the message. It is a plain KeyboardInterrupt, as
-    Python ends a script with the exit status of Ctrl-C for no other class, and a loop of the shell with it.
+    The traceback ends here: the stack of the interrupted code would bury the message. The class is KeyboardInterrupt itself.
+    Only for that class does Python end a script with the exit status of Ctrl-C, which also ends a loop of the shell.
     """
     try:
         yield
