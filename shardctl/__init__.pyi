@@ -17,6 +17,7 @@ from shardctl.build.rewrite.prune import prune as prune
 from shardctl.build.snapshot.partial_dataset import PartialDataset as _snapshot_PartialDataset
 from shardctl.build.train_tokenizer import train_tokenizer as train_tokenizer
 from shardctl.build.write import write as write
+from shardctl.inspection.content.inspection import inspect as inspect
 from shardctl.inspection.verify.verification import verify as verify
 from shardctl.interop.exports.exporting import ExportPlan as _export_ExportPlan
 from shardctl.interop.exports.exporting import ExportResult as _export_ExportResult
@@ -27,7 +28,7 @@ from shardctl.loader.mix import mix as mix
 from shardctl.transforms.declared import transform as transform
 from shardctl.version import __version__ as __version__
 
-__all__ = ["__version__", "advise", "bench", "compact", "convert", "export", "finish", "mix", "open", "prune", "repair", "snapshot", "train_tokenizer", "transform", "verify", "watch", "write"]
+__all__ = ["__version__", "advise", "bench", "compact", "convert", "export", "finish", "inspect", "mix", "open", "prune", "repair", "snapshot", "train_tokenizer", "transform", "verify", "watch", "write"]
 
 def advise(
     src: str | Path | Sequence[str | Path],

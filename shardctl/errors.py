@@ -20,6 +20,8 @@ Rejection                     -  one input could not be converted; it becomes a 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -134,10 +136,6 @@ class TooManyRejectsError(ShardctlError):
     exit_code = 1
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user pressed Ctrl-C. The message says what is already done."""
-
-
 class Rejection(Exception):
     """One input could not be converted. It never leaves what reads inputs: it becomes a line of rejects.jsonl.
 
@@ -156,6 +154,24 @@ class Rejection(Exception):
     def bare(self) -> Rejection:
         """Return the same without the stack that it was raised in: that holds on to samples."""
         return Rejection(self.stage, self.error, self.message)
+
+
+@contextmanager
+def explaining_interrupts(otherwise: str | Callable[[], str]) -> Iterator[None]:
+    """Raise the KeyboardInterrupt of Ctrl-C again, with the message that it has, or else with `otherwise`.
+
+    The traceback ends here: the stack of the interrupted code would bury the message. The class is KeyboardInterrupt itself.
+    Only for that class does Python end a script with the exit status of Ctrl-C, which also ends a loop of the shell.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(str(stop) or (otherwise if isinstance(otherwise, str) else otherwise())) from None
+
+
+CONTINUES = "interrupted; run the same command again to continue"
+NOTHING_WRITTEN = "interrupted; nothing was written"
+"""What Ctrl-C says of work that is kept, and of work that is not."""
 
 
 def first_line(error: BaseException) -> str:

@@ -30,7 +30,7 @@ def test_type_checkers_read_every_public_function_with_its_options() -> None:
 def test_all_public_names_are_there_and_sorted() -> None:
     assert shardctl.__all__ == ["__version__", *shardctl._PUBLIC] == ["__version__", *sorted(shardctl._PUBLIC)]
     for name, (module, attribute) in shardctl._PUBLIC.items():
-        assert inspect.unwrap(getattr(shardctl, name)) is getattr(importlib.import_module(module), attribute)
+        assert inspect.unwrap(getattr(shardctl, name)) is inspect.unwrap(getattr(importlib.import_module(module), attribute))
     assert set(shardctl.__all__) <= set(dir(shardctl))
 
 

@@ -24,6 +24,9 @@ CLASSES = {
     "What the other functions return": [
         ("build.convert.result", "ConvertResult"),
         ("inspection.verify.result", "VerifyResult"),
+        ("inspection.content.inspection", "Inspection"),
+        ("inspection.content.overview", "Overview"),
+        ("inspection.content.shards", "ShardOverview"),
         ("build.repair.results", "RepairResult"),
         ("build.write", "WriteResult"),
         ("interop.exports.exporting", "ExportResult"),

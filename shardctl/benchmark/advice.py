@@ -23,7 +23,7 @@ from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_
 from shardctl.build.convert import ConvertResult, convert
 from shardctl.build.paths import check_sources
 from shardctl.build.sampling import settled, take_inputs
-from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
+from shardctl.errors import NOTHING_WRITTEN, InputError, InstallError, TooManyRejectsError, UsageError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign.shards import is_foreign
@@ -162,6 +162,7 @@ class Advice:
 
 
 @with_options(advise_options())
+@explaining_interrupts(NOTHING_WRITTEN)
 def advise(
     src: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None = None,
@@ -203,8 +204,8 @@ def _advise(
             today = _today(roots, chosen, advice.rate, doing)
             faults = (*inputs.faults, *advice.faults)
             return replace(advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults)
-        except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
-            raise Interrupted("interrupted; nothing was written") from stop
+        except KeyboardInterrupt:  # the message of the conversion says how to resume it, but its folder is deleted
+            raise KeyboardInterrupt(NOTHING_WRITTEN) from None
 
 
 def _today(roots: Sequence[SourceRoot], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, tiles
+from shardctl.inspection.pages.page import data, figures, page, paragraph, section, tiles
+from shardctl.system.html import Html, table
 from shardctl.system.text import format_bytes
 
 STAGE_NAMES = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.build.convert import Listener, convert
 from shardctl.build.convert.conversion_progress import ConversionProgress
-from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
+from shardctl.errors import NOTHING_WRITTEN, InputError, StorageError, TooManyRejectsError, UsageError, explaining_interrupts
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.roots import SourceRoot
@@ -51,6 +51,7 @@ class TrainedTokenizer:
     notices: tuple[str, ...] = ()
 
 
+@explaining_interrupts(NOTHING_WRITTEN)
 def train_tokenizer(
     src: str | Path | Sequence[str | Path],
     out: str | Path,

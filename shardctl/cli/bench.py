@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shardctl.loader.metrics import Family
 
 STARVES = 1
-_ALMOST_NONE = 0.01
 """Below this share, a dataset counts as dropped from the page cache, and a part of the threads' time is not shown."""
 
 
@@ -248,47 +247,11 @@ def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> 
 
 
 def _print_throughput(result: BenchResult, dataset: str) -> None:
-    order = "in order" if result.shuffle == "in-order" else f"random order ({result.shuffle})"
-    split = f" of split {result.split}" if result.split else ""
-    stored = "" if result.decode else ", stored bytes (not decoded)"
-    readers = counted(result.threads, "thread") + _of_processes(result) if result.reader is None else result.reader.how
-    click.echo(
-        f"{printable(dataset)}: {counted(result.dataset['samples'], 'sample')}{split}, {format_bytes(result.dataset['bytes'])};"
-        f" batches of {result.batch_size}, {order}, {readers}{stored}; {_cache(result)}"
-    )
-    low, high = min(result.runs), max(result.runs)
-    several = f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}"
-    _line(f"{result.samples_per_s:,.0f} samples/s", several if len(result.runs) > 1 else "one run")
-    if result.tokens_per_s is not None:
-        _line(f"{result.tokens_per_s:,.0f} tokens/s", "without padding")
-    _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
-    if result.network is not None:
-        kept = f"{result.network.requests:,} requests; {result.network.from_cache:.0%} of the blocks from the cache"
-        _line(f"{result.network.mb_per_s:,.1f} MB/s over the network", kept)
-    _line(f"{result.batch_ms_mean:,.2f} ms per batch", f"on average; {_waits(result)}")
-    _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it")
-    cores = result.environment["cores"]
-    others = f"; other programs used {result.other_load * cores:.2f}" if result.other_load is not None else ""
-    _line(f"{result.cores_used:.2f} cores", f"used by the reading, of {cores}{others}")
-    own = f"at the peak; {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else "at the peak"
-    _line(f"{result.rss_mb:,.0f} MB of memory", own)
-    if result.reader is None:
-        _line("time of the threads", _shares(result.time))
-        return
-    _line(printable(result.reader.library), f"read them, in {printable(result.reader.python)}")
-    for note in result.reader.notes:
+    click.echo(f"{printable(dataset)}: {result.reading}")
+    for figure, what in result.figures():
+        _line(figure, what)
+    for note in result.reader.notes if result.reader is not None else ():
         click.echo(f"  {note}")
-
-
-def _of_processes(result: BenchResult) -> str:
-    return f" in {counted(result.processes, 'process', 'processes')}" if result.processes else ""
-
-
-def _waits(result: BenchResult) -> str:
-    """Print the times between batches: batches come in groups, so that most of these times are almost 0."""
-    if result.batch_ms_p50 is None or result.batch_ms_p99 is None:
-        return "a run had a single batch"
-    return f"waits between batches: {result.batch_ms_p50:,.2f} ms median, {result.batch_ms_p99:,.2f} ms 99th percentile"
 
 
 def _line(figure: str, what: str) -> None:
@@ -296,46 +259,14 @@ def _line(figure: str, what: str) -> None:
     click.echo(f"  {figure:<28} {what}")
 
 
-def _cache(result: BenchResult) -> str:
-    before, after = result.page_cache.get("before"), result.page_cache.get("after_drop")
-    if result.network is not None:
-        return "on a store"
-    if not result.cold:
-        return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
-    if after is None:
-        return "dropped from the page cache (this system cannot report whether that worked)"
-    if after > _ALMOST_NONE:
-        return (
-            f"NOT COLD: {after:.0%} of it stayed in the page cache (another process uses it, or the file system is in memory)"
-        )
-    return "dropped from the page cache before every epoch"
-
-
-def _shares(shares: dict[str, float]) -> str:
-    names = {
-        "waiting": "waiting for each other",
-        "network": "waiting for the network",
-        "room": "waiting for batches to be taken",
-    }
-    there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
-    return ", ".join(f"{names.get(name, name)} {share:.0%}" for share, name in there)
-
-
 def _print_consumer(found: ConsumerResult) -> None:
-    gpus = f"{found.gpus} GPUs of " if found.gpus > 1 else ""
-    name = "" if found.consumer == "rate" else f" ({found.consumer})"
-    click.echo(f"consumer: {gpus}{found.consumer_rate:,.1f} samples/s{' each' if found.gpus > 1 else ''}{name}")
+    click.echo(f"consumer: {found.demand}")
     for note in found.notes:
         click.echo(f"  {note}")
-    _line(
-        f"{found.accelerator_utilization:.1%} utilisation",
-        f"busy for that share of {found.seconds:.1f} s, waiting for data for {found.stall_fraction:.1%}",
-    )
-    if found.time:
-        _line("time of the threads", _shares(found.time))
-    verdict = good("keeps up") if found.verdict == "keeps-up" else bad("STARVES")
-    waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
-    click.echo(f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data")
+    for figure, what in found.figures():
+        _line(figure, what)
+    keeps_up = found.verdict == "keeps-up"
+    click.echo(f"  {(good if keeps_up else bad)(found.verdict_in_words)}: {found.feeds}")
 
 
 def _print_against(found: AgainstResult, result: BenchResult) -> None:

@@ -145,8 +145,7 @@ def _print(result: ExportResult) -> None:
         empty = counts.get("empty", 0)
         left_out = f" ({counted(empty, 'empty document')} left out)" if empty else ""
         click.echo(f"{printable(name)}: {_counted(counts)}{left_out}")
-    files = f"{counted(len(result.files) + result.loose_files, 'file')}, {format_bytes(result.bytes)}"
-    click.echo(f"{printable(result.out)}: {files}, for {result.to}, in {result.seconds:.1f} s")
+    click.echo(result.sentence)
 
 
 def _counted(counts: dict[str, int]) -> str:

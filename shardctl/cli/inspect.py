@@ -17,7 +17,7 @@ from shardctl.cli.show.describe import print_differences, print_overview, print_
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.show.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.cli.values import WholeNumber
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.startup import keep_pandas_out_of_arrow
@@ -25,14 +25,9 @@ from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.dataset_place import DatasetPlace
-    from shardctl.format.roles import Roles
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.masks import MaskStatistics
-    from shardctl.inspection.content.objects import ObjectStatistics
-    from shardctl.inspection.content.overview import Overview
     from shardctl.inspection.content.shards import ShardOverview
-    from shardctl.inspection.content.token_statistics import TokenStatistics
     from shardctl.inspection.content.tokens import Decoder
     from shardctl.inspection.content.variants import VariantStatistics
 
@@ -48,11 +43,6 @@ SHOWN_BLOCKS = 20
 """Blocks of tokens of one document that are printed."""
 
 PICTURES = 64
-ALL_BLOCKS = 1024
-"""Blocks from which --stats takes lengths and sizes."""
-
-MASKS = 512
-"""Masks of each column whose pixels --stats counts: 3 milliseconds each."""
 
 
 @command(
@@ -359,81 +349,30 @@ def _show_history(place: DatasetPlace, as_json: bool) -> None:
 
 
 def _show_dataset(place: DatasetPlace, split: str | None, stats: bool, as_json: bool) -> None:
-    from shardctl.inspection.content.overview import overview
-    from shardctl.inspection.content.shards import column_bytes
-    from shardctl.inspection.content.statistics import BLOCKS, statistics_of
+    from shardctl.inspection.content.inspection import inspect_dataset
 
-    found = overview(place.folder, split)
-    statistics = statistics_of(place, ALL_BLOCKS if stats else BLOCKS, split)
-    objects, masks = _marks(place, found.manifest.roles, split, stats)
-    tokens = _tokens(place, found.manifest.roles, split, stats)
-    columns = column_bytes(place.folder, split) if stats else None
-    variants = _variants(place, found, split)
+    found = inspect_dataset(place, split, stats)
     if as_json:
-        more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
-        more["tokens"] = [{"field": name, **each.record()} for name, each in tokens.items()]
-        if stats:
-            more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
-        if columns:
-            more["column_bytes"] = columns
-        if variants is not None:
-            more["variants"] = variants.record()
-        print_json({**found.record(), "statistics": statistics.record(), **more})
+        print_json(found.record())
         return
-    print_overview(place.shown, found, statistics)
-    for name, marked in objects.items():
+    print_overview(found)
+    for name, marked in found.objects.items():
         print_object_statistics(name, marked, whole=stats)
-    for name, pixels in masks.items():
+    for name, pixels in (found.masks or {}).items():
         print_mask_statistics(name, pixels)
-    for name, counts in tokens.items():
+    for name, counts in found.tokens.items():
         print_token_statistics(name, counts, whole=stats)
-    if variants is not None:
-        click.echo(_variants_line(variants))
-    if columns:
+    if found.variants is not None:
+        click.echo(_variants_line(found.variants))
+    if found.column_bytes:
         click.echo("bytes of each column in all shards, uncompressed:")
-        print_table([(name, size) for name, size in columns.items()])
-
-
-def _marks(
-    place: DatasetPlace, roles: Roles, split: str | None, stats: bool
-) -> tuple[dict[str, ObjectStatistics], dict[str, MaskStatistics]]:
-    """Count objects, and with --stats pixels of masks; most datasets have neither, and need not wait for the imports."""
-    if not roles.objects and all(role.name != "mask" for role in roles.images.values()):
-        return {}, {}
-    from shardctl.inspection.content.masks import mask_statistics
-    from shardctl.inspection.content.objects import object_statistics
-    from shardctl.inspection.content.statistics import BLOCKS, IMAGES
-
-    objects = object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
-    return objects, mask_statistics(place, MASKS, split) if stats else {}
-
-
-def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
-    """Compare variants of some inputs, where there are any."""
-    if all(name != "variant" for name, _ in found.manifest.schema):
-        return None
-    from shardctl.inspection.content.variants import variant_statistics
-
-    try:
-        return variant_statistics(place.folder, split)
-    except DatasetError:
-        return None  # a shard is damaged, and all the rest can be shown
+        print_table([(name, size) for name, size in found.column_bytes.items()])
 
 
 def _variants_line(variants: VariantStatistics) -> str:
     pixels = "" if variants.difference is None else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
     alike = f"{variants.alike:,} of them have two that are the same"
     return f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that were compared: {pixels}{alike}"
-
-
-def _tokens(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
-    """Count tokens, where a dataset has any."""
-    if not roles.tokens:
-        return {}
-    from shardctl.inspection.content.statistics import BLOCKS
-    from shardctl.inspection.content.token_statistics import token_statistics
-
-    return token_statistics(place, None if stats else BLOCKS, split)
 
 
 def _show_shard(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> None:

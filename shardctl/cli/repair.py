@@ -102,11 +102,4 @@ def _print(result: RepairResult, dst: str) -> None:
         click.echo(f"lost: {counted(more, 'sample')} more; --json names them all")
     for entry in result.unrepaired:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
-    verdict = {
-        "whole": f"{good('is whole')}; nothing was done",
-        "repaired": f"{good('is whole again')}: {counted(len(result.repaired), 'file')} repaired, shards and tables verified by"
-        " SHA-256",
-        "dropped": f"{good('is whole')}, without {counted(result.lost_samples, 'lost sample')}; rejects.jsonl has the names",
-        "damaged": f"{bad('is still DAMAGED')}: {counted(len(result.unrepaired), 'file')} could not be repaired",
-    }[result.status]
-    click.echo(f"{printable(dst)} {verdict}")
+    click.echo(f"{printable(dst)} {(good if result.ok else bad)(result.verdict)}{result.remark}")

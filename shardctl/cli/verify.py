@@ -73,22 +73,11 @@ def verify(target: str, level: str, output: Output) -> int:
     else:
         for finding in result.findings:
             click.echo(colored(_line(finding)))
-        verdict = good("is whole") if result.ok else bad("is DAMAGED")
+        verdict = (good if result.ok else bad)(f"is {result.verdict}")
         what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
-        click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {_total(result.findings)}")
+        click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {result.total}")
     return 0 if result.ok else FOUND_SOMETHING
 
 
-def _total(findings: tuple[Finding, ...]) -> str:
-    """Return the numbers of errors and warnings: "2 errors, 1 warning". Only errors mean that a dataset is damaged."""
-    errors = sum(finding.severity == "error" for finding in findings)
-    counts = ((errors, "error"), (len(findings) - errors, "warning"))
-    return ", ".join(counted(count, noun) for count, noun in counts if count) or "no findings"
-
-
 def _line(finding: Finding) -> str:
-    where = [printable(finding.shard or "dataset")]
-    where += [f"{name} {value}" for name, value in (("block", finding.block), ("row", finding.row)) if value is not None]
-    where += [f"key {printable(finding.key)}"] if finding.key is not None else []
-    where += [f"from {printable(finding.source)}"] if finding.source is not None else []
-    return f"{finding.severity}: {', '.join(where)}: {finding.kind}: {printable(finding.message)}"
+    return f"{finding.severity}: {finding.where}: {finding.kind}: {printable(finding.message)}"

@@ -37,7 +37,7 @@ from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, w
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
 from shardctl.system.locations.folder import Folder
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,16 @@ class Manifest:
     def given_files(self) -> list[str]:
         """The names of those of them that came from outside, and that nothing but a copy of them brings back."""
         return [name for name in self.own_files if not is_duplicates_table(name)]
+
+    def type_in_words(self, column: str, type_: str) -> str:
+        """Return what a column of an Arrow type has, for people: `raw image, 224x224x3`, `int64 (10 classes)`."""
+        about = self.fields.get(column, {})
+        if about.get("role") == "objects":
+            return f"objects ({counted(len(about['names'] or ()), 'category', 'categories')})"
+        if about.get("role") in ("image", "mask"):
+            shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
+            return f"{about['store']} {about['role']}, {shape}"
+        return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if about.get("names") else type_
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""

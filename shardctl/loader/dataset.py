@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.generations import Generation, root_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import GENERATIONS, MANIFEST
@@ -41,12 +41,16 @@ from shardctl.loader.order import OrderOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
+from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted
+from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
+
+SHOWN = 5
+"""Samples that a notebook shows of a dataset."""
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
@@ -198,6 +202,24 @@ class Dataset:
         columns = ", ".join(name for name, _ in self.manifest.schema)
         where = self._selection.shards.shown
         return f"<shardctl.Dataset {where!r}: {counted(len(self), 'sample')}{of_split}{of_all}{named}; columns {columns}>"
+
+    def _repr_html_(self) -> str:
+        """Return the splits, the columns and the first samples, for a notebook. So `ds[7:8]` shows one sample."""
+        from shardctl.loader import notebook  # training needs nothing of it
+
+        manifest, chosen = self.manifest, self._selection.chosen
+        splits = [each for each in manifest.splits if self.split in (None, each.name)]
+        of_split = f" of split {self.split}" if self.split else ""
+        stored = format_bytes(sum(each.bytes for each in splits))
+        size = stored if chosen is None else f"chosen from {len(self._selection.shards):,}"
+        line = f"{self._selection.shards.shown}: {counted(len(self), 'sample')}{of_split}, {size}"
+        try:
+            first = list(self.limit(SHOWN))
+            samples = notebook.samples_in_notebook("first samples", first, self.roles)
+        except ShardctlError as error:  # the rest can be shown
+            samples = lines_in_notebook([error], marked("the samples cannot be shown", BAD))
+        of_splits = notebook.splits_in_notebook(splits if chosen is None else ())
+        return in_notebook(line, of_splits, notebook.columns_in_notebook(manifest, {}), samples)
 
     @property
     def identity(self) -> dict[str, Any]:

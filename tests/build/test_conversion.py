@@ -29,7 +29,6 @@ from shardctl.build.shards.task import WorkDone
 from shardctl.errors import (
     DatasetError,
     InputError,
-    Interrupted,
     SourceGoneError,
     StorageError,
     TooManyRejectsError,
@@ -419,7 +418,9 @@ def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> N
         shutil.rmtree(tmp_path / "out")
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=r"interrupted; shardctl cannot read what is done \(.*: No such file or directory\)"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted; shardctl cannot read what is done \(.*: No such file or directory\)"
+    ):
         shardctl.convert(source, tmp_path / "out", listener=Listener(progress=remove), workers=0)
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ import shardctl
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.inspection.content.blocks import some_samples
 from shardctl.inspection.content.differences import differences
+from shardctl.inspection.content.inspection import Inspection
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.saving import save
-from shardctl.inspection.content.shards import column_bytes, describe_shard, find_shard
+from shardctl.inspection.content.shards import ShardOverview, column_bytes, describe_shard, find_shard
 from shardctl.inspection.content.statistics import distribution, statistics_of
 from shardctl.system.locations.local import LocalFolder
 
@@ -57,14 +59,14 @@ def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path
     before = overview(LocalFolder(dataset))
     manifest = replace(Manifest.load(LocalFolder(dataset)), class_counts=None, seconds=None)
     (dataset / "manifest.json").write_text(manifest.to_json())
-    assert overview(LocalFolder(dataset)).classes == before.classes
+    assert overview(LocalFolder(dataset)).classes_by_split == before.classes_by_split
 
 
 def test_samples_without_a_label_are_counted_as_such(photos: Path, tmp_path: Path) -> None:
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text("file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n")
     shardctl.convert(photos, tmp_path / "out", labels=str(tmp_path / "labels.csv"), lenient_labels=True, workers=0)
-    assert overview(LocalFolder(tmp_path / "out")).class_totals == {"cat": 20, "(no label)": 40}
+    assert overview(LocalFolder(tmp_path / "out")).classes == {"cat": 20, "(no label)": 40}
 
 
 def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Path) -> None:
@@ -106,7 +108,7 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"):
         samples_of_key(LocalFolder(tmp_path / "out"), "bad.jpg")
-    assert overview(LocalFolder(tmp_path / "out")).reasons == {"decode: not-an-image": 1}
+    assert overview(LocalFolder(tmp_path / "out")).reject_reasons == {"decode: not-an-image": 1}
 
 
 def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
@@ -446,3 +448,35 @@ def test_numbers_that_are_nan_in_both_are_the_same(type_: pa.DataType, tmp_path:
         samples = [{"x": float("nan")}, {"x": 1.0}, {"x": last}]
         shardctl.write(tmp_path / name, samples, schema=pa.schema([("x", type_)]))
     assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "b")).changed == 1
+
+
+def test_python_gives_what_the_command_prints(cli: Any, raw_dataset: Path) -> None:
+    shard = next(raw_dataset.glob("train-*.arrow")).name
+    for given, arguments in (({}, []), ({"split": "val"}, ["--split", "val"]), ({"stats": True}, ["--stats"])):
+        found = shardctl.inspect(raw_dataset, **given)
+        assert isinstance(found, Inspection)
+        assert json.loads(json.dumps(found.record())) == cli("inspect", raw_dataset, *arguments, "--json").json
+    found = shardctl.inspect(str(raw_dataset / shard), stats=True)
+    assert isinstance(found, ShardOverview)
+    assert json.loads(json.dumps(asdict(found))) == cli("inspect", raw_dataset / shard, "--stats", "--json").json
+
+
+def test_the_keys_of_the_json_are_names_in_python(raw_dataset: Path) -> None:
+    found = shardctl.inspect(raw_dataset, split="val")
+    assert isinstance(found, Inspection)
+    ds = shardctl.open(raw_dataset, "val")
+    assert (found.samples, [each.name for each in found.splits], list(found.schema)) == (len(ds), ["val"], ds.schema.names)
+    assert (found.recipe, found.fingerprint) == (ds.manifest.recipe, ds.manifest.fingerprint)
+    assert (found.shards, found.bytes) == (ds.manifest.splits[1].shards, ds.manifest.splits[1].bytes)
+
+
+def test_inspect_in_python_refuses_what_is_not_there(raw_dataset: Path, tmp_path: Path) -> None:
+    shard = next(raw_dataset.glob("train-*.arrow"))
+    with pytest.raises(UsageError, match="is one shard"):
+        shardctl.inspect(shard, split="val")
+    with pytest.raises(UsageError, match="no split 'tset'"):
+        shardctl.inspect(raw_dataset, split="tset")
+    with pytest.raises(UsageError, match="stats"):
+        shardctl.inspect(raw_dataset, stats="no")  # type: ignore[arg-type]
+    with pytest.raises(DatasetError):
+        shardctl.inspect(tmp_path)

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from annotated import write_annotated
+from damage import flip
 from PIL import Image
 from places import place_of
 
 import shardctl
-from shardctl.inspection.pages.page import Html, data, page, paragraph, table
+from shardctl.inspection.pages.page import data, page, paragraph
+from shardctl.system.html import Html, table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -327,3 +329,28 @@ def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path
     refused = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "absent" / "report.html")
     assert refused.code == 3
     assert "cannot be written (No such file or directory)" in refused.err
+
+
+NOTEBOOK = {"light": ("#ffffff", "#000000"), "dark": ("#111111", "#dddddd")}
+"""Colours of paper and text that a notebook has of its own."""
+
+
+@pytest.mark.parametrize("scheme", NOTEBOOK)
+def test_what_a_notebook_shows_can_be_read_on_light_and_dark(browser: Any, dataset: Path, tmp_path: Path, scheme: str) -> None:
+    flip(next(dataset.glob("train-*.arrow")))
+    (dataset / "extra.txt").touch()
+    paper, ink = NOTEBOOK[scheme]
+    objects = (shardctl.open(dataset), shardctl.inspect(dataset), shardctl.verify(dataset), shardctl.repair(dataset))
+    body = "".join(each._repr_html_() for each in objects)
+    path = tmp_path / "notebook.html"
+    path.write_text(
+        f'<!doctype html><meta charset="utf-8"><body style="background:{paper};color:{ink}">{body}', encoding="utf-8"
+    )
+    seen = Seen(browser, path, scheme)
+    assert (seen.complaints, [url for url in seen.requests if not url.startswith("data:image/")]) == ([], [path.as_uri()])
+    for selector in ("b", "th", "td", "span"):
+        contrasts = seen.contrasts(selector)
+        assert contrasts, selector
+        assert min(contrasts) >= 4.5, selector
+    assert seen.page.locator("img").evaluate_all("all => all.every(each => each.naturalWidth > 0)")
+    seen.context.close()

@@ -17,7 +17,7 @@ from shardctl.benchmark.measure.sweeping import sweep
 from shardctl.benchmark.measure.throughput import measure
 from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.loader.dataset import Dataset
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.progress import Phase, Progress, progress_of
@@ -65,6 +65,7 @@ class Listener:
 
 
 @with_options(declared_in(BenchOptions))
+@explaining_interrupts("interrupted; the measurement has no result. Fewer runs or seconds make it shorter")
 def bench(path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any) -> BenchResult:
     """Read a dataset and measure the rate of batches; `options` are those of BenchOptions.
 

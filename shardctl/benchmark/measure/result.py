@@ -8,8 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import ENOUGH
+from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
+from shardctl.system.text import counted, format_bytes, printable
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
+
+_ALMOST_NONE = 0.01
+"""A share that is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,36 @@ class ConsumerResult:
     def starves_at(self) -> int:
         """The smallest number of such GPUs that are no longer kept busy."""
         return int(self.limit / (ENOUGH * self.consumer_rate)) + 1
+
+    @property
+    def demand(self) -> str:
+        """What the consumer takes, in words."""
+        gpus = f"{self.gpus} GPUs of " if self.gpus > 1 else ""
+        name = "" if self.consumer == "rate" else f" ({self.consumer})"
+        return f"{gpus}{self.consumer_rate:,.1f} samples/s{' each' if self.gpus > 1 else ''}{name}"
+
+    @property
+    def verdict_in_words(self) -> str:
+        """The verdict, for people."""
+        return "keeps up" if self.verdict == KEEPS_UP else "STARVES"
+
+    @property
+    def feeds(self) -> str:
+        """How many such GPUs the loader can feed, in words."""
+        waiting = f"{self.starves_at:,} or more" if self.starves_at > 1 else "even one"
+        return f"the loader can feed {self.gpus_fed:,.1f} such GPUs; {waiting} would wait for data"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the figures, for a notebook."""
+        verdict = marked(self.verdict_in_words, GOOD if self.verdict == KEEPS_UP else BAD)
+        figures = rows_in_notebook(f"consumer: {self.demand}", self.figures())
+        return in_notebook(Html(f"{verdict.text} {text(self.feeds)}"), figures)
+
+    def figures(self) -> list[tuple[str, str]]:
+        """Return the figures, each with what it is, for people."""
+        busy = f"busy for that share of {self.seconds:.1f} s, waiting for data for {self.stall_fraction:.1%}"
+        figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
+        return [*figures, ("time of the threads", _shares(self.time))] if self.time else figures
 
     def utilization_of(self, gpus: int) -> float:
         """Return the utilisation of this number of GPUs at the loader's rate."""
@@ -184,6 +219,78 @@ class BenchResult:
     reader: ReaderFacts | None = None
     against: AgainstResult | None = None
 
+    @property
+    def reading(self) -> str:
+        """What was read, and how, in words."""
+        order = "in order" if self.shuffle == "in-order" else f"random order ({self.shuffle})"
+        split = f" of split {self.split}" if self.split else ""
+        stored = "" if self.decode else ", stored bytes (not decoded)"
+        processes = f" in {counted(self.processes, 'process', 'processes')}" if self.processes else ""
+        readers = counted(self.threads, "thread") + processes if self.reader is None else self.reader.how
+        size = f"{counted(self.dataset['samples'], 'sample')}{split}, {format_bytes(self.dataset['bytes'])}"
+        return f"{size}; batches of {self.batch_size}, {order}, {readers}{stored}; {self._cache}"
+
+    @property
+    def _cache(self) -> str:
+        before, after = self.page_cache.get("before"), self.page_cache.get("after_drop")
+        if self.network is not None:
+            return "on a store"
+        if not self.cold:
+            return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
+        if after is None:
+            return "dropped from the page cache (this system cannot report whether that worked)"
+        if after > _ALMOST_NONE:
+            why = "another process uses it, or the file system is in memory"
+            return f"NOT COLD: {after:.0%} of it stayed in the page cache ({why})"
+        return "dropped from the page cache before every epoch"
+
+    def figures(self) -> list[tuple[str, str]]:
+        """Return the figures of reading, each with what it is, for people."""
+        low, high = min(self.runs), max(self.runs)
+        several = f"median of {len(self.runs)} runs from {low:,.0f} to {high:,.0f}"
+        figures = [(f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run")]
+        if self.tokens_per_s is not None:
+            figures.append((f"{self.tokens_per_s:,.0f} tokens/s", "without padding"))
+        figures.append((f"{self.mb_per_s:,.1f} MB/s handed over", f"{self.stored_mb_per_s:,.1f} MB/s as stored"))
+        if self.network is not None:
+            kept = f"{self.network.requests:,} requests; {self.network.from_cache:.0%} of the blocks from the cache"
+            figures.append((f"{self.network.mb_per_s:,.1f} MB/s over the network", kept))
+        figures.append((f"{self.batch_ms_mean:,.2f} ms per batch", f"on average; {self._waits}"))
+        figures.append((f"{self.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it"))
+        cores = self.environment["cores"]
+        others = f"; other programs used {self.other_load * cores:.2f}" if self.other_load is not None else ""
+        figures.append((f"{self.cores_used:.2f} cores", f"used by the reading, of {cores}{others}"))
+        own = f"; {self.own_mb:,.0f} MB without the mapped shards" if self.own_mb is not None else ""
+        figures.append((f"{self.rss_mb:,.0f} MB of memory", f"at the peak{own}"))
+        if self.reader is None:
+            return [*figures, ("time of the threads", _shares(self.time))]
+        return [*figures, (printable(self.reader.library), f"read them, in {printable(self.reader.python)}")]
+
+    @property
+    def _waits(self) -> str:
+        """The times between batches: batches come in groups, so that most of these times are almost 0."""
+        if self.batch_ms_p50 is None or self.batch_ms_p99 is None:
+            return "a run had a single batch"
+        return f"waits between batches: {self.batch_ms_p50:,.2f} ms median, {self.batch_ms_p99:,.2f} ms 99th percentile"
+
+    def __repr__(self) -> str:
+        """Return the rate, and the verdict if there is a consumer, for display."""
+        verdict = f"; {self.consumer.verdict_in_words}: {self.consumer.feeds}" if self.consumer is not None else ""
+        return f"<shardctl.BenchResult {self.dataset['path']!r}: {self.samples_per_s:,.0f} samples/s{verdict}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the figures, for a notebook."""
+        parts = [lines_in_notebook([f"{self.dataset['path']}: {self.reading}"])]
+        if self.consumer is not None:
+            parts.append(Html(self.consumer._repr_html_()))
+        parts.append(rows_in_notebook("reading", self.figures()))
+        if self.baseline is not None:
+            raw = (("shards", self.samples_per_s), ("raw inputs", self.baseline.raw_samples_per_s))
+            parts.append(rows_in_notebook("baseline", [(name, round(rate)) for name, rate in raw], ("", "samples/s")))
+        sweep = [(each.shuffle, each.threads, each.batch_size, round(each.samples_per_s)) for each in self.sweep]
+        parts.append(rows_in_notebook("sweep", sweep, ("order", "threads", "batch size", "samples/s")))
+        return in_notebook(f"{self.samples_per_s:,.0f} samples/s", *parts)
+
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data, the consumer's figures beside the loader's."""
         record = asdict(self)
@@ -196,6 +303,17 @@ class BenchResult:
             if not record[name]:
                 record.pop(name)
         return record
+
+
+def _shares(shares: dict[str, float]) -> str:
+    """Return shares of time in words, the largest first."""
+    names = {
+        "waiting": "waiting for each other",
+        "network": "waiting for the network",
+        "room": "waiting for batches to be taken",
+    }
+    there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
+    return ", ".join(f"{names.get(name, name)} {share:.0%}" for share, name in there)
 
 
 def spread_of(values: Sequence[float]) -> float:

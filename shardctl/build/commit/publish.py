@@ -28,7 +28,7 @@ from pathlib import Path
 
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
 from shardctl.build.shards.job import NEW_FOLDER, Job
-from shardctl.errors import DatasetError, Interrupted, StorageError
+from shardctl.errors import DatasetError, StorageError
 from shardctl.format.generations import beside as _beside
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REPLACED, STAGING, is_file_name, shard_name
@@ -71,7 +71,7 @@ def publish(new: Path, target: Path) -> None:
     """Make the complete dataset in the folder `new` the one at `target`, and take away the folder of its job.
 
     `new` lies in the folder of the job, in the staging folder of `target`, whose lease the caller holds. Raises
-    StorageError, Interrupted.
+    StorageError, KeyboardInterrupt.
     """
     with naming_the_path(target), _telling_what_completes_it(target):
         sync_folder(new)
@@ -164,7 +164,7 @@ def _telling_what_completes_it(target: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         shown = printable(str(target))
-        raise Interrupted(
+        raise KeyboardInterrupt(
             f"interrupted while the new dataset took its place; the same command, or `shardctl repair {shown}`, completes that"
         ) from error
 

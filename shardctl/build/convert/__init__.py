@@ -14,6 +14,7 @@ from shardctl.build.convert.result import ConvertResult
 from shardctl.build.convert.run import run as run_conversion
 from shardctl.build.convert.targets import open_target
 from shardctl.build.options import convert_options
+from shardctl.errors import CONTINUES, explaining_interrupts
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.progress import progress_of
 from shardctl.system.python_names import with_options
@@ -22,6 +23,7 @@ __all__ = ["ConvertResult", "Listener", "convert"]
 
 
 @with_options(convert_options())
+@explaining_interrupts(CONTINUES)
 def convert(
     src: str | Path | Sequence[str | Path],
     dst: str | Path,

@@ -21,7 +21,7 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.task import WorkDone
-from shardctl.errors import DiskFullError, Interrupted, SourceGoneError, StorageError
+from shardctl.errors import DiskFullError, SourceGoneError, StorageError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable
 
@@ -64,7 +64,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Chosen | None = None) -> Itera
     except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
         state, done = _what_is_done(job, chosen)
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; {state}") from error
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
         if isinstance(error, DiskFullError) and job.url:
             advice = "" if "TMPDIR" in str(error) else _advice_for_scratch()
             raise DiskFullError(f"{advice or error}. {state}") from error

@@ -23,7 +23,7 @@ from shardctl.build.part import Part
 from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
-from shardctl.errors import DatasetError, UnfinishedError
+from shardctl.errors import CONTINUES, DatasetError, UnfinishedError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
 from shardctl.system.job_folder import JobFolder
@@ -37,6 +37,7 @@ NAMED_PARTS = 8
 """Parts with missing shards that are named."""
 
 
+@explaining_interrupts(CONTINUES)
 def finish(
     dst: str | Path,
     max_rejects: str | int | None = None,

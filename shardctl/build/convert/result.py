@@ -25,8 +25,9 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.label_table import hash_names, some
+from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -85,6 +86,29 @@ class ConvertResult:
     changes: Changes | None = None
     explanation: Explanation | None = None
     part: PartDone | None = None
+
+    def __repr__(self) -> str:
+        """Return what was made, for display."""
+        return f"<shardctl.ConvertResult {self._line}>"
+
+    def _repr_html_(self) -> str:
+        """Return what was made, warnings and notices, and why inputs were rejected, for a notebook."""
+        reasons = [
+            (count, reason, each.key, each.message)
+            for (reason, count), each in zip(self.reasons.items(), self.examples, strict=True)
+        ]
+        return in_notebook(
+            self._line,
+            lines_in_notebook(self.warnings, marked("warning", WARNING)),
+            lines_in_notebook(self.notices),
+            rows_in_notebook("rejected inputs", reasons, ("inputs", "reason", "for instance", "")),
+        )
+
+    @property
+    def _line(self) -> str:
+        size = f"{counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
+        part = f" {self.part.name}" if self.part is not None else ""
+        return f"{self.status}{part}: {size}, in {self.seconds:.1f} s; {counted(self.rejected, 'input')} rejected"
 
 
 def result_of(

@@ -23,8 +23,9 @@ from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
-from shardctl.inspection.pages.page import Html, page, paragraph, section, table, text, tiles
+from shardctl.inspection.pages.page import page, paragraph, section, tiles
 from shardctl.inspection.pages.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
+from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448

@@ -17,7 +17,7 @@ from shardctl.build.options import Options
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.repairing import Repair
 from shardctl.build.repair.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.errors import UsageError
+from shardctl.errors import CONTINUES, UsageError, explaining_interrupts
 from shardctl.format.dataset_place import DatasetPlace, open_place
 from shardctl.format.names import STAGING
 from shardctl.format.write_back import editable_dataset
@@ -33,6 +33,7 @@ from shardctl.system.text import printable
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 
 
+@explaining_interrupts(CONTINUES)
 def repair(
     path: str | Path,
     sources: Sequence[str | Path] = (),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
 from shardctl.system.progress import Phase, Progress
+from shardctl.system.text import counted
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,38 @@ class RepairResult:
     def lost_samples(self) -> int:
         """How many samples cannot be made again."""
         return sum(lost.samples for lost in self.lost)
+
+    @property
+    def verdict(self) -> str:
+        """What the dataset is now, in words."""
+        return {"repaired": "is whole again", "damaged": "is still DAMAGED"}.get(self.status, "is whole")
+
+    @property
+    def remark(self) -> str:
+        """What goes after the verdict: what was done for it, or could not be done."""
+        repaired = f"{counted(len(self.repaired), 'file')} repaired, shards and tables verified by SHA-256"
+        return {
+            "whole": "; nothing was done",
+            "repaired": f": {repaired}",
+            "dropped": f", without {counted(self.lost_samples, 'lost sample')}; rejects.jsonl has the names",
+            "damaged": f": {counted(len(self.unrepaired), 'file')} could not be repaired",
+        }[self.status]
+
+    def __repr__(self) -> str:
+        """Return the verdict, for display."""
+        return f"<shardctl.RepairResult: the dataset {self.verdict}{self.remark}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, and what was repaired, lost and not repaired, for a notebook."""
+        status = marked(self.status, GOOD if self.ok else BAD)
+        lost = [(each.key, each.samples, each.shard, each.source, each.reason) for each in self.lost]
+        return in_notebook(
+            Html(f"{status.text} the dataset {text(self.verdict + self.remark)}"),
+            lines_in_notebook(self.notices),
+            rows_in_notebook("not repaired", [(each.file, each.message) for each in self.unrepaired], ("file", "why")),
+            rows_in_notebook("lost", lost, ("key", "samples", "shard", "source", "why")),
+            rows_in_notebook("repaired", [(name,) for name in self.repaired]),
+        )
 
 
 @dataclass(frozen=True)

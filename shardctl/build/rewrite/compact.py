@@ -18,7 +18,7 @@ from shardctl.build.convert.missing_shards import refuse_lost_files
 from shardctl.build.options import Options
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs
-from shardctl.errors import StorageError, UsageError
+from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
 from shardctl.format.jpeg_record import COUNTS
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
@@ -55,6 +55,7 @@ class CompactResult:
     bytes: int
 
 
+@explaining_interrupts(CONTINUES)
 def compact(
     dst: str | Path,
     *,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardctl.build.rewrite.commit import NewShard, RewriteTotals, SourceDataset, commit, forget, rewriting
 from shardctl.build.shards.image_facts import record_of_jpegs
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
 from shardctl.format.generations import folder_of, kept_generations
 from shardctl.format.jpeg_record import COUNTS
 from shardctl.format.shard import ShardReader
@@ -53,6 +53,7 @@ class PruneResult:
     generations: tuple[int, ...]
 
 
+@explaining_interrupts(CONTINUES)
 def prune(
     dst: str | Path,
     where: str | None = None,

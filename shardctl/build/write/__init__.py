@@ -27,7 +27,7 @@ from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.parts import Part, PartsJob, make_and_join, workers_for
 from shardctl.build.write.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit, in_order, new_keys, refuse_bad_names
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.errors import NOTHING_WRITTEN, DatasetError, InputError, UsageError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.sample import Sample
@@ -67,6 +67,7 @@ class WriteResult:
     fingerprint: str
 
 
+@explaining_interrupts(NOTHING_WRITTEN)
 def write(
     dst: str | Path,
     samples: Any,

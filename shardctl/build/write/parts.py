@@ -24,7 +24,7 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.build.write.fields import Fields, WriteSchema
 from shardctl.build.write.samples import Names, named, part_of
 from shardctl.build.write.writer import SampleWriter, ShardLimits, Splits, WrittenSplit
-from shardctl.errors import DatasetError, InputError, Interrupted, ShardctlError, WorkerError
+from shardctl.errors import DatasetError, InputError, ShardctlError, WorkerError
 from shardctl.format.layout import Layout
 from shardctl.format.names import is_file_name, shard_name
 from shardctl.format.shard import Compression
@@ -235,7 +235,7 @@ def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
         if not goes_on:
             said = "the same call begins anew: nothing tells whether its code is the same"
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; {said}") from error
+            raise KeyboardInterrupt(f"interrupted; {said}") from error
         raise type(error)(f"{error} ({said})") from error
 
 

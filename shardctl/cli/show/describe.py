@@ -12,8 +12,9 @@ from shardctl.cli.output import bars, print_table, shortened
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
+    from shardctl.format.manifest import Manifest
     from shardctl.inspection.content.differences import Differences
-    from shardctl.inspection.content.overview import Overview
+    from shardctl.inspection.content.inspection import Inspection
     from shardctl.inspection.content.shards import ShardOverview
     from shardctl.inspection.content.statistics import Statistics
 
@@ -23,8 +24,8 @@ WORD_BYTES = 16
 """How long texts of short words are, such as modes of images, is not shown."""
 
 
-def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
-    """Print what is known of a dataset or a split; `shown` is where it is."""
+def print_overview(found: Inspection) -> None:
+    """Print what is known of a dataset or a split."""
     from shardctl.format.jpeg_record import jpeg_costs
     from shardctl.format.step_counts import step_lines
     from shardctl.format.tables import reason_lines
@@ -33,8 +34,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
     of = f" from {', '.join(printable(s) for s in m.sources)}" if m.sources else ""
     of_split = f"split {found.split} of " if found.split else ""
-    size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
-    click.echo(f"{of_split}{shown}: {size}")
+    click.echo(f"{of_split}{found.location}: {found.size}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version}{of}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
@@ -44,7 +44,7 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     print_table(
         [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
     )
-    _print_statistics(statistics, m.fields)
+    _print_statistics(found.statistics, m)
     for cost in jpeg_costs(m.jpeg, m.samples):
         click.echo(colored(f"note: {cost}"))
     _print_classes(found)
@@ -54,18 +54,18 @@ def print_overview(shown: str, found: Overview, statistics: Statistics) -> None:
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
         click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
-        for line in reason_lines(found.reasons, found.rejects):
+        for line in reason_lines(found.reject_reasons, found.reject_examples):
             click.echo(line)
 
 
-def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
+def _print_statistics(statistics: Statistics, manifest: Manifest) -> None:
     if statistics.faults:
         click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
     if not statistics.columns:
         return
     click.echo(f"columns, average bytes in a sample (of {counted(statistics.samples, 'sample')}):")
     rows = [
-        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
+        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", manifest.type_in_words(c.name, c.type))
         for c in statistics.columns
     ]
     print_table(rows, ("column", "uncompressed", "stored", "type"))
@@ -79,16 +79,16 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
         click.echo(f"  image formats (of {counted(sum(statistics.formats.values()), 'image')}): {formats}")
 
 
-def _print_classes(found: Overview) -> None:
-    totals = found.class_totals
-    if not totals or found.classes is None:
+def _print_classes(found: Inspection) -> None:
+    totals, by_split = found.classes, found.classes_by_split
+    if not totals or by_split is None:
         return
     least, most = min(totals.values()), max(totals.values())
     each = counted(most, "sample") if least == most else f"{least:,} to {most:,} samples"
     click.echo(f"classes: {len(totals):,}, {each} each")
-    splits = list(found.classes) if len(found.classes) > 1 else []
+    splits = list(by_split) if len(by_split) > 1 else []
     rows = [
-        (name, count, *(found.classes[split].get(name, 0) for split in splits))
+        (name, count, *(by_split[split].get(name, 0) for split in splits))
         for name, count in sorted(totals.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
     ]
     print_table(rows, ("class", "samples", *splits))
@@ -105,32 +105,16 @@ def _recipe_line(recipe: dict[str, Any]) -> str:
     return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
 
 
-def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
-    about = fields.get(name, {})
-    if about.get("role") == "objects":
-        return f"objects ({counted(len(about['names'] or ()), 'category', 'categories')})"
-    if about.get("role") in ("image", "mask"):
-        shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
-        return f"{about['store']} {about['role']}, {shape}"
-    return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if about.get("names") else type_
-
-
 def print_shard(found: ShardOverview) -> None:
     """Print what is known of one shard."""
-    click.echo(
-        f"{found.name}: {counted(found.samples, 'sample')} of split {found.split} in {counted(len(found.blocks), 'block')},"
-        f" {format_bytes(found.bytes)}, {format_bytes(found.raw_bytes)} uncompressed"
-    )
+    click.echo(f"{found.name}: {found.size}")
     click.echo("columns:")
     print_table(
         [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns],
         ("column", "uncompressed bytes", "type"),
     )
     click.echo("blocks:")
-    rows = [
-        (b.block, b.rows, b.raw_bytes, b.checksum, {None: "not checked", True: "holds", False: "DIFFERS"}[b.intact])
-        for b in found.blocks
-    ]
+    rows = [(b.block, b.rows, b.raw_bytes, b.checksum, b.checked) for b in found.blocks]
     print_table(rows, ("block", "rows", "uncompressed bytes", "checksum", ""))
 
 

@@ -23,20 +23,20 @@ NO_LABEL = "(no label)"
 
 @dataclass(frozen=True)
 class Overview:
-    """A dataset as a whole. `ratio` is uncompressed bytes / stored bytes.
+    """A dataset as a whole. `compression_ratio` is uncompressed bytes / stored bytes, `shard_bytes` the least, median, most.
 
-    `classes` counts the samples of each class, by split; None if there are no classes. `reasons` counts the rejects by
-    stage and error, `rejects` has one of each. Where `split` is given, samples, shards, bytes and classes are those of this
-    split, and rejects are still those of the whole dataset.
+    `classes_by_split` counts the samples of each class, by split; None if there are no classes. `reject_reasons` counts the
+    rejects by stage and error, `reject_examples` has one of each. Where `split` is given, samples, shards, bytes and classes
+    are those of this split, and rejects are still those of the whole dataset.
     """
 
     manifest: Manifest
     raw_bytes: int
     shard_bytes: tuple[int, int, int]
-    classes: dict[str, dict[str, int]] | None
-    reasons: dict[str, int]
-    rejects: tuple[Reject, ...]
-    split: str | None = None
+    classes_by_split: dict[str, dict[str, int]] | None
+    reject_reasons: dict[str, int]
+    reject_examples: tuple[Reject, ...]
+    split: str | None
 
     @property
     def splits(self) -> tuple[SplitFacts, ...]:
@@ -59,22 +59,41 @@ class Overview:
         return sum(facts.bytes for facts in self.splits)
 
     @property
-    def ratio(self) -> float:
+    def schema(self) -> dict[str, str]:
+        """The columns of the shards: the Arrow type of each, by name."""
+        return dict(self.manifest.schema)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The recipe with which the samples were made."""
+        return self.manifest.recipe
+
+    @property
+    def fingerprint(self) -> str:
+        """What stands for the inputs, the recipe and the settings: 32 hex digits."""
+        return self.manifest.fingerprint
+
+    @property
+    def compression_ratio(self) -> float:
         """How much smaller compression made the blocks."""
         return self.raw_bytes / max(1, self.bytes)
 
     @property
     def compressed(self) -> str:
         """How much smaller compression made the blocks, in words."""
-        return "not compressed" if self.manifest.recipe["compression"] == "none" else f"compressed {self.ratio:.2f} to 1"
+        return (
+            "not compressed"
+            if self.manifest.recipe["compression"] == "none"
+            else f"compressed {self.compression_ratio:.2f} to 1"
+        )
 
     @property
-    def class_totals(self) -> dict[str, int] | None:
+    def classes(self) -> dict[str, int] | None:
         """The samples of each class, over all splits."""
-        if self.classes is None:
+        if self.classes_by_split is None:
             return None
         totals: dict[str, int] = {}
-        for counts in self.classes.values():
+        for counts in self.classes_by_split.values():
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
         return totals
@@ -89,21 +108,21 @@ class Overview:
             "shards": self.shards,
             "bytes": self.bytes,
             "raw_bytes": self.raw_bytes,
-            "compression_ratio": round(self.ratio, 3),
+            "compression_ratio": round(self.compression_ratio, 3),
             "shard_bytes": dict(zip(("min", "median", "max"), self.shard_bytes, strict=True)),
             "rejected": m.rejected,
-            "reject_reasons": self.reasons,
-            "reject_examples": [vars(reject) for reject in self.rejects],
+            "reject_reasons": self.reject_reasons,
+            "reject_examples": [vars(reject) for reject in self.reject_examples],
             "splits": [vars(split) for split in self.splits],
             "jpeg": m.jpeg,
             "steps": m.steps,
-            "classes": self.class_totals,
-            "classes_by_split": self.classes,
-            "schema": [{"name": name, "type": type_} for name, type_ in m.schema],
+            "classes": self.classes,
+            "classes_by_split": self.classes_by_split,
+            "schema": [{"name": name, "type": type_} for name, type_ in self.schema.items()],
             "fields": m.fields,
-            "recipe": m.recipe,
+            "recipe": self.recipe,
             "settings": m.settings,
-            "fingerprint": m.fingerprint,
+            "fingerprint": self.fingerprint,
             "sources": list(m.sources),
             "created": m.created,
             "seconds": m.seconds,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from shardctl.errors import UsageError
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
+from shardctl.system.html import in_notebook, rows_in_notebook
 from shardctl.system.locations.folder import Folder, FolderHere
-from shardctl.system.text import counted
+from shardctl.system.text import counted, format_bytes
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class BlockFacts:
     raw_bytes: int
     checksum: str | None
     intact: bool | None
+
+    @property
+    def checked(self) -> str:
+        """What is known of its checksum, in words."""
+        return {None: "not checked", True: "holds", False: "DIFFERS"}[self.intact]
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,26 @@ class ShardOverview:
     columns: tuple[tuple[str, str], ...]
     column_bytes: dict[str, int]
     blocks: tuple[BlockFacts, ...]
+
+    def __repr__(self) -> str:
+        """Return how much there is, for display."""
+        return f"<shardctl.ShardOverview {self.name!r}: {self.size}; columns {', '.join(name for name, _ in self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the columns and the blocks, for a notebook."""
+        columns = [(name, type_, self.column_bytes.get(name, 0)) for name, type_ in self.columns]
+        blocks = [(each.block, each.rows, each.raw_bytes, each.checksum, each.checked) for each in self.blocks]
+        return in_notebook(
+            f"{self.name}: {self.size}",
+            rows_in_notebook("", columns, ("column", "type", "uncompressed bytes")),
+            rows_in_notebook("blocks", blocks, ("block", "rows", "uncompressed bytes", "checksum", "")),
+        )
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        samples = f"{counted(self.samples, 'sample')} of split {self.split} in {counted(len(self.blocks), 'block')}"
+        return f"{samples}, {format_bytes(self.bytes)}, {format_bytes(self.raw_bytes)} uncompressed"
 
 
 def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverview:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardctl.errors import InstallError
-from shardctl.inspection.pages.page import Html, text
+from shardctl.system.html import Html, text
 
 COLOURS = ("#4c78d8", "#e08a2b", "#2f9e78", "#b15bc4", "#d0504c", "#8a8f98", "#c2a400")
 """Legible on white and on black."""

@@ -21,9 +21,10 @@ from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages import objects as object_pages
-from shardctl.inspection.pages.page import Html, data, figures, page, paragraph, section, table, text, tiles
+from shardctl.inspection.pages.page import data, figures, page, paragraph, section, tiles
 from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.inspection.pages.tokens import sections as token_sections
+from shardctl.system.html import Html, table, text
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import counted, format_bytes
 
@@ -117,10 +118,10 @@ def _splits(found: Overview) -> Html:
 
 
 def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
-    totals = found.class_totals
-    if totals and found.classes is not None:
+    totals = found.classes
+    if totals and found.classes_by_split is not None:
         top = sorted(totals, key=lambda name: -totals[name])[:CLASSES]
-        series = {split: (top, [counts.get(name, 0) for name in top]) for split, counts in found.classes.items()}
+        series = {split: (top, [counts.get(name, 0) for name in top]) for split, counts in found.classes_by_split.items()}
         more = f" (the largest {CLASSES} of {len(totals):,})" if len(totals) > CLASSES else ""
         yield charts.bars(f"Samples by class{more}", series, "", "samples", barmode="stack", xaxis_type="category")
     for spread in statistics.distributions:
@@ -180,7 +181,7 @@ def _rejects(folder: FolderHere, found: Overview) -> Html:
     if not found.manifest.rejected:
         return section("Rejected inputs", paragraph("None."))
     rows = [(r.key, f"{r.stage}: {r.error}", r.message) for r in islice(read_rejects(folder), REJECTED)]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reasons.items())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reject_reasons.items())
     shown = f"{reasons}. " + (f"The first {REJECTED}:" if found.manifest.rejected > REJECTED else "")
     return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))
 

@@ -9,7 +9,8 @@ from shardctl.inspection.content.masks import MaskStatistics
 from shardctl.inspection.content.objects import ObjectStatistics
 from shardctl.inspection.content.statistics import Distribution
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import Html, figures, paragraph, section, table, tiles
+from shardctl.inspection.pages.page import figures, paragraph, section, tiles
+from shardctl.system.html import Html, table
 
 CLASSES = 60
 """Categories or classes that are shown."""

@@ -1,16 +1,14 @@
-"""The frame of a page: headings, tables, figures, colours for light and for dark."""
+"""The frame of a page: headings, figures, colours for light and for dark. Text and tables are those of system/html.py."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from shardctl.system.html import Html, text
 from shardctl.system.output_files import OutputFileType
-from shardctl.system.text import printable
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
@@ -45,24 +43,6 @@ PAGE = OutputFileType("page", lambda begin: begin.startswith(_BEGIN.encode()))
 """A page, as a file."""
 
 
-@dataclass(frozen=True)
-class Html:
-    """Text that is HTML already; all other text is escaped."""
-
-    text: str
-
-
-def text(value: Any) -> str:
-    """Return a value as HTML: escaped, with control characters shown, numbers with separators."""
-    if isinstance(value, Html):
-        return value.text
-    if isinstance(value, bool) or value is None:
-        return "" if value is None else "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return escape(printable(str(value)))
-
-
 def section(title: str, *parts: Html) -> Html:
     """Return a part of the page under a heading."""
     return Html(f"<section><h2>{text(title)}</h2>{''.join(part.text for part in parts)}</section>")
@@ -77,23 +57,6 @@ def tiles(figures: Iterable[tuple[str, str]]) -> Html:
     """Return the figures that matter most, each with what it is."""
     made = (f'<div class="tile"><b>{text(figure)}</b><span>{text(what)}</span></div>' for figure, what in figures)
     return Html(f'<div class="tiles">{"".join(made)}</div>')
-
-
-def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> Html:
-    """Return a table; a column of numbers is set to the right."""
-    body = [list(row) for row in rows]
-    numeric = [
-        all(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in zip(*body, strict=True)
-    ]
-    head = "".join(_cell("th", name, right) for name, right in zip(header, numeric, strict=False))
-    lines = ("".join(_cell("td", v, right) for v, right in zip(row, numeric, strict=True)) for row in body)
-    rows_html = "".join(f"<tr>{line}</tr>" for line in lines)
-    head_html = f"<thead><tr>{head}</tr></thead>" if header else ""
-    return Html(f'<div class="scroll"><table>{head_html}<tbody>{rows_html}</tbody></table></div>')
-
-
-def _cell(tag: str, value: Any, right: bool) -> str:
-    return f"<{tag}{' class=number' if right else ''}>{text(value)}</{tag}>"
 
 
 def figures(*charts: Html) -> Html:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects
-from shardctl.inspection.pages.page import Html, text
+from shardctl.system.html import Html, jpeg_image, text
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""
@@ -165,8 +164,8 @@ def figure(picture: Picture, side: int) -> Html:
     pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
     if pixels is None:
         return Html(f'<figure><p class="bad">does not decode</p>{below}</figure>')
-    encoded = base64.b64encode(jpeg(pixels, fine_colours=picture.has_objects)).decode("ascii")
-    return Html(f'<figure><img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">{below}</figure>')
+    shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), picture.caption[-1])
+    return Html(f"<figure>{shown.text}{below}</figure>")
 
 
 def _below(picture: Picture) -> str:

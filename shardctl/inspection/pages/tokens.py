@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import Html, figures, paragraph, section, table, tiles
+from shardctl.inspection.pages.page import figures, paragraph, section, tiles
+from shardctl.system.html import Html, table
 
 
 def sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:

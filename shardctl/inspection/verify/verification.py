@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
 from shardctl.inspection.verify.check_pool import CheckPool
 from shardctl.inspection.verify.dataset import DatasetCheck
@@ -18,7 +18,7 @@ from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
 from shardctl.system.processes.pool import Task
 from shardctl.system.progress import counting
-from shardctl.system.text import unknown
+from shardctl.system.text import counted, unknown
 
 
 def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
@@ -31,13 +31,23 @@ def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int
     """
     if level not in LEVELS:
         raise UsageError(unknown("level", level, LEVELS))
-    with open_place(path, "ends" if level == "quick" else "whole", listed=True) as place:
+    checked = "no shard was checked yet"
+    with (
+        explaining_interrupts(lambda: f"interrupted; {checked}, and nothing is changed by a check"),
+        open_place(path, "ends" if level == "quick" else "whole", listed=True) as place,
+    ):
         refuse_part_of_dataset(place)
         with CheckPool(place, level, 1 if place.lone else "auto") as pool:
             if place.lone:
                 return _verify_lone_shard(level, pool)
             with counting(progress, "shards", "verifying") as report:
-                return DatasetCheck(place.folder, level, report, pool).run()
+
+                def on_shard(done: int, total: int) -> None:
+                    nonlocal checked
+                    checked = f"{done:,} of {counted(total, 'shard')} were checked"
+                    report(done, total)
+
+                return DatasetCheck(place.folder, level, on_shard, pool).run()
 
 
 def _verify_lone_shard(level: str, pool: CheckPool) -> VerifyResult:

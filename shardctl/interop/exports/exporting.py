@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.build.shared_options import WORKERS
-from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
+from shardctl.errors import CONTINUES, DatasetError, InputError, StorageError, UsageError, WorkerError, explaining_interrupts
 from shardctl.format.dataset_place import open_place
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import write_checksums
@@ -30,11 +30,12 @@ from shardctl.interop.exports.staging import Staging, Writer, discard_others, on
 from shardctl.sources.export_description import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.system import arguments
 from shardctl.system.files import FileFacts, write_atomically
+from shardctl.system.html import in_notebook, lines_in_notebook, rows_in_notebook
 from shardctl.system.options import check_options, declared_in
 from shardctl.system.progress import counting
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
-from shardctl.system.text import printable
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.version import __version__
 
 
@@ -60,6 +61,30 @@ class ExportResult:
     fields: tuple[PlannedField, ...] = ()
     loose_files: int = 0
 
+    @property
+    def sentence(self) -> str:
+        """What was written, in words."""
+        files = f"{counted(len(self.files) + self.loose_files, 'file')}, {format_bytes(self.bytes)}"
+        return f"{printable(self.out)}: {files}, for {self.to}, in {self.seconds:.1f} s"
+
+    def __repr__(self) -> str:
+        """Return what was written, for display."""
+        return f"<shardctl.ExportResult {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        """Return what was written of each split and column, and the files, for a notebook."""
+        nouns = list(dict.fromkeys(noun for counts in self.counts.values() for noun in counts))
+        splits = [(name, *(counts.get(noun) for noun in nouns)) for name, counts in self.counts.items()]
+        columns = [(each.name, each.type, each.written or "-", each.form, each.loss) for each in self.fields]
+        files = [(name, format_bytes(size)) for name, size in self.files.items()]
+        return in_notebook(
+            self.sentence,
+            lines_in_notebook(self.notes),
+            rows_in_notebook("", splits, ("split", *nouns)),
+            rows_in_notebook("columns", columns, ("column", "type", "written as", "form", "lost")),
+            rows_in_notebook("files", files, ("file", "size")),
+        )
+
 
 @dataclass(frozen=True)
 class ExportPlan:
@@ -77,6 +102,7 @@ class ExportPlan:
 
 
 @with_options(declared_in(FormSettings))
+@explaining_interrupts(CONTINUES)
 def export(
     dst: str | Path,
     out: str | Path,
@@ -250,7 +276,7 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         kept = printable(str(staging.folder.parent))
         state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; {state if done else 'nothing was written'}") from error
+            raise KeyboardInterrupt(f"interrupted; {state if done else 'nothing was written'}") from error
         if done and isinstance(error, StorageError | DatasetError | WorkerError):
             raise type(error)(f"{error}. {state}") from error
         raise

@@ -1,0 +1,163 @@
+"""What `shardctl inspect` shows: a dataset or one of its splits, or a shard, in Python and on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_place import DatasetPlace, open_place, refuse_part_of_dataset
+from shardctl.format.roles import Roles
+from shardctl.inspection.content.overview import Overview, overview
+from shardctl.inspection.content.shards import ShardOverview, column_bytes, describe_shard
+from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.loader.notebook import columns_in_notebook, splits_in_notebook
+from shardctl.system.arguments import truth
+from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked, rows_in_notebook
+from shardctl.system.text import counted, format_bytes
+
+if TYPE_CHECKING:
+    from shardctl.inspection.content.masks import MaskStatistics
+    from shardctl.inspection.content.objects import ObjectStatistics
+    from shardctl.inspection.content.token_statistics import TokenStatistics
+    from shardctl.inspection.content.variants import VariantStatistics
+
+ALL_BLOCKS = 1024
+"""Blocks from which `stats` takes lengths and sizes."""
+
+MASKS = 512
+"""Masks of each column whose pixels `stats` counts: 3 milliseconds each."""
+
+
+@dataclass(frozen=True)
+class Inspection(Overview):
+    """A dataset, or one of its splits: what an Overview has, and what was found in some of its blocks, or with `stats` in all.
+
+    `statistics` has sizes and lengths by column, `objects` and `tokens` what was counted by column. `masks` and `column_bytes`
+    (uncompressed) are None without `stats`. `variants` compares variants of some inputs, None where there are none.
+    """
+
+    location: str
+    statistics: Statistics
+    objects: dict[str, ObjectStatistics]
+    tokens: dict[str, TokenStatistics]
+    masks: dict[str, MaskStatistics] | None
+    column_bytes: dict[str, int] | None
+    variants: VariantStatistics | None
+
+    @property
+    def size(self) -> str:
+        """How much there is, in words."""
+        samples = counted(self.samples, f"{self.manifest.kind} sample")
+        return f"{samples} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
+
+    def __repr__(self) -> str:
+        """Return how much there is, the splits, the number of classes and the columns, for display."""
+        splits = ", ".join(f"{each.name} {each.samples:,}" for each in self.splits)
+        classes = f"; {counted(len(self.classes), 'class', 'classes')}" if self.classes is not None else ""
+        columns = ", ".join(self.schema)
+        return f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; columns {columns}>"
+
+    def _repr_html_(self) -> str:
+        """Return the splits, columns, classes and rejects, for a notebook."""
+        m, classes = self.manifest, self.classes or {}
+        faults = [f"{len(self.statistics.faults)} of the blocks looked at", *self.statistics.faults[:1]]
+        sizes = {each.name: (round(each.raw_bytes), round(each.stored_bytes)) for each in self.statistics.columns}
+        rejects = [
+            (count, reason, each.key, each.message)
+            for (reason, count), each in zip(self.reject_reasons.items(), self.reject_examples, strict=True)
+        ]
+        return in_notebook(
+            f"{self.location}: {self.size}",
+            lines_in_notebook([f"made {m.created} by shardctl {m.shardctl_version}; fingerprint {m.fingerprint}"]),
+            lines_in_notebook(faults if self.statistics.faults else (), marked("DAMAGED", BAD)),
+            splits_in_notebook(self.splits),
+            columns_in_notebook(m, sizes, ("bytes in a sample", "as stored")),
+            rows_in_notebook("classes", sorted(classes.items(), key=lambda each: -each[1]), ("class", "samples")),
+            rows_in_notebook(f"{counted(m.rejected, 'input')} rejected", rejects, ("inputs", "reason", "for instance", "")),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data, as `shardctl inspect --json` prints it: docs/json.md has the keys."""
+        record = {**super().record(), "statistics": self.statistics.record()}
+        for name, found in (("objects", self.objects), ("tokens", self.tokens), ("masks", self.masks)):
+            if found is not None:
+                record[name] = [{"field": field, **each.record()} for field, each in found.items()]
+        if self.column_bytes:
+            record["column_bytes"] = self.column_bytes
+        if self.variants is not None:
+            record["variants"] = self.variants.record()
+        return record
+
+
+def inspect(dst: str | Path, *, split: str | None = None, stats: bool = False) -> Inspection | ShardOverview:
+    """Return what is in a dataset, in one `split` of it, or in the file of a shard: what `shardctl inspect` shows.
+
+    A few blocks are read for sizes and lengths. With `stats`, all shards are read: for exact numbers, and of a shard for the
+    checksums of its blocks. For samples use `shardctl.open`, as in `ds[7]`, `ds.filter("width > 500")` and `ds.limit(5)`: the
+    options --key, --where and --head have no arguments here. `dst` may be on a store. Raises DatasetError, StoreError,
+    InstallError, and UsageError for an unknown split, or one of a shard.
+    """
+    truth("stats", stats)
+    with open_place(dst, "blocks") as place:
+        refuse_part_of_dataset(place)
+        if not place.lone:
+            return inspect_dataset(place, split, stats)
+        if split is not None:
+            raise UsageError(f"{place.shown}: is one shard; a split is of a whole dataset")
+        return describe_shard(place.folder, place.lone, check=stats)
+
+
+def inspect_dataset(place: DatasetPlace, split: str | None, stats: bool) -> Inspection:
+    """Return what is in a dataset that is open, or in one of its splits. Raises DatasetError, UsageError."""
+    found = overview(place.folder, split)
+    roles = found.manifest.roles
+    return Inspection(
+        **vars(found),
+        location=place.shown,
+        statistics=statistics_of(place, ALL_BLOCKS if stats else BLOCKS, split),
+        objects=_objects(place, roles, split, stats),
+        tokens=_tokens(place, roles, split, stats),
+        masks=_masks(place, roles, split) if stats else None,
+        column_bytes=column_bytes(place.folder, split) if stats else None,
+        variants=_variants(place, found, split),
+    )
+
+
+# Most datasets have none of what follows, and need not wait for the imports.
+
+
+def _objects(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, ObjectStatistics]:
+    if not roles.objects:
+        return {}
+    from shardctl.inspection.content.objects import object_statistics
+
+    return object_statistics(place, None if stats else BLOCKS, None if stats else IMAGES, split)
+
+
+def _masks(place: DatasetPlace, roles: Roles, split: str | None) -> dict[str, MaskStatistics]:
+    if all(role.name != "mask" for role in roles.images.values()):
+        return {}
+    from shardctl.inspection.content.masks import mask_statistics
+
+    return mask_statistics(place, MASKS, split)
+
+
+def _tokens(place: DatasetPlace, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
+    if not roles.tokens:
+        return {}
+    from shardctl.inspection.content.token_statistics import token_statistics
+
+    return token_statistics(place, None if stats else BLOCKS, split)
+
+
+def _variants(place: DatasetPlace, found: Overview, split: str | None) -> VariantStatistics | None:
+    if "variant" not in found.schema:
+        return None
+    from shardctl.inspection.content.variants import variant_statistics
+
+    try:
+        return variant_statistics(place.folder, split)
+    except DatasetError:
+        return None  # a shard is damaged, and all the rest can be shown

@@ -1,0 +1,102 @@
+"""A dataset as a notebook shows it: its splits, its columns, and its first samples with small pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import Rejection
+from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.roles import Image, Mask, Objects, Roles
+from shardctl.format.sample import Sample
+from shardctl.system.html import IN_A_NOTEBOOK, Html, jpeg_image, rows_in_notebook, table, text
+from shardctl.system.text import format_bytes
+
+SIDE = 72
+"""The longer side of a picture, in pixels."""
+
+MOST_CHARACTERS = 120
+MOST_NUMBERS = 8
+MOST_NAMES = 6
+MOST_COLUMNS = 12
+
+
+def splits_in_notebook(splits: Sequence[SplitFacts]) -> Html:
+    """Return the splits of a dataset as a table."""
+    rows = [(each.name, each.samples, each.shards, format_bytes(each.bytes)) for each in splits]
+    return rows_in_notebook("", rows, ("split", "samples", "shards", "size"))
+
+
+def columns_in_notebook(manifest: Manifest, more: dict[str, tuple[Any, ...]], header: Sequence[str] = ()) -> Html:
+    """Return the columns as a table, with names of classes, and what else is known of each under `header`."""
+    rows = [
+        (name, manifest.type_in_words(name, type_), _names(manifest.fields.get(name, {}).get("names")), *more.get(name, ()))
+        for name, type_ in manifest.schema
+    ]
+    return rows_in_notebook("", rows, ("column", "type", "classes", *header))
+
+
+def samples_in_notebook(title: str, samples: Sequence[Sample], roles: Roles) -> Html:
+    """Return samples as a table: a row for each, a column for each of their first fields."""
+    if not samples:
+        return Html("")
+    fields = list(samples[0])[:MOST_COLUMNS]
+    rows = [[_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields] for sample in samples]
+    left_out = len(samples[0]) - len(fields)
+    below = f"<div>and {left_out:,} more columns</div>" if left_out else ""
+    return Html(f'<div style="margin-top:.6em">{text(title)}</div>{table(rows, fields, IN_A_NOTEBOOK).text}{below}')
+
+
+def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
+    """Return a value as it is shown: pictures small, texts and lists by their beginning, a label with its name."""
+    if isinstance(role, Image):
+        return "missing" if value is None else _picture(value, role)
+    if isinstance(role, Objects) and (value is None or isinstance(value, dict)):
+        from shardctl.images.codecs.drawing import objects_line
+
+        return objects_line(value, role)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if names is not None and isinstance(value, int) and 0 <= value < len(names):
+        return f"{value} ({names[value]})"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, np.ndarray | list | tuple) and np.ndim(value) == 1:
+        return _beginning(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array, {'x'.join(map(str, value.shape))}"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return value if value is None or isinstance(value, bool | int) else _short(str(value))
+
+
+def _picture(content: Any, role: Image) -> Any:
+    """Return an image or a mask as a small picture. A mask has the colours of its classes."""
+    from shardctl.images.codecs.drawing import draw_classes
+    from shardctl.images.codecs.sheet import enlarge, jpeg, shrink, within
+
+    try:
+        coloured = None
+        if isinstance(role, Mask):
+            coloured = draw_classes(content, role, within((content.shape[1], content.shape[0]), SIDE))
+        pixels = shrink(content, SIDE) if coloured is None else coloured
+    except Rejection:
+        return "does not decode"
+    size = f"{content.shape[1]}x{content.shape[0]}"
+    return Html(f"{jpeg_image(jpeg(enlarge(pixels, SIDE)), size).text}<br>{size}")
+
+
+def _beginning(values: Any) -> str:
+    first = ", ".join(str(value.item() if isinstance(value, np.generic) else value) for value in values[:MOST_NUMBERS])
+    return f"{len(values):,}: {_short(first)}{', …' if len(values) > MOST_NUMBERS else ''}"
+
+
+def _names(names: Iterable[str] | None) -> str:
+    listed = list(names or ())
+    return ", ".join(map(_short, listed[:MOST_NAMES])) + (f", … ({len(listed):,})" if len(listed) > MOST_NAMES else "")
+
+
+def _short(said: str) -> str:
+    return said if len(said) <= MOST_CHARACTERS else f"{said[:MOST_CHARACTERS]}…"

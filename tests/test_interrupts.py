@@ -1,0 +1,51 @@
+"""Ctrl-C in a script or a notebook: one short traceback, whose last line says what is done and how to go on."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.benchmark.measure import Listener as BenchListener
+from shardctl.build.convert import Listener
+
+CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], str]] = {
+    "convert": (
+        lambda photos, _, out, stop: shardctl.convert(photos, out, listener=Listener(progress=stop), workers=0),
+        r"^interrupted; \d of \d shards are done; run the same command again to continue$",
+    ),
+    "convert, while it lists inputs": (
+        lambda photos, _, out, stop: shardctl.convert(photos, out, listener=Listener(listing=stop), workers=0),
+        r"^interrupted; run the same command again to continue$",
+    ),
+    "verify": (
+        lambda _, dataset, __, stop: shardctl.verify(dataset, progress=stop),
+        r"^interrupted; 1 of \d+ shards were checked, and nothing is changed by a check$",
+    ),
+    "bench": (
+        lambda _, dataset, __, stop: shardctl.bench(dataset, listener=BenchListener(samples=stop)),
+        r"^interrupted; the measurement has no result",
+    ),
+    "export": (
+        lambda _, dataset, out, stop: shardctl.export(dataset, out, "parquet", progress=stop, workers=0),
+        r"^interrupted; ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ctrl_c_says_what_is_done_in_one_short_traceback(name: str, photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    call, said = CALLS[name]
+    with pytest.raises(KeyboardInterrupt, match=said) as stopped:
+        call(photos, raw_dataset, tmp_path / "new", stop)
+    assert stopped.type is KeyboardInterrupt, "Python ends a script as Ctrl-C does for this class alone"
+    shown = "".join(traceback.format_exception(stopped.value))
+    assert shown.count("Traceback") == 1
+    assert shown.count("  File ") <= 7
