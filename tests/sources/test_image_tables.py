@@ -187,7 +187,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with --image-field"),
+        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with image_field"),
         ({"path": ["x"], "file_name": ["x"]}, "several fields may hold the images: path, file_name"),
         ({"url": ["x"], "n": [1]}, r"no field of the records is known to hold images \(their fields are url, n\)"),
     ],
@@ -203,7 +203,7 @@ def test_unclear_columns_are_refused_and_named(columns: dict[str, Any], said: st
     [
         ({"kind": "image", "image_field": "picture"}, InputError, "have no field picture"),
         ({"kind": "image", "image_field": "n"}, InputError, "the field n is of type int64"),
-        ({"kind": "table", "image_field": "photo"}, UsageError, "is for --kind image"),
+        ({"kind": "table", "image_field": "photo"}, UsageError, "is for kind='image'"),
         ({"kind": "image", "image_field": "none"}, UsageError, "does not fit"),
     ],
 )
