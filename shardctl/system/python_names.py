@@ -108,12 +108,14 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
     parameters = inspect.signature(function).parameters
 
     def argument(found: re.Match[str]) -> str:
-        name = found[1].replace("-", "_")
-        name = next((each for each in (name, f"{name}s") if each in parameters), "")
+        name, behind = found[1].replace("-", "_"), f" {found[2]}" if found[2] else ""
+        name = next((each for each in (name, f"{name}s", name.removeprefix("no_")) if each in parameters), "")
         if not name:
             return found[0]
+        if found[1].startswith("no-"):
+            return f"{name}=False{behind}"
         if parameters[name].default is False:
-            return f"{name}=True" + (f" {found[2]}" if found[2] else "")
+            return f"{name}=True{behind}"
         if found[2] is None:
             return name
         value = _literal(found[2])

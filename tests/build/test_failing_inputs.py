@@ -396,7 +396,7 @@ def test_a_few_characters_leave_a_choice_of_encodings(tmp_path: Path, text: str,
     found = guess_encodings((tmp_path / "a.jsonl").read_bytes())
     assert 2 <= len(found) <= 3
     assert len({each.line for each in found}) == len(found)
-    assert all(f"--encoding {each.name} ({each.known}) reads {each.line}" in str(raised.value) for each in found)
+    assert all(f"encoding='{each.name}' ({each.known}) reads {each.line}" in str(raised.value) for each in found)
 
 
 def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_folders_of_splits_beside_others_are_refused(tmp_path: Path, names: tupl
     source = tree(tmp_path / "in", *names)
     with pytest.raises(InputError, match=message) as caught:
         planned(source, tmp_path / "out")
-    assert "--split none" in str(caught.value)
+    assert "split='none'" in str(caught.value)
     assert splits(planned(source, tmp_path / "out", split="none", labels="none")) == {"train": len(names)}
 
 
