@@ -15,8 +15,21 @@ from shardctl.system.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: ((?=[^\s]*[0-9:=/'])[^\s,;)]*[^\s,;.)]))?")
-"""An option, and a value behind it where it looks like one and not like the next word."""
+_AFTER = "or|to|is|does|keeps|takes|makes|writes|reads|leaves|converts|needs|decides|divides"
+"""Words behind a value: `--split none makes one split`."""
+
+_NO_VALUES = "too|allows|gives|says|names|takes|makes|is"
+"""Words behind an option that are not its value, even at the end of a clause: `more than --max-rejects allows`."""
+
+_OPTION = re.compile(
+    r"(?<![\w./-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    r"(?: ("
+    r"'[^']*'|\"[^\"]*\""
+    r"|(?=\S*(?:[0-9:=/']|,\S))(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]"
+    rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| (?:{_AFTER})\b)"
+    r"))?"
+)
+"""An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word of its clause."""
 
 
 def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
@@ -95,18 +108,23 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
     parameters = inspect.signature(function).parameters
 
     def argument(found: re.Match[str]) -> str:
-        name = found[1].replace("-", "_")
-        name = next((each for each in (name, f"{name}s") if each in parameters), "")
+        name, behind = found[1].replace("-", "_"), f" {found[2]}" if found[2] else ""
+        name = next((each for each in (name, f"{name}s", name.removeprefix("no_")) if each in parameters), "")
         if not name:
             return found[0]
+        if found[1].startswith("no-"):
+            return f"{name}=False{behind}"
         if parameters[name].default is False:
-            return f"{name}=True" + (f" {found[2]}" if found[2] else "")
-        return name if found[2] is None else f"{name}={_literal(found[2])}"
+            return f"{name}=True{behind}"
+        if found[2] is None:
+            return name
+        value = _literal(found[2])
+        return f"{name}=[{value}]" if str(parameters[name].annotation).startswith("Sequence[") else f"{name}={value}"
 
     pieces = message.split("`")
     return "`".join(_OPTION.sub(argument, piece) if place % 2 == 0 else piece for place, piece in enumerate(pieces))
 
 
 def _literal(value: str) -> str:
-    """Return a value of the command line as Python writes it."""
-    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'", value) else repr(value)
+    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K) stays."""
+    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]+", value) else repr(value)

@@ -282,7 +282,7 @@ def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     shutil.rmtree(tmp_path / "in")
-    with pytest.raises(InputError, match="is gone, and --baseline reads the raw inputs"):
+    with pytest.raises(InputError, match="is gone, and baseline=True reads the raw inputs"):
         shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)
 
 
@@ -295,7 +295,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
-        UsageError, match=r"a baseline runs no code only because the dataset names it; .* add --transform marking:mark"
+        UsageError, match=r"a baseline runs no code only because the dataset names it; .* add transforms=\['marking:mark'\]"
     ):
         shardctl.bench(tmp_path / "out", **options)
     found = shardctl.bench(tmp_path / "out", **options, transforms=("marking:mark",)).baseline

@@ -99,7 +99,7 @@ def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_datas
 
 
 def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset: Path) -> None:
-    with pytest.raises(UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller --batch-size"):
+    with pytest.raises(UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller batch_size"):
         shardctl.bench(raw_dataset, consumer_rate=0.1)
 
 

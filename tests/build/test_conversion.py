@@ -268,9 +268,7 @@ def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None
     source = images(tmp_path / "in", "1.png", "2.png")
     (source / "bad.png").write_bytes(b"bad")
     shardctl.convert(source, tmp_path / "out", workers=0)
-    with pytest.raises(
-        TooManyRejectsError, match="the dataset is complete, with 1 input of 3 rejected, more than --max-rejects"
-    ):
+    with pytest.raises(TooManyRejectsError, match="the dataset is complete, with 1 input of 3 rejected, more than max_rejects"):
         shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0")
     assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="1").status == "up-to-date"
 
@@ -278,7 +276,7 @@ def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None
 def test_rejects_that_were_not_copied_are_told(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png", "2.png")
     (source / "bad.png").write_bytes(b"bad")
-    with pytest.raises(TooManyRejectsError, match=r"\(no rejected input was copied: --copy-rejects needs a complete"):
+    with pytest.raises(TooManyRejectsError, match=r"\(no rejected input was copied: copy_rejects needs a complete"):
         shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0", copy_rejects=tmp_path / "copies")
     assert not (tmp_path / "copies").exists()
 
@@ -556,7 +554,7 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(tmp
 
     for name in ("a.jsonl", "rejects.jsonl"):
         (copies / name).write_text("mine\n")
-        with pytest.raises(StorageError, match=f"{name}: no copy that --copy-rejects has made"):
+        with pytest.raises(StorageError, match=f"{name}: no copy that copy_rejects has made"):
             convert()
         assert (copies / name).read_text() == "mine\n"
         assert not [path for path in copies.iterdir() if path.suffix == ".partial"]
@@ -565,7 +563,7 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(tmp
     (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\nworse\n')
     assert (convert(), (copies / "a.jsonl").read_text()) == (2, "bad\nworse\n")
     (copies / "a.jsonl").write_text("mended by hand\n")
-    with pytest.raises(StorageError, match=r"a\.jsonl: no copy that --copy-rejects has made, or it was changed since"):
+    with pytest.raises(StorageError, match=r"a\.jsonl: no copy that copy_rejects has made, or it was changed since"):
         convert()
     assert (copies / "a.jsonl").read_text() == "mended by hand\n"
 

@@ -88,14 +88,14 @@ def test_lines_in_another_encoding_stop_the_conversion(cli: Any, tmp_path: Path,
 )
 def test_the_encoding_is_said_of_all_forms_of_text(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(TooManyRejectsError, match=r"1 of 1 input .* looks like GBK \(Chinese\): add --encoding gb18030"):
+    with pytest.raises(TooManyRejectsError, match=r"1 of 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'"):
         shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
     assert shardctl.convert(tmp_path / name, tmp_path / "out", {"encoding": "gb18030"}, workers=0).samples == 1
 
 
 def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes('{"a": 1}\n{"a": 2}\n'.encode("utf-16-le"))
-    with pytest.raises(TooManyRejectsError, match="looks like UTF-16-LE: add --encoding utf-16-le"):
+    with pytest.raises(TooManyRejectsError, match="looks like UTF-16-LE: add encoding='utf-16-le'"):
         shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
     (tmp_path / "b.jsonl").write_text("no JSON\n" * 3 + '{"a": 1}\n')
     with pytest.raises(TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not a line of JSON") as raised:
@@ -133,7 +133,7 @@ def test_a_conversion_that_was_begun_goes_on(tmp_path: Path) -> None:
     """It was begun with --max-rejects, which a second run may leave out."""
     source = lines(tmp_path / "in.jsonl", "no JSON", "ascii", 3)
     source.write_bytes(source.read_bytes() + b'{"a": 1}\n')
-    with pytest.raises(TooManyRejectsError, match="so far, more than --max-rejects allows"):
+    with pytest.raises(TooManyRejectsError, match="so far, more than max_rejects allows"):
         shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=1)
     assert shardctl.convert(source, tmp_path / "out", workers=0).samples == 1
 
@@ -319,7 +319,7 @@ def test_utf_16_without_a_mark_is_no_utf_8(tmp_path: Path, name: str, encoding: 
     objects = "".join(json.dumps({text: f"{text} {number}"}, ensure_ascii=False) + "\n" for number in range(50))
     data = (objects if "json" in name else rows).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add --encoding {encoding}"):
+    with pytest.raises(TooManyRejectsError, match=rf"1 of 1 input .*add encoding='{encoding}'"):
         shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
     recipe = {"record": record, "encoding": encoding}
     assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0
@@ -396,7 +396,7 @@ def test_a_few_characters_leave_a_choice_of_encodings(tmp_path: Path, text: str,
     found = guess_encodings((tmp_path / "a.jsonl").read_bytes())
     assert 2 <= len(found) <= 3
     assert len({each.line for each in found}) == len(found)
-    assert all(f"--encoding {each.name} ({each.known}) reads {each.line}" in str(raised.value) for each in found)
+    assert all(f"encoding='{each.name}' ({each.known}) reads {each.line}" in str(raised.value) for each in found)
 
 
 def test_the_line_of_a_message_is_short_and_printable(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Si
 def test_parts_of_different_conversions_do_not_mix(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(photos, out, "1/3")
-    with pytest.raises(UsageError, match="begun in 3 parts; give --part I/3"):
+    with pytest.raises(UsageError, match="begun in 3 parts; give part='I/3'"):
         build(photos, out, "1/4")
     with pytest.raises(DatasetError, match="unfinished conversion that differs in its recipe"):
         build(photos, out, "2/3", recipe={**CROP, "store": "png"})

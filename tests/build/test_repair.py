@@ -473,7 +473,7 @@ def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, 
     own_function.unlink()
     sys.modules.pop("dim_steps")
     flip(tmp_path / "out" / SHARD)
-    with pytest.raises(UsageError, match=r"runs no code only because the dataset names it; .*--transform dim_steps:dim"):
+    with pytest.raises(UsageError, match=r"runs no code only because the dataset names it; .*transforms=\['dim_steps:dim'\]"):
         shardctl.repair(tmp_path / "out", workers=1)
     assert not own_function.exists()
     assert shardctl.repair(tmp_path / "out", transforms=["dim_steps:dim"], workers=1).status == "repaired"

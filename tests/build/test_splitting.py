@@ -104,7 +104,7 @@ def test_folders_of_splits_beside_others_are_refused(tmp_path: Path, names: tupl
     source = tree(tmp_path / "in", *names)
     with pytest.raises(InputError, match=message) as caught:
         planned(source, tmp_path / "out")
-    assert "--split none" in str(caught.value)
+    assert "split='none'" in str(caught.value)
     assert splits(planned(source, tmp_path / "out", split="none", labels="none")) == {"train": len(names)}
 
 
@@ -134,7 +134,7 @@ def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) 
 def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
-    with pytest.raises(InputError, match="of the sources train is named as a split, and more is not; use --split source"):
+    with pytest.raises(InputError, match="of the sources train is named as a split, and more is not; use split='source'"):
         planned(both, tmp_path / "out")
     assert splits(planned(both, tmp_path / "out", split="source")) == {"train": 1, "more": 1}
     assert splits(planned(both, tmp_path / "out", split="none")) == {"train": 2}
@@ -142,7 +142,7 @@ def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: P
 
 def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path: Path) -> None:
     tree(tmp_path, "train/val/a.png", "test/train/b.png")
-    with pytest.raises(InputError, match=r"both named as splits.*--split source or --split folder"):
+    with pytest.raises(InputError, match=r"both named as splits.*split='source' or split='folder'"):
         planned([tmp_path / "train", tmp_path / "test"], tmp_path / "out")
 
 
@@ -294,7 +294,7 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path)
     with pytest.raises(InputError, match=r"the column split has no value for 1 input \(2.png\)"):
         planned(source, tmp_path / "out")
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
-    with pytest.raises(InputError, match=r"the column split holds int64, not names of splits; --split none keeps it"):
+    with pytest.raises(InputError, match=r"the column split holds int64, not names of splits; split='none' keeps it"):
         planned(folds, tmp_path / "out")
     bare = tree(tmp_path / "bare", "1.png")
     with pytest.raises(InputError, match="no labels file with a column called split"):

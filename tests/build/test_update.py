@@ -539,18 +539,18 @@ def test_only_what_is_new_can_be_appended(source: Path, tmp_path: Path) -> None:
     assert convert(source, out, append=True).status == "up-to-date"
     file = files_of(source)[9]
     change(file, files_of(source)[10])
-    with pytest.raises(InputError, match="has changed since it was converted, and --append only adds; use --update"):
+    with pytest.raises(InputError, match="has changed since it was converted, and append=True only adds; use update=True"):
         convert(file.parent, out, append=True)
     (source / "zebra").mkdir()
     shutil.copy(file, source / "zebra" / "1.jpg")
-    with pytest.raises(InputError, match=r"only adds shards, .* the classes have other numbers, as zebra is new; use --update"):
+    with pytest.raises(InputError, match=r"only adds shards, .* as zebra is new; use update=True"):
         convert(source / "zebra", out, append=True)
     (source / "zebra" / "labels.csv").write_text("file,label\n1.jpg,a\n")
     with pytest.raises(InputError, match="labels files name all inputs"):
         convert(source / "zebra", out, append=True)
     with pytest.raises(InputError, match="cannot tell what labels files and annotations say"):
         convert(source / "zebra", out, append=True, labels=source / "zebra" / "labels.csv")
-    with pytest.raises(UsageError, match="--update and --append contradict each other"):
+    with pytest.raises(UsageError, match="update=True and append=True contradict each other"):
         convert(source, out, append=True, update=True)
 
 
@@ -561,7 +561,7 @@ def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: An
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match="differs in its recipe; use the same options and code, or --overwrite"):
+    with pytest.raises(DatasetError, match="differs in its recipe; use the same options and code, or overwrite=True"):
         update(source, out, recipe=SMALL)
     with pytest.raises(DatasetError, match="differs in its settings"):
         update(source, out, samples_per_shard=7)
@@ -572,7 +572,7 @@ def test_plain_convert_names_the_way_to_update(source: Path, tmp_path: Path) -> 
     out = tmp_path / "out"
     convert(source, out)
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match="differs in its inputs; use --update to bring it up to date"):
+    with pytest.raises(DatasetError, match="differs in its inputs; use update=True to bring it up to date"):
         convert(source, out)
 
 
@@ -582,7 +582,7 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     shutil.move(source, moved)
     files_of(moved)[0].unlink()
     with pytest.raises(
-        InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with --moved-from"
+        InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with moved_from"
     ):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
@@ -633,9 +633,9 @@ def test_datasets_without_a_source_cannot_follow_one(source: Path, tmp_path: Pat
 
 
 def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--update and --overwrite contradict each other"):
+    with pytest.raises(UsageError, match="update=True and overwrite=True contradict each other"):
         update(source, tmp_path / "out", overwrite=True)
-    with pytest.raises(UsageError, match="--moved-from says where a source was"):
+    with pytest.raises(UsageError, match="moved_from says where a source was"):
         convert(source, tmp_path / "out", moved_from=["x"])
 
 
@@ -781,7 +781,7 @@ def test_a_moved_source_is_recorded_though_nothing_has_changed(source: Path, tmp
     out, moved = tmp_path / "out", tmp_path / "elsewhere"
     convert(source, out)
     shutil.move(source, moved)
-    with pytest.raises(InputError, match="say where each was with --moved-from"):
+    with pytest.raises(InputError, match="say where each was with moved_from"):
         update(moved, out)
     update(moved, out, moved_from=[os.path.relpath(source)])
     assert shardctl.open(out).manifest.sources == (str(moved),)

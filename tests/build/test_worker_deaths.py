@@ -309,7 +309,7 @@ def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tm
 def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path: Path, at: Path) -> None:
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
-    with pytest.raises(WorkerError, match=r"4 worker processes in a row could get no more memory .* use fewer --workers"):
+    with pytest.raises(WorkerError, match=r"4 worker processes in a row could get no more memory .* use fewer workers"):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 
 

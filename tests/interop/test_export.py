@@ -346,7 +346,7 @@ def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
     out.mkdir()
     shardctl.export(made, out, "megatron")  # an empty folder is taken
     write_ragged(made, {"train": [[2], [3]]})
-    with pytest.raises(StorageError, match="holds an export already; --overwrite replaces it"):
+    with pytest.raises(StorageError, match="holds an export already; overwrite=True replaces it"):
         shardctl.export(made, out, "megatron")
     assert read_megatron(out) == [[1, EOS]]
     assert cli("export", made, out, "--to", "nanogpt", "--overwrite").code == 0

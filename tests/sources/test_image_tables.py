@@ -187,7 +187,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with --image-field"),
+        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with image_field"),
         ({"path": ["x"], "file_name": ["x"]}, "several fields may hold the images: path, file_name"),
         ({"url": ["x"], "n": [1]}, r"no field of the records is known to hold images \(their fields are url, n\)"),
     ],
@@ -203,7 +203,7 @@ def test_unclear_columns_are_refused_and_named(columns: dict[str, Any], said: st
     [
         ({"kind": "image", "image_field": "picture"}, InputError, "have no field picture"),
         ({"kind": "image", "image_field": "n"}, InputError, "the field n is of type int64"),
-        ({"kind": "table", "image_field": "photo"}, UsageError, "is for --kind image"),
+        ({"kind": "table", "image_field": "photo"}, UsageError, "is for kind='image'"),
         ({"kind": "image", "image_field": "none"}, UsageError, "does not fit"),
     ],
 )
@@ -341,7 +341,7 @@ def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli
 
 def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(
-        UsageError, match=r"moves what is in the images, but not mask: its name says mask, .* --unmoved mask; or leave"
+        UsageError, match=r"moves what is in the images, but not mask: its name says mask, .* unmoved='mask'; or leave"
     ):
         shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})

@@ -563,8 +563,8 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
     recipe = {"transform": [step]}
     with pytest.raises(UsageError, match=f"{step['name']} moves what is in the images") as caught:
         notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
-    columns = str(caught.value).rpartition("--drop-columns ")[2]
-    assert f"--unmoved {columns};" in str(caught.value)
+    columns = str(caught.value).rpartition("drop_columns=")[2].strip("'")
+    assert f"unmoved='{columns}';" in str(caught.value)
     notices_of(source, tmp_path / "out", recipe=recipe, drop_columns=columns.split(","))
     assert dict(shardctl.open(tmp_path / "out").manifest.schema).keys() == {"key", "image", "label"}
     notices_of(source, tmp_path / "as-they-are")
@@ -573,12 +573,13 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
 
 def test_sizes_and_other_columns_do_not_hinder_a_resize(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label,width,height,box_count,x", ["a,4,4,1,2"])
-    assert notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]}) == ()
+    said = notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]})
+    assert said == ("width and height of the labels file stay as they are: the sizes of the images before the steps",)
 
 
 def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
     source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
-    with pytest.raises(InputError, match="--drop-columns key"):
+    with pytest.raises(InputError, match="drop_columns='key'"):
         notices_of(source, tmp_path / "out")
     assert cli("convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note").code == 0
     ds = shardctl.open(tmp_path / "out")
@@ -589,7 +590,7 @@ def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
         notices_of(source, tmp_path / "other", drop_columns=["key", "nothing"])
     (source / "labels.csv").unlink()
-    with pytest.raises(UsageError, match=r"--drop-columns note takes columns of a labels file, and there is none$"):
+    with pytest.raises(UsageError, match=r"drop_columns='note': it takes columns of a labels file, and there is none$"):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
 
 
@@ -599,12 +600,12 @@ def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path:
     labelled(tmp_path / "in" / "b", "label", ["b"])
     images(tmp_path / "in" / "c", 1)
     (tmp_path / "in" / "c" / "labels.jsonl").write_text('{"filename": "0.png", "label": "c", "note": "x"}\n')
-    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use --drop-columns key"):
+    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use drop_columns='key'"):
         notices_of(tmp_path / "in", tmp_path / "out")
     notices_of(tmp_path / "in", tmp_path / "out", drop_columns="key,note")
     ds = shardctl.open(tmp_path / "out")
     assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
-    with pytest.raises(UsageError, match=r"--drop-columns kee: .* has no such column; it has filename, label, key, note"):
+    with pytest.raises(UsageError, match=r"drop_columns='kee': .* has no such column; it has filename, label, key, note"):
         notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
 
 
@@ -621,7 +622,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
         notices_of(source, tmp_path / "out", drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
-    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* --drop-columns text"):
+    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* drop_columns='text'"):
         notices_of(source, tmp_path / "out")
     notices_of(source, tmp_path / "out", drop_columns="text")
     assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]

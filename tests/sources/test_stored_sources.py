@@ -533,7 +533,7 @@ def test_an_update_follows_the_versions_of_objects(
     second.rename(second.with_name("new.jpg"))
     put(url, source)
     store.delete([second.relative_to(source).as_posix()])
-    with pytest.raises(DatasetError, match="--update"):
+    with pytest.raises(DatasetError, match="update=True"):
         shardctl.convert(url, out, workers=0)
     object_server.clear()
     result = shardctl.convert(url, out, workers=0, update=True)

@@ -310,7 +310,7 @@ def list_files(
             listing.notices += without_category(side.columns.schema, side.shown)
     elif rule.drop:
         lines = "; fields of the inputs themselves cannot be left out" if not listing.whole else ""
-        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
+        raise UsageError(f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
     if listing.annotations:

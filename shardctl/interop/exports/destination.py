@@ -37,7 +37,7 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
         if (other := not_of_export(target)) is not None:
             raise StorageError(f"{shown}: {_why_kept(target, other)}")
         if os.listdir(target) and not overwrite:
-            raise StorageError(f"{shown}: holds an export already; --overwrite replaces it (in Python overwrite=True)")
+            raise StorageError(f"{shown}: holds an export already; --overwrite replaces it")
     return target
 
 

@@ -66,7 +66,7 @@ class Transforms:
         for option, names in named.items():
             for name in names:
                 if name not in by_name:
-                    raise UsageError(f"{option}: {lacks('column', name, by_name)}")
+                    raise UsageError(f"{option} is for columns that are read: {lacks('column', name, by_name)}")
         for name in self.pad:
             if not by_name[name].is_ragged and by_name[name].objects is None:
                 raise UsageError(f"pad: {name} is not a ragged column of numbers, nor one of objects")

@@ -42,7 +42,7 @@ class Captions:
     def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
         """Read all files. One that is wrong rejects its image."""
         if len(sources) > 1:
-            raise UsageError("give --labels captions: once, with the folder that has all captions")
+            raise UsageError("give --labels captions:PATH once, with the folder that has all captions")
         matched, lost = _matched(sources[0].path, inputs)
         digest, faults = Digest(), dict[int, Rejection]()
         fetch_all(file.opened for file in matched)

@@ -238,7 +238,7 @@ def test_images_that_are_missing_come_back_under_another_name_too(tmp_path: Path
 def test_a_column_with_the_name_of_the_paths_of_images_is_refused(tmp_path: Path, to: str) -> None:
     dataset = write_named_images(tmp_path / "in")
     name = "image/path" if to == "tfrecord" else "image.path"
-    with pytest.raises(UsageError, match=r"--rename gives it another"):
+    with pytest.raises(UsageError, match=r"rename gives it another"):
         shardctl.export(dataset, tmp_path / "out", to, rename={"caption": name}, on_loss="json", workers=0)
     assert os.listdir(tmp_path) == ["in"]
 

@@ -145,7 +145,7 @@ def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to
 
 def test_files_have_no_place_for_arrays(tmp_path: Path) -> None:
     dataset = made.write_raw(tmp_path / "in")
-    with pytest.raises(UsageError, match="use --store png or jpeg:QUALITY"):
+    with pytest.raises(UsageError, match="use store='png' or jpeg:QUALITY"):
         shardctl.export(dataset, tmp_path / "out", "files", store="keep")
     shardctl.export(dataset, tmp_path / "out", "files", store="jpeg:80")
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 5
@@ -204,7 +204,7 @@ def test_choices_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, A
 
 def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "in", [{"tokens": [1, 2]}], roles={"tokens": {"role": "tokens", "eos": 2}})
-    with pytest.raises(UsageError, match="--where does not go with megatron"):
+    with pytest.raises(UsageError, match="where does not go with megatron"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", where="key == '0'")
 
 
@@ -241,7 +241,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
 
 
 def test_an_export_without_an_image_or_a_text_for_each_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"1 sample has no text.*--where 'text is not None'"):
+    with pytest.raises(InputError, match=r"1 sample has no text.*where='text is not None'"):
         shardctl.export(made.write_gaps(tmp_path / "gaps"), tmp_path / "out", "files")
     shardctl.write(tmp_path / "numbers", [{"number": 1}])
     with pytest.raises(InputError, match="has no image and no text to make files of"):

@@ -346,7 +346,7 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Pa
     with pytest.raises(UsageError, match="flip moves what is in the images, but not regions: it looks like a place"):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
-    with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* --unmoved regions;"):
+    with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* unmoved='regions';"):
         shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
 
 

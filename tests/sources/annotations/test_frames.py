@@ -64,7 +64,7 @@ def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_
         converted(tmp_path / "in", tmp_path / "out", labels)
     assert "those of 1 image are of the image as it is stored" in str(caught.value).lower()
     assert "those of 1 of the upright image" in str(caught.value)
-    assert "--annotation-frame stored or upright" in str(caught.value)
+    assert "annotation_frame='stored' or upright" in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
     converted(tmp_path / "in", tmp_path / "out", labels, annotation_frame="stored")
     assert {name: error for name, (error, _) in rejects(tmp_path / "out").items()} == {"upright.jpg": "other-size"}
@@ -104,7 +104,7 @@ def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_p
     assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
     before = boxes(tmp_path / "out")
     written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
-    with pytest.raises(InputError, match="--annotation-frame"):
+    with pytest.raises(InputError, match="annotation_frame"):
         converted(tmp_path / "in", tmp_path / "out", labels, update=True)
     assert boxes(tmp_path / "out") == before
 

@@ -100,7 +100,7 @@ def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_sa
     converted(source, tmp_path / "out", file, "captions:")
     assert samples(tmp_path / "out")["0.png"]["caption"] == "a caption"
     coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
-    with pytest.raises(InputError, match="both give objects; use --drop-columns objects"):
+    with pytest.raises(InputError, match="both give objects; use drop_columns='objects'"):
         converted(source, tmp_path / "new", file, f"coco:{coco}")
 
 

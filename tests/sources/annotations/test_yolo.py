@@ -51,7 +51,7 @@ def test_polygons_give_their_boxes(tmp_path: Path) -> None:
 def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
     with pytest.raises(
-        InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* --yolo-task segment or --yolo-task obb"
+        InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* yolo_task='segment' or yolo_task='obb'"
     ):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
     found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", yolo_task=task)

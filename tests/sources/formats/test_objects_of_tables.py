@@ -71,7 +71,7 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
     types = {"bbox": NUMBERS, "category": pa.list_(pa.int64()), "colour": pa.list_(pa.string()), member: type_}
     given = {"bbox": [[1, 2, 3, 4]], "category": [0], "colour": ["red"], member: value}
     source = table(tmp_path, given, types)
-    with pytest.raises(UsageError, match=rf"hflip moves what is in the images, but not objects\.{member}: .*--unmoved objects"):
+    with pytest.raises(UsageError, match=rf"hflip moves what is in the images, but not objects\.{member}: .*unmoved='objects'"):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["objects"]}, workers=0)
     assert stored(tmp_path / "out", "objects") == [given] * 3
@@ -98,7 +98,7 @@ def test_boxes_that_are_shares_are_refused(tmp_path: Path) -> None:
     (folder / "a.png").write_bytes(PHOTO)
     line = {"file_name": "a.png", "objects": {"bbox": [[0.1, 0.2, 0.3, 0.4]], "category": [0]}}
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(InputError, match=r"metadata\.jsonl: all boxes .* --drop-columns objects"):
+    with pytest.raises(InputError, match=r"metadata\.jsonl: all boxes .* drop_columns='objects'"):
         shardctl.convert(folder, tmp_path / "files", workers=0)
     shardctl.convert(folder, tmp_path / "files", workers=0, drop_columns=["objects"])
 
@@ -121,18 +121,18 @@ def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path: Pa
 
 def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path: Path) -> None:
     source = plain(tmp_path, [1, 2, 3, 4])
-    with pytest.raises(UsageError, match="--unmoved: there is no field bboxes; fields are "):
+    with pytest.raises(UsageError, match="unmoved: there is no field bboxes; fields are "):
         shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["bboxes"]}, workers=0)
     images, masks = tmp_path / "in", tmp_path / "masks"
     for folder, data in ((images, PHOTO), (masks, GREY)):
         folder.mkdir()
         (folder / "a.png").write_bytes(data)
     told = {**FLIP, "unmoved": ["mask"]}
-    with pytest.raises(UsageError, match="--unmoved mask: it is a mask by role"):
+    with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
         shardctl.convert(images, tmp_path / "out", recipe=told, workers=0, labels=[f"masks:{masks}"])
     shardctl.convert(images, tmp_path / "marked", workers=0, labels=[f"masks:{masks}"])
     shardctl.export(tmp_path / "marked", tmp_path / "exported", to="parquet")
-    with pytest.raises(UsageError, match="--unmoved mask: it is a mask by role"):
+    with pytest.raises(UsageError, match="unmoved='mask': it is a mask by role"):
         shardctl.convert(tmp_path / "exported", tmp_path / "out", recipe=told, workers=0)
 
 
