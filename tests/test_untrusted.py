@@ -115,7 +115,7 @@ def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -
     changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
     with pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
         writer.write_table(changed)
-    with pytest.raises(ShardctlError, match=r"does not have the columns that docs/format\.md gives it"):
+    with pytest.raises(ShardctlError, match=r"does not have the columns that `shardctl help format` gives it"):
         open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 
 

@@ -15,7 +15,7 @@ from shardctl.system.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_AFTER = "or|to|is|does|keeps|takes|makes|writes|reads|leaves|converts|needs|decides|divides"
+_AFTER = "or|to|for|is|does|keeps|takes|makes|writes|reads|leaves|converts|needs|decides|divides"
 """Words behind a value: `--split none makes one split`."""
 
 _NO_VALUES = "too|allows|gives|says|names|takes|makes|is"
@@ -26,7 +26,7 @@ _OPTION = re.compile(
     r"(?: ("
     r"'[^']*'|\"[^\"]*\""
     r"|(?=\S*(?:[0-9:=/']|,\S))(?:[^\s,;)]|,(?=\S))*[^\s,;.:)]"
-    rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| (?:{_AFTER})\b)"
+    rf"|[A-Z]+\b|(?!(?:{_NO_VALUES})\b)\w(?:[\w.-]*\w)?(?=[,;:)]|\.?$|\.\s| \(| (?:{_AFTER})\b)"
     r"))?"
 )
 """An option, and a value behind it: in quotes, not an ordinary word, in capitals, or the last word of its clause."""

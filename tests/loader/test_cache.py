@@ -362,7 +362,7 @@ def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder
 def test_the_command_is_told_which_cache(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     assert "Give its folder" in cli("cache", "ls").err
-    assert cli("cache", "ls", tmp_path / "none").code == 2
+    assert cli("cache", "ls", tmp_path / "none").code == 3
     monkeypatch.setenv("SHARDCTL_CACHE", str(tmp_path))
     assert "0 datasets" in cli("cache", "ls").out
     assert cli("cache", "clear", "s3://b/a", "s3://b/b").code == 2

@@ -122,7 +122,10 @@ def test_members_can_be_chosen(tmp_path: Path) -> None:
     assert batch["objects_length"].tolist() == [0, 0, 0, 1]
     (batch,) = ds.loader(4, columns=["objects.id", "objects"])
     assert len(batch["objects"][0]) == 8
-    with pytest.raises(UsageError, match=r"no column objects\.box; the dataset has key, image, mask, objects, objects.id, "):
+    with pytest.raises(
+        UsageError,
+        match=r"no column 'objects\.box'; did you mean objects\.bbox\? it has key, image, mask, objects, objects.id, ",
+    ):
         ds.loader(4, columns=["objects.bbox", "objects.box"])
     with pytest.raises(UsageError, match=r"no column image.bytes"):
         ds.loader(4, columns=["image.bytes"])

@@ -219,7 +219,7 @@ def test_a_folder_below_the_manifest(plain: Path, tmp_path: Path, bucket: str, c
 @pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
 def test_no_folder_leads_elsewhere(plain: Path, bucket: str, base: str) -> None:
     open_store(bucket).put(f"out/{MANIFEST}", replace(Manifest.load(LocalFolder(plain)), base=base).to_json().encode())
-    with pytest.raises(DatasetError, match=r"not as docs/format\.md describes"):
+    with pytest.raises(DatasetError, match="not as `shardctl help format` describes"):
         shardctl.open(f"{bucket}/out", cache=False)
 
 

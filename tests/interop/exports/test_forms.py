@@ -182,7 +182,7 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["size"]}, "no column 'size'; there are key, text, year"),
+        ({"columns": ["size"]}, "no column 'size'; it has key, text, year"),
         ({"columns": "text"}, "columns takes a list of names"),
         ({"rename": {"text": "year"}}, "each column needs a name of its own"),
         ({"rename": {"year": "y"}, "columns": ["text"]}, "not among those that are exported"),
@@ -192,7 +192,7 @@ def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) ->
         ({"on_loss": "ignore"}, "there are fail, json, drop"),
         ({"workers": -1}, "workers must be auto or a number"),
         ({"compression": "br"}, "compression 'br' is not known here"),
-        ({"split": "val"}, "no split 'val'; there are train, test"),
+        ({"split": "val"}, "no split 'val'; it has train, test"),
     ],
 )
 def test_choices_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
