@@ -9,6 +9,7 @@ for batch in ds.loader(batch_size=256, shuffle=True, seed=0):
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from shardctl.system.moved_modules import find_moved_modules
@@ -56,6 +57,16 @@ _PUBLIC = {
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
 
+_ELSEWHERE = {
+    "open": "load load_dataset load_from_disk Dataset StreamingDataset DataLoader dataset read",
+    "convert": "build create make_dataset preprocess prepare",
+    "write": "Writer ShardWriter MDSWriter DatasetWriter TarWriter",
+    "bench": "benchmark measure",
+    "prune": "remove delete",
+    "mix": "concat concatenate interleave",
+}
+"""Public functions, and the names of other packages for what they do."""
+
 _RENAMED = {"merge": "finish"}
 """Old names of public functions."""
 
@@ -78,7 +89,8 @@ def __getattr__(name: str) -> Any:
         warnings.warn(f"shardctl.{name} is now called shardctl.{_RENAMED[name]}", FutureWarning, stacklevel=2)
         name = _RENAMED[name]
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'shardctl' has no attribute {name!r}")
+        meant = next((f"; use shardctl.{public}" for public, words in _ELSEWHERE.items() if name in words.split()), "")
+        raise AttributeError(f"module 'shardctl' has no attribute {name!r}{meant}", name=name, obj=sys.modules[__name__])
     module, attribute = _PUBLIC[name]
     from shardctl.system.python_names import for_python
 

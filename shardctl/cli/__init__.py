@@ -141,6 +141,8 @@ def cli() -> None:
 
     `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` all.
 
+    In Python: for batch in shardctl.open("out").loader(256): … (`shardctl help loader`)
+
     Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
     do it (no such input, disk full, bad dataset), 130 interrupted.
     """

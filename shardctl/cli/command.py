@@ -131,6 +131,15 @@ class Group(click.Group):
         super().__init__(*arguments, **others)
         self.examples, self.elsewhere = examples, elsewhere or {}
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments before the name of a command. An option that is not known is answered."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            typed = error.option_name
+            answer = "use --version" if typed in ("-V", "-v") else "options stand behind the name of a command"
+            raise click.UsageError(f"there is no option {typed}; {answer}", ctx) from None
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, and the examples after it."""
         super().format_help_text(ctx, formatter)

@@ -46,7 +46,7 @@ def recipe() -> None:
 
     \b
     A recipe.toml:
-      store = "jpeg:90"              # each option of convert is a key here
+      store = "jpeg:90"              # options about inputs and samples are keys
       [[transform]]                  # the steps, in order
       name = "random_resized_crop"
       size = 224

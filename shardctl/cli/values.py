@@ -98,7 +98,15 @@ class Number(click.types.FloatParamType):
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number; {_digits(str(value))}{example_of(param)}", param, ctx)
+            self.fail(
+                f"{value!r} is not a number; {_in_seconds(str(value)) or _digits(str(value))}{example_of(param)}", param, ctx
+            )
+
+
+def _in_seconds(text: str) -> str:
+    """Say how a time is written, "" where the text is none."""
+    match = re.fullmatch(r"(\d+) ?(s|sec|m|min|h)", text.casefold())
+    return "" if match is None else f"write {int(match[1]) * {'s': 1, 'm': 60, 'h': 3600}[match[2][0]]} for seconds"
 
 
 _PREFIXES = {"k": (1000, 1024), "m": (1000**2, 1024**2), "g": (1000**3, 1024**3)}

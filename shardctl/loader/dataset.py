@@ -350,7 +350,7 @@ class Dataset:
         processes: int | None = None,
         variant: str | int | None = None,
     ) -> Loader:
-        """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
+        """Return a loader of batches; `shardctl help loader` says what every option does. Raises UsageError.
 
         LoaderOptions describes the options of batches, OrderOptions those of the order, GatherOptions those of reading
         (`cache` is in bytes, `on_error` is "raise" or "skip"), and Transforms those of decoding and converting values.

@@ -40,7 +40,8 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
     best, most = None, 0.0
     for option in known:
         name = option.spelled.partition("/")[0].lstrip("-")
-        share = 1.0 if name == word else SequenceMatcher(None, word, name).ratio()
+        swapped = len(name) > 2 and sorted(name) == sorted(word)
+        share = 1.0 if swapped else SequenceMatcher(None, word, name).ratio()
         if share > most and share >= (SURE if name in WRITING else ALIKE):
             best, most = name, share
     return None if best is None else f"did you mean --{best}?"

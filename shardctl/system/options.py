@@ -70,6 +70,8 @@ class Text(OptionType):
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but a string."""
+        if callable(value):
+            raise UsageError(f"{name} takes 'module:function', and not a function: worker processes import it by its name")
         if not isinstance(value, str):
             must = "must be a string" if self.example is None else f"is a string such as {self.example!r}"
             raise UsageError(f"{name} {must}; it is {value!r}")

@@ -153,6 +153,10 @@ _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 _OPTIONS = declared_in(RecipeOptions)
 
 
+_NOT_OF_RECIPES = frozenset(("split", "labels", "shuffle", "workers", "shard_size", "samples_per_shard", "overwrite", "update"))
+"""Options of convert that say nothing of what is done to an input."""
+
+
 @dataclass(frozen=True)
 class Recipe(Settings):
     """A checked recipe: its fields are the keys of a recipe file. `from_json` makes one, and decides what is left open.
@@ -197,6 +201,10 @@ class Recipe(Settings):
         """Say that there is no such key. What is a step is no key of its own."""
         if key in TRANSFORMS:
             return f'{cls.what} {key!r} is not known; it is a step: write [[transform]], and below it name = "{key}"'
+        if key.casefold() in ("step", "steps", "transforms", "augmentation", "augmentations", "augment"):
+            return f"{cls.what} {key!r} is not known; steps are written [[transform]], with the name and the settings below it"
+        if key in _NOT_OF_RECIPES:
+            return f"{cls.what} {key!r} is not known; it is no part of a recipe: give --{key.replace('_', '-')} to convert"
         return unknown(cls.what, key, settings_in(cls), "shardctl recipe schema")
 
     @property

@@ -120,7 +120,12 @@ CALLED_ELSEWHERE = {
     "horizontalflip": "hflip",
     "randomverticalflip": "vflip",
     "verticalflip": "vflip",
+    "randomflip": "hflip",
+    "flip": "hflip",
+    "mirror": "hflip",
     "centercrop": "crop",
+    "randomcrop": "random_resized_crop",
+    "randomresize": "random_resized_crop",
     "elastictransform": "elastic",
     "trivialaugmentwide": "trivial_augment",
     "randomgrayscale": "grayscale",
@@ -139,6 +144,10 @@ CALLED_ELSEWHERE = {
 """What steps are called in torchvision and Albumentations, where that is more than another way to write our name."""
 
 
+_OF_BATCHES = frozenset(("mosaic", "mixup", "cutmix", "copypaste"))
+"""What needs several images."""
+
+
 def unknown_step(name: Any) -> str:
     """Say that there is no such step, and which one is meant if that is how another library writes one."""
     plain = _plain(str(name).rpartition(".")[2])
@@ -146,6 +155,8 @@ def unknown_step(name: Any) -> str:
         return (
             f"step {str(name)!r} is not known; the loader makes arrays and tensors of images: ds.loader(dtype=…, normalize=…)"
         )
+    if plain in _OF_BATCHES:
+        return f"step {str(name)!r} is not known; a step sees one image: mix images in the training loop, in each batch"
     meant = next((step for step in TRANSFORMS if _plain(step) == plain), CALLED_ELSEWHERE.get(plain))
     if meant is None:
         return unknown("step", name, TRANSFORMS, LISTING)

@@ -73,7 +73,7 @@ def prune(
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError("prune needs a condition or keys: which samples are to go? Give --where, --key or --keys")
+        raise UsageError("prune needs a condition or keys: which samples are to go?")
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
