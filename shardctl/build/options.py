@@ -210,10 +210,12 @@ class Options:
     shuffle: int | None = option(
         Seed(),
         None,
-        "Store the samples of each split in a random order. Without a value, the seed is 0.",
+        "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines and rows are mixed in pieces"
+        " of their files (`shardctl help inputs`); the loader's own shuffle mixes all.",
         metavar="[SEED|none]",
         shows_default=True,
         heading=SPLITS,
+        brief="in random order",
         alike={"shuffle-seed random-order": "0"},
         limit=_check_seed,
     )
@@ -271,7 +273,7 @@ class Options:
         "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
         heading=TARGET,
         brief="replace the dataset at DST",
-        alike={"force f replace y yes exist-ok override clobber delete": ""},
+        alike={"force f replace exist-ok override clobber delete": ""},
     )
     if_running: str = option_as(IF_RUNNING, "wait", heading=TARGET)
     worker_memory: int | None = option(

@@ -12,6 +12,10 @@ from shardctl.system.near_options import Known, meant_option
 
 WIDTH = 80
 
+_LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
+_DASHES = "-\N{EN DASH}\N{EM DASH}"
+"""What text processors make of two hyphens."""
+
 Example = tuple[str, str]
 """A command line, and what it is for."""
 
@@ -76,6 +80,9 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An option's old name is told once; an unknown one is answered."""
         _tell_old_names(self, args)
+        for each in args:
+            if each.startswith(_LONG_DASHES):
+                raise click.UsageError(f"{each!r} begins with a long dash; write --{each.lstrip(_DASHES)}", ctx)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -225,6 +232,8 @@ def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
         for each in options
         if (name := next((name for name in each.opts if name.startswith("--")), None)) is not None
     ]
+    if typed[1:2].isdigit():
+        return f"there is no option {typed}; write a value that begins with a minus behind a =, as in --seed=-1"
     if not typed.startswith("--") and any(f"-{typed}" in each.opts for each in options):
         return f"an option has two dashes: -{typed}"
     meant = meant_option(typed, known, command.elsewhere)

@@ -139,7 +139,7 @@ _NOT_HTML = (".png", *(ending for ending in _NOT_PNG if ending != ".html"), ".js
 def check_outputs(given: dict[str, Any]) -> None:
     """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name of another kind."""
     if given["images"] is not None:
-        if Path(given["images"]).suffix.lower() in _NOT_PNG:
+        if Path(given["images"]).suffix.lower() in _NOT_PNG or given["images"].isdecimal():
             raise UsageError(f"--images {printable(given['images'])}: the sheet is a PNG image; give a name that ends in .png")
         from shardctl.images.codecs.sheet import SHEET
 

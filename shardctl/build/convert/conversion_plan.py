@@ -233,6 +233,7 @@ def plan_conversion(
         shards = shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
+        listing.warnings += _warnings_on_header(discovery.header_like_a_record())
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
@@ -362,6 +363,16 @@ def _list_of_objects(field: pa.Field) -> str | None:
         return name if pa.types.is_struct(field.type.value_type) else None
     within = map(_list_of_objects, field.type) if pa.types.is_struct(field.type) else ()
     return next((f"{name}.{path}" for path in within if path is not None), None)
+
+
+def _warnings_on_header(row: list[str]) -> list[str]:
+    """Say that the header of a CSV file looks like a record."""
+    if not row:
+        return []
+    return [
+        f"the first row ({some(row)}) is read as the names of the columns, but it looks like a record; if it is one, give the"
+        " names with --columns A,B,C"
+    ]
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:

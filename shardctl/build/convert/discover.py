@@ -18,6 +18,7 @@ from shardctl.build.plan.units import Units, UnitsInMaking
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
+from shardctl.sources.csv_numbers import is_number
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
@@ -101,6 +102,9 @@ class _Encoding:
     files: int
     first: int
 
+
+LONG_NAME = 60
+"""Characters of a header's cell above which it looks like a text of a record."""
 
 _LOOKED_AT = 1 << 16
 """Bytes of a CSV file in which a header is looked for."""
@@ -271,22 +275,32 @@ class Discovery:
         return "", ""
 
     def given_header(self) -> list[str]:
-        """Return the first row of the first file if it looks like a header though the names of the columns are given.
-
-        Nothing for files other than plain CSV files in UTF-8.
-        """
-        if not self.reading.columns or self.reading.encoding != "utf-8":
-            return []
-        suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
-        if suffix not in DELIMITED_SUFFIXES:
-            return []
+        """Return the first row of the first file if it looks like a header though the names of the columns are given."""
         from shardctl.sources.formats.csv import looks_like_header
 
+        return looks_like_header(*self._first_delimited()) if self.reading.columns else []
+
+    def header_like_a_record(self) -> list[str]:
+        """Return the header of the first file if it looks like a record: a name is a number, or as long as a sentence."""
+        if self.reading.columns:
+            return []
+        from shardctl.sources.formats.csv import first_row
+
+        row = first_row(*self._first_delimited())
+        return row if any(is_number(name) or len(name) > LONG_NAME for name in row) else []
+
+    def _first_delimited(self) -> tuple[bytes, str]:
+        """Return the beginning of the first file and its delimiter. Nothing for files other than plain CSV files in UTF-8."""
+        if self.reading.encoding != "utf-8":
+            return b"", ","
+        suffix = suffix_of(self.listing.paths_at(np.array([0]))[0].rpartition("/")[2])
+        if suffix not in DELIMITED_SUFFIXES:
+            return b"", ","
         (opened,) = self.opened(np.array([0]))
         with contextlib.suppress(OSError, Rejection):
             delimiter = self.reading.delimiter or ("\t" if suffix == ".tsv" else ",")
-            return looks_like_header(begin_of(opened, _LOOKED_AT), delimiter)
-        return []
+            return begin_of(opened, _LOOKED_AT), delimiter
+        return b"", ","
 
     def largest_stream(self) -> tuple[str, int]:
         """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""

@@ -571,6 +571,20 @@ def _lower(keys: list[str]) -> list[str]:
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
+def _where_it_is(listing: Listing, name: str) -> str:
+    """Say how an input is named by the folder that it is in, if there is one with this name in a folder; else ""."""
+    import pyarrow.compute as pc  # only a message needs it
+
+    ends = pc.ends_with(listing.table["path"], f"/{name}")
+    place = pc.index(ends, True).as_py()
+    if place < 0:
+        return ""
+    path = listing.paths_at(np.array([place]))[0]
+    folder = path.removesuffix(f"/{name}")
+    shown = printable(folder)
+    return f"{printable(path)} is there: give the folder {shown} as SRC, or write {shown}/ before the names"
+
+
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
     rows = np.empty(len(listing), np.int64)
@@ -589,6 +603,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.
         if not rule.lenient:
             absolute = any(name.startswith("/") for name in side.names.take(pa.array(unused[:100])).to_pylist())
             fix = "give their paths relative to the folder of the labels file" if absolute else "fix the file"
+            fix = _where_it_is(listing, side.names[int(unused[0])].as_py()) or fix
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):

@@ -12,10 +12,10 @@ from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.text import printable
+from shardctl.system.text import printable, similar
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.places import Key, TextPlace, nearest_place, places
-from shardctl.transforms.recipe_files.ready import recipe_file
+from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, recipe_file
 from shardctl.transforms.settings import SettingError
 
 if sys.version_info >= (3, 11):
@@ -117,7 +117,10 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 def no_such_recipe(path: Path) -> InputError:
     """Return the error for a recipe file that does not exist. It suggests one beside it with a similar name."""
-    return InputError(f"{printable(str(path))}: no such recipe file{near_path(path)}")
+    ready = similar(path.stem, ready_recipes())
+    near = near_path(path) or (f"; did you mean @{ready[0].removeprefix(MARK)}?" if ready else "")
+    listed = "; `shardctl recipe list` lists those that are ready"
+    return InputError(f"{printable(str(path))}: no such recipe file{near or listed}")
 
 
 def steps_to(recipe: Any, key: Key) -> Iterator[str]:

@@ -76,6 +76,9 @@ def _file(where: Path) -> tuple[Path, TokenizerKind]:
     return where, of_ending
 
 
+_OF_TIKTOKEN = ("cl100k_base", "o200k_base", "p50k_base", "r50k_base", "p50k_edit")
+"""Encodings of tiktoken whose names look like names of models."""
+
 _ON_THE_HUB = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)")
 
 
@@ -85,6 +88,8 @@ def _to_download(where: Path) -> str:
     if where.exists() or not match or (match[1] and Path(match[1]).exists()):
         return ""
     name, folder = match[0], match[2]
+    if name in _OF_TIKTOKEN:
+        return f"for the encoding of tiktoken write tiktoken:{name}:{name}.tiktoken, with the file that tiktoken downloads"
     return (
         f"if it is a model of Hugging Face, download its tokenizer: hf download {name} tokenizer.json --local-dir {folder};"
         f" then use {folder}/tokenizer.json"
