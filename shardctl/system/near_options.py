@@ -40,8 +40,13 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
     best, most = None, 0.0
     for option in known:
         name = option.spelled.partition("/")[0].lstrip("-")
-        swapped = len(name) > 2 and sorted(name) == sorted(word)
-        share = 1.0 if swapped else SequenceMatcher(None, word, name).ratio()
+        share = 1.0 if _swapped(word) & {name} else SequenceMatcher(None, word, name).ratio()
         if share > most and share >= (SURE if name in WRITING else ALIKE):
             best, most = name, share
     return None if best is None else f"did you mean --{best}?"
+
+
+def _swapped(word: str) -> set[str]:
+    """Return a word, and what it is with two neighbours swapped: `key` for `kye`."""
+    places = range(len(word) - 1)
+    return {word, *(word[:place] + word[place + 1] + word[place] + word[place + 2 :] for place in places)}
