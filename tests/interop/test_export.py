@@ -259,7 +259,7 @@ def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli:
         ("megatron", [2**31], {"role": "tokens", "eos": 1}, "has a token 2147483648, which int32 does not hold"),
         ("megatron", [500], ROLE, "has a token 500; tokens are numbers from 0 on and below 500"),
         ("megatron", [-1], ROLE, "has a token -1; tokens are numbers from 0 on"),
-        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* --no-eos"),
+        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* eos=False"),
         (
             "megatron",
             [1],
