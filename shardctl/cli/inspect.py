@@ -234,9 +234,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     known = ("images", "html", "no_annotations") if drawn else ("head",)
     idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
     if idle:
-        raise UsageError(
-            f"{printable(str(path))}: is of another tool; {' and '.join(idle)} needs a dataset of shardctl; convert it first"
-        )
+        who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
+        raise UsageError(f"{printable(str(path))}: is of another tool; {who} a dataset of shardctl; convert it first")
     if drawn:
         _draw_foreign(path, given, output.as_json)
         return 0

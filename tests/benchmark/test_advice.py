@@ -123,13 +123,13 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
         (None, {"consumer_rate": 1000, "inputs": 0}, "0 inputs are impossible"),
-        (None, {"consumer": "resnet"}, "no consumer 'resnet'"),
+        (None, {"consumer": "resnet"}, "consumer 'resnet' is not known; did you mean"),
         (None, {"consumer": "mine:step"}, "advise takes presets only"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
         ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "step 'swirl' is not known"),
-        (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller --batch-size$"),
+        (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
         (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
-        (None, {"consumer_rate": 1000, "latency": "30ms"}, "a latency is that of reading from a store; give --bandwidth too"),
+        (None, {"consumer_rate": 1000, "latency": "30ms"}, "a latency is that of reading from a store; give bandwidth too"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

@@ -168,7 +168,7 @@ def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: 
     shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
     with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, and .* has none"):
         shardctl.bench(tmp_path / "out", consumer="vit-b16-rtx3090")
-    with pytest.raises(UsageError, match="no consumer 'resnet-a100'; did you mean resnet50-a100"):
+    with pytest.raises(UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"):
         shardctl.bench(raw_dataset, consumer="resnet-a100")
 
 

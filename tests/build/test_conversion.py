@@ -78,7 +78,7 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
     shardctl.convert(source, tmp_path / "out", workers=0)
     old = sums(tmp_path / "out")
-    with pytest.raises(DatasetError, match="that differs in its recipe;"):
+    with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     image(source / "a" / "3.png")
     with pytest.raises(DatasetError, match="that differs in its inputs;"):
@@ -239,7 +239,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
     assert "made by other versions (shardctl " in notice
     assert "libjpeg-turbo 2" not in notice.partition("→")[0]
     assert "; --overwrite converts it again" in notice
-    with pytest.raises(DatasetError, match="that differs in its recipe;"):
+    with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     next((tmp_path / "out").glob("train-*")).unlink()
     assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired", "proven by SHA-256, by whichever version"

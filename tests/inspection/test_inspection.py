@@ -159,7 +159,7 @@ def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
         matching(place_of(raw_dataset), "test", "label == 1"),
         some_samples(place_of(raw_dataset), "test", 1),
     ):
-        with pytest.raises(UsageError, match="no split 'test'; there are train, val"):
+        with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
             next(take)
 
 
@@ -361,7 +361,7 @@ def test_a_split_is_shown_alone(cli: Any, raw_dataset: Path) -> None:
     assert found["column_bytes"]["image"] == len(val) * 32 * 32 * 3
     assert cli("inspect", raw_dataset, "--json").json["split"] is None
     refused = cli("inspect", raw_dataset, "--split", "test")
-    assert (refused.code, "no split 'test'; there are train, val" in refused.err) == (2, True)
+    assert (refused.code, "no split 'test'; it has train, val" in refused.err) == (2, True)
 
 
 def test_columns_alone_show_the_first_samples(cli: Any, raw_dataset: Path) -> None:

@@ -259,14 +259,14 @@ def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli:
         ("megatron", [2**31], {"role": "tokens", "eos": 1}, "has a token 2147483648, which int32 does not hold"),
         ("megatron", [500], ROLE, "has a token 500; tokens are numbers from 0 on and below 500"),
         ("megatron", [-1], ROLE, "has a token -1; tokens are numbers from 0 on"),
-        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* --no-eos"),
+        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* eos=False"),
         (
             "megatron",
             [1],
             {**ROLE, "packed": True},
             "are packed blocks, which have a fixed length and the columns document_keys",
         ),
-        ("parquets", [1], ROLE, "cannot export to 'parquets'; there are parquet, .* megatron, nanogpt"),
+        ("parquets", [1], ROLE, "'parquets' is not known; did you mean parquet.* there are parquet, .* megatron, nanogpt"),
     ],
 )
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(
@@ -283,7 +283,7 @@ def test_a_dataset_without_tokens_is_refused(tmp_path: Path, cli: Any) -> None:
     ran = cli("export", tmp_path / "in", tmp_path / "out", "--to", "megatron")
     assert ran.code == 3
     assert "has no tokens; convert the texts with --tokenizer" in ran.err
-    with pytest.raises(UsageError, match="no split 'test'; there are train"):
+    with pytest.raises(UsageError, match="no split 'test'; it has train"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", split="test")
     with pytest.raises(UsageError, match="end is not for an export to megatron; it has eos"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", end=1)

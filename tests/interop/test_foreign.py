@@ -128,7 +128,7 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
     assert "42 records in 2 files (2 webdataset)" in shown
     assert "train-00000.tar#1" in shown
     assert run(["inspect", str(tars), "--stats"]) == 2
-    assert "--stats need a dataset of shardctl: convert it first" in capsys.readouterr().err
+    assert "--stats needs a dataset of shardctl; convert it first" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
@@ -187,4 +187,4 @@ def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_
     assert refused.code == 2
     assert f"42 of the 42 records of {tars}: its samples have no images to draw" in refused.err
     both = cli("inspect", tars, "--images", tmp_path / "sheet.png", "--head", "2")
-    assert (both.code, "--head need a dataset of shardctl" in both.err) == (2, True)
+    assert (both.code, "--head needs a dataset of shardctl" in both.err) == (2, True)

@@ -13,7 +13,10 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_old_path_leads_to_the_module_of_today_with_a_warning() -> None:
-    code = "from shardctl.exports.exporting import export; import shardctl; assert export is shardctl.export; print('same')"
+    code = (
+        "from shardctl.exports.exporting import export; import shardctl.interop.exports.exporting as today;"
+        " assert export is today.export; print('same')"
+    )
     done = run_python(code, "-W", "always")
     assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr
     assert "DeprecationWarning: shardctl.exports.exporting is shardctl.interop.exports.exporting now" in done.stderr

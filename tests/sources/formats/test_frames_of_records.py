@@ -165,7 +165,7 @@ def test_what_is_said_of_annotations_that_are_not_there_is_refused(tmp_path: Pat
     for inputs in (source, tmp_path / "in"):
         for option in ({"annotation_frame": "stored"}, {"boxes_outside": "clip"}):
             with pytest.raises(
-                UsageError, match=r"--(annotation-frame stored|boxes-outside clip) is about .*the inputs have none"
+                UsageError, match=r"(annotation_frame='stored'|boxes_outside='clip') is about .*the inputs have none"
             ):
                 shardctl.convert(inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option)
 
