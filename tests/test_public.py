@@ -86,6 +86,14 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
         (lambda: shardctl.verify("out", levl="quick"), "verify has no argument 'levl'; did you mean level?"),
         (lambda: shardctl.advise("in", store="raw", consumer_rate=1), "advise itself decides how samples are stored"),
+        (
+            lambda: shardctl.train_tokenizer("in", "t.json", special_tokens="<eos>"),
+            "special_tokens takes a list; write special_tokens=['<eos>']",
+        ),
+        (lambda: shardctl.train_tokenizer("in", "t.json", special_tokens=[1]), "special_tokens must be a string; it is 1"),
+        (lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"), "vocab_size must be a whole number; it is '4k'"),
+        (lambda: shardctl.train_tokenizer("in", "t.json", max_bytes="much"), "max_bytes: 'much' is not a size"),
+        (lambda: shardctl.convert("in", "out", shard_size="64 megs"), "shard_size: '64 megs' is not a size"),
     ],
 )
 def test_messages_name_arguments(call: Callable[[], object], message: str) -> None:

@@ -73,7 +73,7 @@ class Shares(Text):
 
     python = "str | Mapping[str, float]"
 
-    def take(self, value: Any) -> Any:
+    def take(self, name: str, value: Any) -> Any:
         """Return the shares of a dict as the command line has them."""
         return ",".join(f"{name}={share}" for name, share in value.items()) if isinstance(value, Mapping) else value
 
@@ -101,7 +101,7 @@ class Seed(Whole):
             raise ValueError(f"{given!r} is neither a seed (a whole number) nor none; without a value the seed is 0")
         return None if given == "none" else int(given)
 
-    def take(self, value: Any) -> Any:
+    def take(self, name: str, value: Any) -> Any:
         """Return the seed for True and False."""
         return (0 if value else None) if isinstance(value, bool) else value
 

@@ -16,10 +16,12 @@ from shardctl.errors import NOTHING_WRITTEN, InputError, StorageError, TooManyRe
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.roots import SourceRoot
+from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, write_atomically
+from shardctl.system.options import Many, Text
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.text import printable
+from shardctl.system.text import printable, size_of
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.table import TOKEN_STEPS
 from shardctl.transforms.tokenizers.table import open_tokenizer
@@ -59,7 +61,7 @@ def train_tokenizer(
     kind: str = "bpe",
     vocab_size: int = 32_768,
     special_tokens: Sequence[str] | None = None,
-    max_bytes: int | None = None,
+    max_bytes: int | str | None = None,
     overwrite: bool = False,
     workers: int | str = "auto",
     listener: Listener | None = None,
@@ -75,15 +77,16 @@ def train_tokenizer(
     """
     started = time.monotonic()
     target = Path(out)
+    Many(Text()).check("special_tokens", () if special_tokens is None else special_tokens)
     special = tuple(SPECIAL if special_tokens is None else special_tokens)
+    whole_number("vocab_size", vocab_size)
     check_training(kind, vocab_size, special)
     _check_target(target, kind, overwrite)
-    if max_bytes is not None and max_bytes < 1:
-        raise UsageError(f"max_bytes must be 1 or more; it is {max_bytes}")
+    most = None if max_bytes is None else whole_number("max_bytes", size_of(max_bytes, "max_bytes"), least=1)
     with scratch_folder() as scratch, progress_of(progress, listener) as shown:
         listener = listener or ConversionProgress(shown).listener()
         datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
-        texts = _Texts(datasets, max_bytes, shown)
+        texts = _Texts(datasets, most, shown)
         if kind == "words" and target.suffix == ".txt":
             words, _ = count_words(texts, vocab_size, special)
             data = "".join(f"{word}\n" for word in words).encode()

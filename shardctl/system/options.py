@@ -41,7 +41,7 @@ class OptionType(ABC):
         """Return a default as it is typed on the command line."""
         return default
 
-    def take(self, value: Any) -> Any:
+    def take(self, name: str, value: Any) -> Any:
         """Return a value from Python as the command line would have it, where Python has other words for it."""
         return value
 
@@ -82,7 +82,7 @@ class ImageSize(OptionType):
 
     python = "int | str | tuple[int, int]"
 
-    def take(self, value: Any) -> Any:
+    def take(self, name: str, value: Any) -> Any:
         """Return width and height as a text."""
         return "x".join(map(str, value)) if isinstance(value, tuple | list) else value
 
@@ -169,12 +169,12 @@ class ByteSize(Whole):
             raise ValueError(f"{given!r} is not a size; write 128MiB, 64MB or a number of bytes")
         return size
 
-    def take(self, value: Any) -> Any:
+    def take(self, name: str, value: Any) -> Any:
         """Return the number of bytes of a text. Raises UsageError."""
         try:
             return self.read(value) if isinstance(value, str) else value
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(f"{name}: {error}") from None
 
 
 class NumberOrText(Anything):
@@ -382,5 +382,5 @@ def taken_arguments(
             raise UsageError(f"{function} has no argument {typed!r}; {meant or f'help(shardctl.{function}) lists all'}")
         if name != typed:
             warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, stacklevel=4)
-        taken[name] = declared[name].type.take(value)
+        taken[name] = declared[name].type.take(name, value)
     return taken
