@@ -16,7 +16,7 @@ from shardctl.errors import NOTHING_WRITTEN, InputError, StorageError, TooManyRe
 from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.roots import SourceRoot
-from shardctl.system.arguments import whole_number
+from shardctl.system.arguments import instance, whole_number
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
 from shardctl.system.progress import Phase, Progress, progress_of
@@ -76,6 +76,7 @@ def train_tokenizer(
     what convert raises.
     """
     started = time.monotonic()
+    instance("listener", listener, Listener)
     target = Path(out)
     Many(Text()).check("special_tokens", () if special_tokens is None else special_tokens)
     special = tuple(SPECIAL if special_tokens is None else special_tokens)

@@ -45,7 +45,7 @@ from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted, format_bytes
+from shardctl.system.text import counted, format_bytes, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -87,6 +87,10 @@ def open_dataset(
     SHARDCTL_CACHE_LIMIT say so; False is no cache. A local dataset is read where it is, whatever they say. Raises DatasetError,
     UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
     """
+    if split is not None and not isinstance(split, str):
+        raise UsageError(f"split is one name, or None for all; it is {split!r}")
+    if cache_limit is not None:
+        size_of(cache_limit, "cache_limit")
     if is_url(path):
         return _open_remote(str(path), split, generation, cache, cache_limit)
     root = Path(path)

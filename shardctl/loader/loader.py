@@ -323,7 +323,7 @@ class Loader:
         The loader's threads call the function, several at a time, while the training loop works. The iteration raises the
         errors of the function.
         """
-        self._say_what_is_padded()
+        self._say_what_is_odd()
         self.start()
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
@@ -352,11 +352,25 @@ class Loader:
         if not self._batches:  # the epoch of the state was complete
             self._at = self._next
 
-    def _say_what_is_padded(self) -> None:
-        """Warn if samples come twice and nobody asked for it."""
-        given, left = self.options, len(self.stream) - self._next.samples
-        if given.remainder is None and given.rule == "pad" and given.place[0] == 0 and left % given.global_batch:
+    def _say_what_is_odd(self) -> None:
+        """Warn if samples come twice and nobody asked for it, and if no rank gets a batch of the samples that are there."""
+        given, samples = self.options, len(self.stream)
+        if given.place[0] != 0:
+            return  # the first rank says it for all
+        if given.drops and 0 < samples < given.global_batch:
+            self._warn_of_no_batch()
+        left = samples - self._next.samples
+        if given.remainder is None and given.rule == "pad" and left % given.global_batch:
             _warn_of_padding()
+
+    def _warn_of_no_batch(self) -> None:
+        samples, size, ranks = len(self.stream), self.options.batch_size, self.options.place[1]
+        each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
+        keeps = "drop_last=False" if self.options.drop_last else "another remainder"
+        warnings.warn(
+            f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch of {each}; take a smaller batch_size or {keeps}",
+            stacklevel=4,
+        )
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardctl.errors import UsageError
@@ -30,10 +30,15 @@ class Mix:
     """Several datasets that are read as one. `shardctl.mix` makes it."""
 
     def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None) -> None:
+        for name, given in (("datasets", datasets), ("weights", weights)):
+            if isinstance(given, Dataset | str) or not isinstance(given, Iterable):
+                raise UsageError(f"{name} takes a list; write mix([a, b], [0.5, 0.5])")
         self._datasets = list(datasets)
         for dataset in self._datasets:
             if not isinstance(dataset, Dataset):
-                raise UsageError(f"mix() takes a list of datasets from shardctl.open; {dataset!r} is not one")
+                raise UsageError(
+                    f"mix() takes a list of datasets from shardctl.open; one of them is a {type(dataset).__name__}"
+                )
         self._weights = [real_number("a weight", weight) for weight in weights]
         self._samples = None if samples is None else whole_number("samples", samples)
         check_mixture([len(dataset) for dataset in self._datasets], self._weights, self._samples)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -84,12 +85,17 @@ def check_names(called: str, given: Iterable[str], names: Collection[str], elsew
 def for_python(function: F, name: str) -> F:
     """Return a public function of the package, `shardctl.name`, whose errors name arguments in place of options."""
     parameters = inspect.signature(function).parameters
+    paths = [each for each in parameters if parameters[each].annotation == "str | Path"]
     has_options = hasattr(function, "__signature__")  # it answers wrong names itself
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         if not has_options:
             check_names(name, options, parameters, {})
+        given = {**dict(zip(parameters, arguments, strict=False)), **options}
+        for each in paths:
+            if each in given and not isinstance(given[each], str | Path):
+                raise UsageError(f"{each} must be a path or a URL; it is a {type(given[each]).__name__}")
         try:
             return function(*arguments, **options)
         except ShardctlError as error:

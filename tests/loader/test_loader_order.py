@@ -373,7 +373,10 @@ def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
     endless = iter(ds.loader(300, shuffle=True, repeat=None))
     assert [next(endless)["number"].tolist() for _ in range(12)] == joined(epochs)
     endless.close()
-    assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
+    with pytest.warns(UserWarning, match="1,000 samples make no batch of 2,000; take a smaller batch_size or drop_last=False"):
+        assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
+    with pytest.warns(UserWarning, match="make no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem"):
+        assert read(ds.loader(600, remainder="drop", world_size=2, rank=0)) == []
 
 
 def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers: Path) -> None:
@@ -624,6 +627,10 @@ def test_impossible_mixtures_are_refused(numbers: Path, weights: Any, samples: A
         shardctl.mix([ds, ds], [1, 1]).loader(4, seed=None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="takes a list of datasets"):
         shardctl.mix([str(numbers)], [1])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match=r"^datasets takes a list; write mix\(\[a, b\], \[0.5, 0.5\]\)$"):
+        shardctl.mix(ds, ds)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="one of them is a dict"):
+        shardctl.mix([ds[0]], [1])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="needs at least one dataset"):
         shardctl.mix([], [])
     with pytest.raises(UsageError, match="a dataset without samples cannot be mixed in"):

@@ -19,6 +19,7 @@ from shardctl.benchmark.measure.tokens import samples_per_s, tokens_per_sample
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.loader.dataset import Dataset
+from shardctl.system.arguments import instance
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options
@@ -73,6 +74,7 @@ def bench(path: str | Path, listener: Listener | None = None, *, progress: bool 
     instead. Raises UsageError, DatasetError, InputError (a baseline without its
     raw inputs), ConsumerError, InstallError.
     """
+    instance("listener", listener, Listener)
     taken = taken_arguments("bench", options, declared_in(BenchOptions))
     chosen = BenchOptions(**taken)
     chosen.check()

@@ -15,6 +15,7 @@ from shardctl.build.convert.run import run as run_conversion
 from shardctl.build.convert.targets import open_target
 from shardctl.build.options import convert_options
 from shardctl.errors import CONTINUES, explaining_interrupts
+from shardctl.system.arguments import instance
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.progress import progress_of
 from shardctl.system.python_names import with_options
@@ -42,6 +43,7 @@ def convert(
     StorageError, DatasetError, BusyError, WorkerError, TooManyRejectsError.
     """
     refuse_while_importing("convert")
+    instance("listener", listener, Listener)
     request = ConvertRequest.of(src, dst, recipe, options)
     with progress_of(progress, listener) as shown, open_target(dst, request.roots) as target:
         told = listener or ConversionProgress(shown, stays=True).listener()

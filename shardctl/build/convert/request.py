@@ -47,6 +47,8 @@ class ConvertRequest:
         several = [src] if isinstance(src, str | Path) else src
         if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
             raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
+        if not all(map(str, several)):
+            raise UsageError("the source is a path; it is ''")
         if not isinstance(dst, str | Path) or not str(dst):
             raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):

@@ -24,7 +24,7 @@ from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
-from shardctl.system.arguments import truth
+from shardctl.system.arguments import instance, truth
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url
@@ -96,6 +96,7 @@ def snapshot(
     instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
     """
     refuse_while_importing("snapshot")
+    instance("listener", listener, Listener)
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
