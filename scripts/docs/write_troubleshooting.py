@@ -8,7 +8,10 @@ With files or folders it writes nothing, and lists the messages there that have 
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +24,15 @@ TABLE = ROOT / "docs" / "messages"
 
 LEAST = 8
 """Characters of a message that are its own: a text with fewer says what another one has put together."""
+
+MORE_ERRORS = ("BadParameter", "ClickException", "SettingError", "TomlError", "UnfitError", "TemplateError")
+"""Errors beside those of shardctl/errors.py whose texts users see."""
+
+SENTENCES = {"lacks": "no {} …", "unknown": "{} … is not known…"}
+"""What functions of system/text.py make of their first argument."""
+
+DEEPEST = 5
+"""How many functions and variables are followed to a text."""
 
 HEAD = """# Troubleshooting
 
@@ -41,23 +53,119 @@ def said(paths: list[Path]) -> Iterator[Said]:
     """Yield the messages of modules, and of the modules in folders."""
     for path in paths:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and (message := _message(node)) is not None:
-                    text = _text(message)
-                    if len(text.replace(ANY, "").strip()) >= LEAST:
-                        yield Said(text, f"{file.relative_to(ROOT)}:{node.lineno}")
+            module = Module.of(file)
+            for call in module.calls():
+                for text in dict.fromkeys(text for message in _messages(call, module) for text in module.texts(message, call)):
+                    if has_words(text):
+                        yield Said(text, f"{file.relative_to(ROOT)}:{call.lineno}")
 
 
-def _message(call: ast.Call) -> ast.expr | None:
-    """Return the argument of a call that is the message to a user."""
-    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    arguments = call.args
-    if name == "Rejection":
-        return arguments[2] if len(arguments) > 2 else None
-    if name in ("at_least", "more_than"):
-        return arguments[1] if len(arguments) > 1 else None
-    is_error = name == "BadParameter" or (name.endswith("Error") and (hasattr(errors, name) or name == "SettingError"))
-    return arguments[0] if is_error and arguments else None
+def has_words(text: str) -> bool:
+    """Return whether a text has words of its own."""
+    return len(text.replace(ANY, "").strip()) >= LEAST
+
+
+def _messages(call: ast.Call, module: Module) -> list[ast.expr]:
+    """Return the argument of a call that is the message to a user, in a list; nothing for other calls."""
+    name, arguments = _name(call.func), call.args
+    place = {"Rejection": 2, "at_least": 1, "more_than": 1, "fail": 0, "complain": 0, "_complain": 0}.get(name)
+    if place is None:
+        called = [name, *(_name(each) for each in module.values(call.func, call) if each is not call.func)]
+        place = 0 if any(map(_is_error, called)) else None
+    return [] if place is None else arguments[place : place + 1]
+
+
+def _is_error(name: str) -> bool:
+    return name in MORE_ERRORS or (name.endswith("Error") and hasattr(errors, name))
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+class Module:
+    """A module of the source, and what expressions of messages in it stand for."""
+
+    @classmethod
+    @functools.cache
+    def of(cls, file: Path) -> Module:
+        """Return the module of a file."""
+        return cls(file)
+
+    def __init__(self, file: Path) -> None:
+        self._tree = tree = ast.parse(file.read_text(encoding="utf-8"))
+        self._parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+        self._nodes = [tree, *self._parents]
+        functions = [each for each in self._nodes if isinstance(each, ast.FunctionDef)]
+        self._texts = {each.name: each for each in functions if each.returns and "str" in ast.unparse(each.returns).split(" | ")}
+        self._imported = {
+            name.name: node.module
+            for node in self._nodes
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shardctl.")
+            for name in node.names
+        }
+        self._variables: dict[tuple[ast.AST, str], list[ast.expr]] = defaultdict(list)
+        for node in self._nodes:
+            if isinstance(node, ast.Assign | ast.NamedExpr):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    self._variables[self._scope(node), _name(target)].append(node.value)
+
+    def calls(self) -> list[ast.Call]:
+        """Return all calls in the module."""
+        return [each for each in self._nodes if isinstance(each, ast.Call)]
+
+    def values(self, node: ast.expr, at: ast.AST, deepest: int = DEEPEST) -> list[ast.expr]:
+        """Return the expressions that one may stand for: both of a choice, what a variable gets, what a function returns."""
+        name = _name(node.func if isinstance(node, ast.Call) else node)
+        module = self._elsewhere(name)
+        match node:
+            case _ if not deepest:
+                found = []
+            case ast.IfExp():
+                found = [node.body, node.orelse]
+            case ast.BoolOp():
+                found = node.values
+            case ast.Name():
+                found = self._assigned(name, at) or module._assigned(name, module._tree)
+            case ast.Call() if name in module._texts and name not in SENTENCES:
+                inner = ast.walk(module._texts[name])
+                found = [each.value for each in inner if isinstance(each, ast.Return) and each.value is not None]
+            case _:
+                found = []
+        return [value for each in found for value in module.values(each, each, deepest - 1)] or [node]
+
+    def _elsewhere(self, name: str) -> Module:
+        """Return the module that a name is imported from, or this one."""
+        if name not in self._imported:
+            return self
+        path = ROOT / self._imported[name].replace(".", "/")
+        return Module.of(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+
+    def texts(self, node: ast.expr, at: ast.AST) -> list[str]:
+        """Return the texts that an expression may stand for, with `…` for values: also for texts, where there is no other."""
+        found = []
+        for each in self.values(node, at):
+            if isinstance(each, ast.JoinedStr) and not has_words(_text(each)):
+                pieces = [self.texts(piece.value if isinstance(piece, ast.FormattedValue) else piece, at) for piece in each.values]
+                found += ["".join(chosen) for chosen in itertools.product(*pieces)]
+            else:
+                found.append(_text(each))
+        return found
+
+    def _assigned(self, name: str, at: ast.AST) -> list[ast.expr]:
+        """Return what a variable gets in the innermost function around a place that sets it, or in the module."""
+        while (at, name) not in self._variables:
+            if at not in self._parents:
+                return []
+            at = self._scope(at)
+        return self._variables[at, name]
+
+    def _scope(self, node: ast.AST) -> ast.AST:
+        """Return the function around a node, or the module."""
+        node = self._parents[node]
+        while not isinstance(node, ast.FunctionDef | ast.Module):
+            node = self._parents[node]
+        return node
 
 
 def _text(node: ast.expr) -> str:
@@ -68,6 +176,10 @@ def _text(node: ast.expr) -> str:
         return "".join(_text(each) for each in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left) + _text(node.right)
+    if isinstance(node, ast.FormattedValue):
+        return _text(node.value) if isinstance(node.value, ast.Call) else ANY
+    if isinstance(node, ast.Call) and (sentence := SENTENCES.get(_name(node.func))):
+        return sentence.format(_text(node.args[0]))
     return ANY
 
 
