@@ -53,6 +53,7 @@ docs: setup
 	$(bin)/python scripts/docs/write_signatures.py
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
+	$(bin)/python scripts/docs/write_troubleshooting.py
 
 bench: setup
 	$(bin)/python scripts/bench/bench_decode.py

@@ -1,4 +1,4 @@
-"""Write docs/troubleshooting.md from the table of messages in docs/messages/. tests/test_messages.py checks that it is up to date.
+"""Write docs/troubleshooting.md from the table of messages in docs/messages/.
 
     python scripts/docs/write_troubleshooting.py [FILE OF shardctl/ ...]
 
@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardctl import errors
-from shardctl.cli.show.message_table import ANY, Message, entry_for, read_messages
+from shardctl.cli.show.message_table import ANY, PAGE, entries_of, entry_for
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "messages"
@@ -40,6 +45,27 @@ What each message means, and what to do. Search this page for words of the messa
 stands for these. `shardctl help NAME` shows one entry, for instance `shardctl help no-such-option`. Written by `make docs` from
 `docs/messages/`; edit these files.
 """
+
+
+class Message(NamedTuple):
+    """An entry of the table: the texts that it is about, what they mean, what to do, and an example of that."""
+
+    id: str
+    says: list[str]
+    means: str
+    do: str
+    example: str = ""
+
+
+def read_messages(folder: Path) -> dict[str, list[Message]]:
+    """Return the entries of all files in a folder, by the title of the file. Raises ValueError for a title of two files."""
+    found: dict[str, list[Message]] = {}
+    for file in sorted(folder.glob("*.toml")):
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        if table["title"] in found:
+            raise ValueError(f"{file}: another file has this title too; move the entries there")
+        found[table["title"]] = [Message(**each) for each in table["message"]]
+    return found
 
 
 class Said(NamedTuple):
@@ -97,7 +123,9 @@ class Module:
         self._parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
         self._nodes = [tree, *self._parents]
         functions = [each for each in self._nodes if isinstance(each, ast.FunctionDef)]
-        self._texts = {each.name: each for each in functions if each.returns and "str" in ast.unparse(each.returns).split(" | ")}
+        self._texts = {
+            each.name: each for each in functions if each.returns and "str" in ast.unparse(each.returns).split(" | ")
+        }
         self._imported = {
             name.name: node.module
             for node in self._nodes
@@ -146,7 +174,9 @@ class Module:
         found = []
         for each in self.values(node, at):
             if isinstance(each, ast.JoinedStr) and not has_words(_text(each)):
-                pieces = [self.texts(piece.value if isinstance(piece, ast.FormattedValue) else piece, at) for piece in each.values]
+                pieces = [
+                    self.texts(piece.value if isinstance(piece, ast.FormattedValue) else piece, at) for piece in each.values
+                ]
                 found += ["".join(chosen) for chosen in itertools.product(*pieces)]
             else:
                 found.append(_text(each))
@@ -193,21 +223,19 @@ def page(messages: dict[str, list[Message]]) -> str:
 
 
 def _entry(message: Message) -> str:
-    says = "\n".join(f"> {_quoted(text)}  " for text in message.says)
+    says = "\n".join(f"- {_quoted(text)}" for text in message.says)
     example = f"\n```sh\n{message.example.strip()}\n```\n" if message.example else ""
     return f"### {message.id}\n\n{says}\n\n{message.means.strip()}\n\n**Do:** {message.do.strip()}\n{example}"
 
 
 def _quoted(text: str) -> str:
     """Return a text for Markdown: as code, so that nothing in it is markup."""
-    fence = "``" if "`" in text else "`"
-    pad = " " if "`" in text else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def without_entry(paths: list[Path], messages: dict[str, list[Message]]) -> list[Said]:
     """Return the messages of modules that no entry is about."""
-    entries = [each for table in messages.values() for each in table]
+    entries = entries_of(page(messages))
     return [each for each in said(paths) if entry_for(each.text, entries) is None]
 
 
@@ -218,7 +246,7 @@ def main() -> None:
         for each in without_entry(paths, messages):
             print(f"{each.place}: {each.text}")
     else:
-        (ROOT / "docs" / "troubleshooting.md").write_text(page(messages), encoding="utf-8")
+        (ROOT / "docs" / f"{PAGE}.md").write_text(page(messages), encoding="utf-8")
 
 
 if __name__ == "__main__":

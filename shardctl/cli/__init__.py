@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 import click
 
 from shardctl.cli.command import WIDTH, Group
-from shardctl.cli.lines import as_typed, color_choice, complain, note
+from shardctl.cli.lines import as_typed, color_choice, complain, hint, note
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -52,7 +52,7 @@ COMMANDS = {
         "tokenizer": "train and try tokenizers",
     },
     "Help": {
-        "help": "show a page of the documentation, or find a word in it",
+        "help": "explain a message, show a page, or find a word in it",
         "completion": "print the script for the Tab key of your shell",
     },
 }
@@ -279,5 +279,11 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
     message = as_typed(message, arguments)
     if "--json" in arguments:
         click.echo(json.dumps({"error": message, "exit_code": code}))
-    else:
-        complain(message)
+        return
+    complain(message)
+    if sys.stderr.isatty() and code != INTERRUPTED and {"-q", "--quiet"}.isdisjoint(arguments):
+        from shardctl.cli.show.message_table import all_entries, entry_for
+
+        with contextlib.suppress(OSError):  # an installation without documents
+            if entry := entry_for(message, all_entries()):
+                hint(f"more: shardctl help {entry.name}")

@@ -13,6 +13,7 @@ import click
 from shardctl.cli.command import WIDTH, command
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.cli.show.markdown import headings, terminal_text
+from shardctl.cli.show.message_table import Entry, all_entries, entries_with, entry_for
 from shardctl.errors import UsageError
 from shardctl.system.documents import documents
 from shardctl.system.text import counted, printable
@@ -24,17 +25,19 @@ _EXAMPLES = (
     ("shardctl help inputs", "a page"),
     ("shardctl help bench.md", "a page that has the name of a command"),
     ("shardctl help gbk", "any other word: the pages in which it is"),
+    ("shardctl help no-such-source", "what a message means, and what to do"),
+    ("shardctl help 'holds no files'", "the same, by words of the message"),
 )
 
 
 @command(examples=_EXAMPLES)
-@click.argument("words", nargs=-1, metavar="[COMMAND|PAGE|WORD]")
+@click.argument("words", nargs=-1, metavar="[COMMAND|PAGE|MESSAGE|WORD]")
 @output_options
 @click.pass_context
 def help(context: click.Context, words: tuple[str, ...], output: Output) -> None:
-    """Show a page of the documentation, or the help of a command. Without a name, list all pages.
+    """Show a page of the documentation, the help of a command, or what a message means. Without a name, list all pages.
 
-    Exit codes: 0 done, 2 no command, page or word of this name.
+    Exit codes: 0 done, 2 no command, page, message or word of this name.
     """
     named = " ".join(words)
     topic = _topic(named)
@@ -48,7 +51,9 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
         _show({"command": named, "text": text}, text, output)
     elif topic is not None:
         page = page_text(topic)
-        _show({"topic": topic, "text": page}, terminal_text(page, min(WIDTH, shutil.get_terminal_size().columns)), output)
+        _show({"topic": topic, "text": page}, _in_lines(page), output)
+    elif (entry := _message(named)) is not None:
+        _show({"message": entry.name, "text": entry.markdown}, _in_lines(entry.markdown), output)
     else:
         _search(context, named, output)
 
@@ -84,6 +89,23 @@ def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | 
             return None
         found = click.Context(inner, parent=found, info_name=word)
     return found
+
+
+def _message(named: str) -> Entry | None:
+    """Return the entry of the table of messages by its name, by a whole message, or by words that only one message has."""
+    entries = all_entries()
+    by_name = next((entry for entry in entries if entry.name == named), None)
+    with_words = _with_words(named, entries)
+    return by_name or entry_for(named, entries) or (with_words[0] if len(with_words) == 1 else None)
+
+
+def _with_words(named: str, entries: list[Entry]) -> list[Entry]:
+    """Return the entries about messages that have these words. A word alone is looked for in all pages."""
+    return entries_with(named, entries) if " " in named else []
+
+
+def _in_lines(markdown: str) -> str:
+    return terminal_text(markdown, min(WIDTH, shutil.get_terminal_size().columns))
 
 
 def _show(record: dict[str, str], text: str, output: Output) -> None:
@@ -125,18 +147,19 @@ def _search(context: click.Context, word: str, output: Output) -> None:
     shown = printable(word)
     near = difflib.get_close_matches(word.lower(), [*_commands(context), *topics()], 3)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    found = _pages_with(word)
-    if not found:
+    found, messages = _pages_with(word), _with_words(word, all_entries())
+    if not found and not messages:
         raise UsageError(
-            f"{shown!r} is not a command, a page, or a word of a page{meant or '; `shardctl help` lists the pages'}"
+            f"{shown!r} is not a command, a page, a message, or a word of a page{meant or '; `shardctl help` lists the pages'}"
         )
     if output.as_json:
-        print_json({"near": near, "pages": [page._asdict() for page in found]})
+        print_json({"near": near, "messages": [entry.name for entry in messages], "pages": [page._asdict() for page in found]})
         return
     click.echo(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n")
     lines = click.HelpFormatter()
     with lines.indentation():
-        lines.write_dl([(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]])
+        rows = [(f"shardctl help {entry.name}", f"message: {entry.says[0]}") for entry in messages[:SHOWN_PAGES]]
+        lines.write_dl(rows + [(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]])
     click.echo(lines.getvalue(), nl=False)
     if len(found) > SHOWN_PAGES:
         click.echo(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}")

@@ -76,6 +76,11 @@ def complain(message: str) -> None:
     tell([f"shardctl: {message}"])
 
 
+def hint(text: str) -> None:
+    """Print on stderr, in dim letters, where a person finds more about the line before."""
+    click.echo(click.style(text, dim=True), err=True, color=color_choice())
+
+
 def as_typed(message: str, arguments: Sequence[str]) -> str:
     """Return a message with paths as the user typed them: code below the command line makes some of them absolute."""
     typed: dict[str, str] = {}

@@ -304,11 +304,11 @@ def _why_no_manifest(folder: Folder) -> str:
         return (
             f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
         )
-    nothing = f"{shown}: not a dataset (it has no {MANIFEST})"
-    if here is None:
-        return nothing
-    with contextlib.suppress(OSError):
-        inside = sorted(path.parent for path in here.glob(f"*/{MANIFEST}"))
-        if inside:
-            return f"{nothing}; did you mean {printable(str(inside[0]))}?"
-    return f"{nothing}; `shardctl convert {shown} out` makes one"
+    instead = ""
+    if here is not None:
+        instead = f"; `shardctl convert {shown} out` makes one"
+        with contextlib.suppress(OSError):
+            inside = sorted(path.parent for path in here.glob(f"*/{MANIFEST}"))
+            if inside:
+                instead = f"; did you mean {printable(str(inside[0]))}?"
+    return f"{shown}: not a dataset (it has no {MANIFEST}){instead}"

@@ -187,7 +187,7 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
 
 
 def test_help_and_completion(check: Any) -> None:
-    check("help", [], ["inputs"], ["convert"], ["Slurm"])
+    check("help", [], ["inputs"], ["convert"], ["no-such-source"], ["Slurm"])
     check("completion", ["bash"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shardctl.cli.show.markdown import terminal_text
+from shardctl.cli.show.message_table import all_entries
 from shardctl.system.documents import documents
 
 PAGES = sorted(documents().glob("*.md"))
@@ -114,15 +115,53 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(cli: Any, word: str, mea
     assert f"did you mean {meant}" in refused.err
 
 
-def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
-    """PAGER is called with the page: here a program that shows that it was."""
-    pager = tmp_path / "pager"
-    pager.write_text("#!/bin/sh\necho PAGED\ncat\n")
-    pager.chmod(0o755)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["no-such-input"],
+        ["holds no files"],
+        ["HOLDS", "NO", "FILES"],
+        ["shardctl: photos: holds no files"],
+    ],
+)
+def test_a_message_is_explained_by_its_name_and_by_its_words(cli: Any, asked: list[str]) -> None:
+    shown = cli("help", *asked)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("no-such-input\n\n- `…: holds no files`\n")
+    assert "\nDo: Check the path" in shown.out
+    assert cli("help", *asked, "--json").json["message"] == "no-such-input"
+
+
+def test_words_of_several_messages_lead_to_each(cli: Any) -> None:
+    found = cli("help", "cannot be read")
+    assert found.code == 0
+    assert "\n\n  shardctl help file-cannot-be-read\n" in found.out
+    assert "file-cannot-be-read" in cli("help", "cannot be read", "--json").json["messages"]
+
+
+def test_a_name_of_a_message_is_no_command_and_no_page(cli: Any) -> None:
+    listed = cli("help", "--json").json
+    assert not {entry.name for entry in all_entries()} & {*listed["commands"], *listed["topics"]}
+
+
+def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    message = "shardctl: photos: holds no files, or only empty ones; nothing to convert"
+    told = [message, "more: shardctl help no-such-input"]
+    for arguments, lines in (([], told), (["-q"], [message])):
+        said, code = on_a_terminal(["convert", "photos", "out", *arguments], tmp_path, {"NO_COLOR": "1"})
+        assert (said.splitlines(), code) == (lines, 3)
+    command = [sys.executable, "-m", "shardctl", "convert", "photos", "out"]
+    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert piped.stderr == f"{message}\n"
+
+
+def on_a_terminal(arguments: list[str], folder: Path, variables: dict[str, str]) -> tuple[str, int]:
+    """Run a command that has a terminal for its streams; return what it wrote there, and its exit code."""
     above, below = pty.openpty()
-    environment = {**os.environ, "PAGER": str(pager), "TERM": "xterm"}
-    command = [sys.executable, "-m", "shardctl", "help", "write"]
-    with subprocess.Popen(command, env=environment, stdin=below, stdout=below, stderr=below) as process:
+    environment = {**os.environ, "TERM": "xterm", **variables}
+    command = [sys.executable, "-m", "shardctl", *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=below, stdout=below, stderr=below) as process:
         os.close(below)
         said = b""
         while True:
@@ -132,6 +171,15 @@ def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
                 break
             said += part
     os.close(above)
-    assert process.returncode == 0
-    assert said.startswith(b"PAGED\r\n")
-    assert b"Samples that are made in Python" in said
+    return said.decode(), process.returncode
+
+
+def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
+    """PAGER is called with the page: here a program that shows that it was."""
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED\ncat\n")
+    pager.chmod(0o755)
+    said, code = on_a_terminal(["help", "write"], tmp_path, {"PAGER": str(pager)})
+    assert code == 0
+    assert said.startswith("PAGED\r\n")
+    assert "Samples that are made in Python" in said

@@ -1,38 +1,48 @@
-"""The table of messages: what each means, and what to do. Its files are docs/messages/*.toml."""
+"""The table of messages as the page docs/troubleshooting.md has it: what each message means, and what to do.
+
+The page is written from docs/messages/ (scripts/docs/write_troubleshooting.py). It is read here, as that takes a few
+milliseconds: an error does not wait for it.
+"""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from shardctl.system.documents import documents
+
+PAGE = "troubleshooting"
 
 ANY = "…"
 """Stands for a value in the text of a message."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """An entry: the texts that it is about, with `…` for values, what they mean, what to do, and an example of that."""
+class Entry(NamedTuple):
+    """An entry: the texts of the messages that it is about, with `…` for values, and the entry itself in Markdown."""
 
-    id: str
+    name: str
     says: tuple[str, ...]
-    means: str
-    do: str
-    example: str = ""
+    markdown: str
 
 
-def read_messages(folder: Path) -> dict[str, list[Message]]:
-    """Return the entries of all files in a folder, by the title of the file."""
-    found = {}
-    for file in sorted(folder.glob("*.toml")):
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-        found[table["title"]] = [Message(**{**each, "says": tuple(each["says"])}) for each in table["message"]]
+def all_entries() -> list[Entry]:
+    """Return the entries of the table. Raises OSError where there are no documents."""
+    return entries_of((documents() / f"{PAGE}.md").read_text(encoding="utf-8"))
+
+
+def entries_of(page: str) -> list[Entry]:
+    """Return the entries of the page."""
+    found = []
+    for section in page.split("\n### ")[1:]:
+        text = section.partition("\n## ")[0]
+        name, says, _ = text.split("\n\n", 2)
+        found.append(Entry(name, tuple(_text(line) for line in says.splitlines()), f"### {text.rstrip()}\n"))
     return found
+
+
+def _text(line: str) -> str:
+    """Return the text of a message out of a line of a list, where it is written as code."""
+    code = line.removeprefix("- ")
+    return code[3:-3] if code.startswith("``") else code[1:-1]
 
 
 def is_in(said: str, text: str) -> bool:
@@ -46,7 +56,16 @@ def is_in(said: str, text: str) -> bool:
     return True
 
 
-def entry_for(text: str, messages: list[Message]) -> Message | None:
+def entry_for(text: str, entries: list[Entry]) -> Entry | None:
     """Return the entry about a message: the one with the longest text that is in it. None if there is none."""
-    fitting = [(len(said), message) for message in messages for said in message.says if is_in(said, text)]
+    fitting = [(len(said), entry) for entry in entries for said in entry.says if is_in(said, text)]
     return max(fitting, key=lambda each: each[0], default=(0, None))[1]
+
+
+def entries_with(words: str, entries: list[Entry]) -> list[Entry]:
+    """Return the entries about messages that have some words: first that with the shortest text."""
+    found = {}
+    for entry in entries:
+        if texts := [said for said in entry.says if words.casefold() in said.casefold()]:
+            found[entry] = min(map(len, texts))
+    return sorted(found, key=found.__getitem__)
