@@ -284,7 +284,7 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
     announced: list[Any] = []
     options = {"update": True, "dry_run": command != "update", "listener": Listener(announce=announced.append)}
     with pytest.raises(
-        StorageError, match=r"train-00008\.arrow: is no part of a dataset, and the new dataset has a file of this"
+        StorageError, match=r"train-00008\.arrow: is not part of a dataset, but the new dataset needs this file"
     ):
         convert(here / "raw", here / "out", **options)
     assert not announced
@@ -496,11 +496,11 @@ def test_a_cache_follows_no_link(here: Path) -> None:
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(StorageError, match="has the name of a dataset of this cache"):
+    with pytest.raises(StorageError, match="the cache needs this name, but something else is there"):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(StorageError, match="has the name of a dataset of this cache"):
+    with pytest.raises(StorageError, match="the cache needs this name, but something else is there"):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()

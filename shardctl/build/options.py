@@ -117,7 +117,7 @@ def _check_seed(seed: int) -> None:
 
 def _check_memory(size: int) -> None:
     if size < LEAST_MEMORY:
-        raise UsageError(f"a worker needs more than {format_bytes(size)} of memory; give at least 256 MiB")
+        raise UsageError(f"the memory limit of a worker must be 256 MiB or more; it is {format_bytes(size)}")
 
 
 def _check_part(part: str) -> None:

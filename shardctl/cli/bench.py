@@ -117,7 +117,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     if watch:
         return _watch(dataset, output, metrics, **given)
     if metrics:
-        raise UsageError("--metrics is of --watch; use both, or --json for the figures of a measurement")
+        raise UsageError("--metrics works only with --watch; use both, or --json for the figures of a measurement")
     return _measure(dataset, output, **given)
 
 

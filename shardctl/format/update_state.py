@@ -147,7 +147,7 @@ class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
     def __init__(self, folder: FolderHere, facts: FileFacts | None) -> None:
-        self._why = f"{folder.shown()}: its {UPDATE}"
+        self._why = f"{folder.shown()}: its update.arrows"
         found = folder.stat(UPDATE)
         if facts is None or found is None or found.kind not in ("file", "link"):
             raise DatasetError(f"{self._why} is missing")

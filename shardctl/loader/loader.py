@@ -287,7 +287,7 @@ class Loader:
         differing = [name for name in other if other[name] != mine.get(name)]
         if differing:
             was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
-            raise UsageError(f"the state is that of another order: it had {was}")
+            raise UsageError(f"the state was saved with another dataset, seed or shuffle: it had {was}")
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
         self._at = self._next = _Position(epoch, samples)

@@ -94,7 +94,7 @@ class Mixture:
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Raise UsageError: the lengths of a mixture's samples are not known before they are read."""
-        raise UsageError(f"a mixture cannot be bucketed by {column}; bucket one dataset")
+        raise UsageError(f"a mixture cannot use bucket= ({column}); bucket one dataset")
 
     def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return whose turn each position is, and how many of that stream came before it."""
@@ -184,9 +184,7 @@ def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
     first, *others = every
     whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
     if whole is not None:
-        raise UsageError(
-            f"{whole} is of a whole batch, and batches of a mixture are joined; derive document_ids or position_ids"
-        )
+        raise UsageError(f"{whole} describes a whole batch, which a mixture does not have; derive document_ids or position_ids")
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)
         raise UsageError(f"the datasets have different fields: {fields}; give columns=")

@@ -51,7 +51,7 @@ class LoaderOptions:
                 whole_number(name, getattr(self, name))
         rank, world_size = self.place
         if not 0 <= rank < world_size:
-            raise UsageError(f"rank {rank} is not one of a world of {world_size}")
+            raise UsageError(f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}")
         THREADS.check("threads", self.threads)
         self._check_processes()
         if self.remainder is not None and self.remainder not in REMAINDERS:

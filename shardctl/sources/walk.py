@@ -186,7 +186,11 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
                 continue
             fault = None
             if name in of_folders:  # there can be no such files on a disk, where both may have to be
-                fault = Rejection("plan", UNREACHABLE, "cannot be reached (it has the name of a folder); rename the object")
+                fault = Rejection(
+                    "plan",
+                    UNREACHABLE,
+                    "cannot be reached (the store has other objects below a folder of this name); rename the object",
+                )
             found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:

@@ -85,7 +85,7 @@ class Model(GroupTransform):
         """The class. Raises UsageError."""
         found = find_function(self.target, "transform")
         if not inspect.isclass(found):
-            raise UsageError(f"transform {self.target}: is no class; a step model needs one, and custom takes functions")
+            raise UsageError(f"transform {self.target}: is not a class; a step model needs one, and custom takes functions")
         call = next((vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None)
         if call is None:
             raise UsageError(f"transform {self.target}: is a class without __call__, which is called with a list of samples")

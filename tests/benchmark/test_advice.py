@@ -129,7 +129,7 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "step 'swirl' is not known"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
         (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
-        (None, {"consumer_rate": 1000, "latency": "30ms"}, "a latency is that of reading from a store; give bandwidth too"),
+        (None, {"consumer_rate": 1000, "latency": "30ms"}, "latency needs bandwidth"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

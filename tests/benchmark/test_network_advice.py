@@ -53,8 +53,8 @@ def test_a_latency_has_a_unit(text: str, seconds: float) -> None:
         ("2Gbit", "9" * 400 + "s", None, "is impossible"),
         ("2Gbit", None, "much", "'much' is not a size"),
         ("2Gbit", None, -1, "cache limit: -1 bytes are impossible"),
-        (None, "30ms", None, "a latency is that of reading from a store; give --bandwidth too"),
-        (None, None, "1GB", "a cache limit is that of reading from a store; give --bandwidth too"),
+        (None, "30ms", None, "--latency needs --bandwidth"),
+        (None, None, "1GB", "--cache-limit needs --bandwidth"),
     ],
 )
 def test_what_is_no_network_is_wrong_usage(bandwidth: str | None, latency: str | None, limit: str | None, said: str) -> None:

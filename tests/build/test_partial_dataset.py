@@ -105,7 +105,7 @@ def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path
     last = arriving(source, tmp_path / "out").loader(5, shuffle=True)
     last.load_state_dict(later.state_dict())
     assert keys_of(last) == keys_of(later)
-    with pytest.raises(UsageError, match="the state is that of another order"):
+    with pytest.raises(UsageError, match="the state was saved with another dataset, seed or shuffle"):
         arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
 
 

@@ -270,10 +270,10 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(sour
 @pytest.mark.parametrize(
     ("environment", "given", "said"),
     [
-        ({}, {"rank": 3, "world_size": 2}, "rank 3 is not one of a world of 2"),
+        ({}, {"rank": 3, "world_size": 2}, r"rank 3 must be below world_size \(2\)"),
         ({}, {"rank": -1}, "rank must be at least 0"),
         ({}, {"world_size": 2}, "world_size needs a rank"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, {}, r"RANK='x' and WORLD_SIZE='2', which is no rank"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, {}, r"RANK='x' and WORLD_SIZE='2', which is not a valid rank"),
     ],
 )
 def test_a_rank_that_cannot_be_is_wrong_usage(

@@ -621,7 +621,7 @@ def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source: Path, t
     result = shardctl.verify(out)
     assert (result.ok, [finding.kind for finding in result.findings]) == (True, ["damaged-update"])
     files_of(source)[0].unlink()
-    with pytest.raises(DatasetError, match=f"{UPDATE} is missing, so that it is not known which inputs have changed"):
+    with pytest.raises(DatasetError, match=f"{UPDATE} is missing; without it shardctl cannot tell which inputs changed"):
         update(source, out)
 
 

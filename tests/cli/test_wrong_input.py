@@ -206,7 +206,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["export", READY, OUT, "--to", "parquet", "--split", "test"], 2, "ready: no split 'test'; it has train"),
     (["export", READY, OUT, "--to", "megatron"], 3, "ready: has no tokens; convert the texts with --tokenizer"),
     (["export", READY, OUT, "--to", "yolo"], 3, "ready: has no column of objects"),
-    (["export", READY, "full", "--to", "parquet"], 3, "full: holds something that is of no export"),
+    (["export", READY, "full", "--to", "parquet"], 3, "full: has a file that no export wrote"),
     (["inspect", READY, "--split", "valid"], 2, "ready: no split 'valid'; it has train"),
     (["bench", READY, "--split", "valid"], 2, "ready: no split 'valid'; it has train"),
     (["bench", READY, "--consumer", "a100"], 2, "did you mean resnet50-a100"),

@@ -529,7 +529,7 @@ def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
     given = ds.loader(50, shuffle=True, rank=0, world_size=1)
     given.assign(1, 2)
     assert joined(read(given)) == joined(whole), "what was given wins"
-    with pytest.raises(UsageError, match="rank 3 is not one of a world of 2"):
+    with pytest.raises(UsageError, match=r"rank must be 0 to 1 \(world_size - 1\); it is 3"):
         ds.loader(50, world_size=2).assign(3, 4)
 
 

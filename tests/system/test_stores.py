@@ -420,7 +420,7 @@ def test_a_store_that_hangs_is_told_in_time(object_server: ObjectServer, bucket:
 @pytest.mark.parametrize("value", ["soon", "-1", "inf", "nan"])
 def test_a_time_out_that_is_no_number(bucket: str, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(client.TIMEOUT, value)
-    with pytest.raises(UsageError, match=f"{client.TIMEOUT}={value} is no number of seconds"):
+    with pytest.raises(UsageError, match=f"{client.TIMEOUT}={value} is not a number of seconds"):
         open_store(bucket)
 
 

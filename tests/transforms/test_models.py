@@ -378,7 +378,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source: Path
         ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
         ("NeedsMore", {}, 0, "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'"),
         ("NeedsMore", {"depth": 3}, 1, r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*'),
-        ("seen", {}, 0, "models:seen: is no class; a step model needs one, and custom takes functions"),
+        ("seen", {}, 0, "models:seen: is not a class; a step model needs one, and custom takes functions"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_refused(

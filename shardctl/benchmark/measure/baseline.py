@@ -109,7 +109,7 @@ class _Inputs:
             raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
         if strange := manifest.strange_sources():
             raise InputError(
-                f"{printable(str(root))}: its manifest names a source as no conversion records it, and it is not read:"
+                f"{printable(str(root))}: its manifest names a source that is not an absolute path or a URL:"
                 f" {printable(strange[0])}"
             )
         for source in manifest.sources:

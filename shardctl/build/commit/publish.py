@@ -118,7 +118,7 @@ def _taken(path: Path) -> StorageError:
             " command again"
         )
     return StorageError(
-        f"{printable(str(path))}: is no part of a dataset, and the new dataset has a file of this name; move it away, or give"
+        f"{printable(str(path))}: is not part of a dataset, but the new dataset needs this file name; move it away, or give"
         " another destination"
     )
 

@@ -174,5 +174,5 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
     if done:
         raise DatasetError(
             f"{shown}: holds an unfinished conversion {other}, of which {done:,}{made} {what} are"
-            " done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
+            " done; run the same command again with the same versions to complete it, or use --overwrite to start over"
         )

@@ -259,7 +259,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
             " of a split or out of the source, or use --split none for one split of all"
         )
     raise InputError(
-        f"{roots}: {splits}, but not these beside them: {some([other for other in others if other])}; use --split folder to"
+        f"{roots}: {splits}, but these beside them are not: {some([other for other in others if other])}; use --split folder to"
         " make each of them a split, --split none for one split of all, or move other folders away"
     )
 

@@ -159,7 +159,7 @@ def split_and_number(name: str, splits: Sequence[str]) -> tuple[int, int]:
     split, _, digits = name.removesuffix(".arrow").rpartition("-")
     if split in splits and digits.isdecimal() and shard_name(split, int(digits)) == name:
         return splits.index(split), int(digits)
-    raise DatasetError(f"{printable(name)} is not how a shard of this dataset can be called")
+    raise DatasetError(f"{printable(name)} is not a possible name of a shard of this dataset")
 
 
 # --- from the sources as they are now ---

@@ -104,7 +104,7 @@ class PreviousSamples:
         Raises DatasetError if they are damaged, or have other columns than these.
         """
         if not self._reader.shard(units.run).layout.columns.equals(columns):
-            raise DatasetError(f"{units.run.folder.shown(units.run.name)}: its columns are others")
+            raise DatasetError(f"{units.run.folder.shown(units.run.name)}: has other columns than the dataset")
         for piece in self._reader.pieces(units.run):
             # A few rows would keep all of a decompressed block in memory, with as many blocks as there are runs of units.
             yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)

@@ -355,7 +355,9 @@ class PartialLoader:
             self._is_first = False
             self._complete().load_state_dict(state)
         elif order != self._order():
-            raise UsageError(f"the state is that of another order: it had {order}, here it is {self._order()}")
+            raise UsageError(
+                f"the state was saved with another dataset, seed or shuffle: it had {order}, here it is {self._order()}"
+            )
         else:
             self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
 

@@ -25,7 +25,7 @@ def rank_of(rank: int | None, world_size: int | None) -> int:
     whole_number("rank", rank, 0)
     ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
     if rank >= ranks:
-        raise UsageError(f"rank {rank} is not one of a world of {ranks}")
+        raise UsageError(f"rank {rank} must be below world_size ({ranks})")
     return rank
 
 
@@ -34,6 +34,8 @@ def _of_environment() -> int:
         rank, ranks = os.environ.get(name), os.environ.get(size)
         if rank is not None and ranks is not None:
             if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
-                raise UsageError(f"the environment says {name}={rank!r} and {size}={ranks!r}, which is no rank; give rank=")
+                raise UsageError(
+                    f"the environment says {name}={rank!r} and {size}={ranks!r}, which is not a valid rank; give rank="
+                )
             return int(rank)
     return 0

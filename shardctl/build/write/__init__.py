@@ -168,10 +168,14 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
     splits = Splits.parse("train" if split is None else split)
     several = list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
     if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
-        raise UsageError("parts= is a list of what the function is called with, or such a list for each split by name")
+        raise UsageError(
+            "parts= must be a list of the values that the function is called with, or a dict with such a list for each split"
+        )
     if parts is not None:
         if not callable(samples):
-            raise UsageError(f"with parts=, samples is a function that yields those of a part; it is {describe(samples)}")
+            raise UsageError(
+                f"with parts=, samples must be a function that yields the samples of one part; it is {describe(samples)}"
+            )
         by_split = {Splits((name,)): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:

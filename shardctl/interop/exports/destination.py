@@ -67,7 +67,7 @@ def entries_below(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def _why_kept(folder: Path, other: str) -> str:
     """Say why a folder is not replaced that has something which no export is known to have written."""
-    strange = f"holds something that is of no export ({printable(other)}); give a folder that is new, or empty"
+    strange = f"has a file that no export wrote ({printable(other)}); give a folder that is new, or empty"
     try:
         export = Description.load(folder)
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ class _Waiter:
         elif self.refusal is not None:
             raise self.refusal
         else:
-            faults[block] = self.fault or DatasetError(f"block {block} could not be read by another thread")
+            faults[block] = self.fault or DatasetError(f"block {block} could not be read")
 
 
 class BlockCache:

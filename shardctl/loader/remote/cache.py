@@ -140,8 +140,8 @@ class Cache:
                 return found
         if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
             raise StorageError(
-                f"{printable(str(folder))}: has the name of a dataset of this cache, and is none (a link, or it has something"
-                " else in it); move it away, or remove it if it is a link"
+                f"{printable(str(folder))}: the cache needs this name, but something else is there (a link, or other files);"
+                " move it away, or remove it if it is a link"
             )
         _remove(folder)  # an unfinished one: nobody else may make it now
         needed = self.page * _OWN_PAGES + size
@@ -314,7 +314,9 @@ class CachedDataset:
             self._renew()
             if os.fstat(self._descriptor.number).st_size != shards + blocks:
                 shown = printable(str(self.folder))
-                raise StorageError(f"{shown}: not what a cache has; stop what uses it, and run `shardctl cache clear`")
+                raise StorageError(
+                    f"{shown}: the cache is damaged; stop the programs that use it, and run `shardctl cache clear`"
+                )
             self._state = np.frombuffer(mmap.mmap(self._descriptor.number, shards + blocks), np.uint8)
         _ALIVE.add(self)
 

@@ -42,7 +42,7 @@ def cache_of(folder: str | Path | bool | None, limit: int | str | None) -> Cache
     if folder is None:
         folder = os.environ.get(CACHE_VARIABLE) or False
         if limit is not None and not folder:
-            raise UsageError(f"a limit of a cache, and no cache: name its folder (cache=, --cache), or set {CACHE_VARIABLE}")
+            raise UsageError(f"--cache-limit needs --cache, the folder of the cache, or the variable {CACHE_VARIABLE}")
         if limit is None and os.environ.get(LIMIT_VARIABLE):
             limit, of = os.environ[LIMIT_VARIABLE], LIMIT_VARIABLE
     if isinstance(folder, bool):

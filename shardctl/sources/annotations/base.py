@@ -70,7 +70,7 @@ class AnnotationRule:
         if self.task is not None:
             Word(*TASKS).check("task", self.task)
         if self.task is not None and not any(source.format == "yolo" for source in sources):
-            raise UsageError("a task says what the lines of YOLO files are, and there are none; use --labels yolo:PATH")
+            raise UsageError("--yolo-task is for YOLO labels, and you gave none; add --labels yolo:PATH")
 
     def record(self) -> dict[str, str]:
         """Return what differs from the defaults, as plain data."""

@@ -120,5 +120,5 @@ def parse(data: bytes, suffix: str) -> str | list[str] | None:
     try:
         "".join(strings).encode()
     except UnicodeEncodeError:
-        raise ValueError("it has half of a surrogate pair, which is no text") from None
+        raise ValueError("it has an incomplete character (half of a surrogate pair, such as \\ud83d)") from None
     return value  # type: ignore[no-any-return]  # it was checked

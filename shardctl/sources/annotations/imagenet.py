@@ -61,8 +61,8 @@ class Imagenet:
         missing = [row for row, number in enumerate(found) if number is None]
         if len(missing) == len(found):
             raise InputError(
-                f"{lists.shown}: no image lies in a folder n01440764, has a name that begins so, or is in a list of validation"
-                f" images that was found ({some(inputs.paths_at([0]))})"
+                f"{lists.shown}: no image has a class of ImageNet: it lies in a folder such as n01440764, has a name that"
+                f" begins so, or is in a list of validation images ({some(inputs.paths_at([0]))})"
             )
         said = []
         if missing:
@@ -138,7 +138,10 @@ class _Lists:
             if name_of(file) == NUMBERED:
                 rest = rest.partition(" ")[2].replace("_", " ")
             if not _WNID.fullmatch(wnid) or not rest or wnid in words:
-                raise InputError(f"{printable(file)}, line {number}: a WordNet number (n01440764), once, and words are needed")
+                raise InputError(
+                    f"{printable(file)}, line {number}: each line needs a WordNet number such as n01440764, once in the file,"
+                    " and words"
+                )
             words[wnid] = rest.strip()
         return words
 
@@ -159,7 +162,9 @@ class _Lists:
                 continue
             wnid = row[1].split(" ")[0] if len(row) == 2 else ""
             if wnid not in numbers:
-                raise InputError(f"{printable(file)}, line {number}: no image and class of the list of classes")
+                raise InputError(
+                    f"{printable(file)}, line {number}: needs the name of an image, and a class of the list of classes"
+                )
             truth[row[0]] = numbers[wnid]
         return truth
 

@@ -296,7 +296,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     if not isinstance(said, dict):
         raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
     if not _is_small(said):
-        raise InputError(f"{shown}: has over {MOST_VALUES:,} values, those that aliases (*name) repeat included; write less")
+        raise InputError(f"{shown}: has over {MOST_VALUES:,} values (aliases count each time); make it smaller")
     names = _names_of(said.get("names"), shown)
     points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
     task = rule.task or said.get("task") or ("pose" if points else None)
@@ -329,7 +329,7 @@ def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
         return None
     if isinstance(given, dict):
         if set(given) != set(range(len(given))):
-            raise InputError(f"{shown}: the numbers of names are not 0 to {len(given) - 1}")
+            raise InputError(f"{shown}: names must be numbered 0 to {len(given) - 1} without gaps")
         given = [given[number] for number in range(len(given))]
     if not isinstance(given, list) or not given or len({str(name) for name in given}) < len(given):
         raise InputError(f"{shown}: names are a list of different names, or numbers with names")

@@ -250,7 +250,7 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
         return
     if tuple(first) == columns:
         message = "its first row has the very names that --columns gives; leave out --columns, so that it is read as the header"
-        raise Rejection("read", "header", f"{message} (if it is a record, write a row of names above it)")
+        raise Rejection("read", "header", f"{message} (if it is data, write a row of names above it, and leave out --columns)")
 
 
 RECODE = "give its encoding with --encoding, or recode the file"

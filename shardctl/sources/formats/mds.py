@@ -170,7 +170,11 @@ class MdsShard:
         for column in self._columns:
             size = next(sizes, len(data) + 1) if column.size is None else column.size
             if at + size > len(data):
-                raise Rejection("decode", "bad-sample", "its values are longer than it is; the shard is damaged, get it again")
+                raise Rejection(
+                    "decode",
+                    "bad-sample",
+                    "the sizes of its values do not fit into the sample; the shard is damaged, get it again",
+                )
             if not self._is_wanted(column):
                 at += size
                 continue

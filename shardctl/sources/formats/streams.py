@@ -160,7 +160,7 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     start = file.read(len(way.magic))
     file.seek(0)
     if not start:
-        raise Rejection("read", "empty", f"the file is empty, and no {way.name} file; make it again")
+        raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
     if not _may_begin(start, way):
         raise Rejection("read", "wrong-format", f"it is no {way.name} file, although its name says so; rename it")
     return way.chunks(file, way)

@@ -111,7 +111,7 @@ class TarSamples:
         """Return 0. Raises Rejection if it is no tar."""
         start = self.content.at(0, BLOCK)
         if not start:
-            raise self.content.fault or Rejection("read", "empty", "the file is empty, and no tar; make it again")
+            raise self.content.fault or Rejection("read", "empty", "the file is empty, not a tar; make it again")
         if start != _END:
             try:
                 parse_header(start)

@@ -68,7 +68,7 @@ def _seconds(name: str, usual: float, least: float) -> float:
     except ValueError:
         seconds = math.nan
     if not least <= seconds <= 86400:
-        raise UsageError(f"{name}={printable(text)} is no number of seconds from {least:g} to 86400")
+        raise UsageError(f"{name}={printable(text)} is not a number of seconds from {least:g} to 86400")
     return seconds
 
 

@@ -97,7 +97,7 @@ def _unanswered(text: str, status: str, code: str, cloud: Cloud, doing: str) -> 
             f" and still was after some retries; try again later, or set {RETRY} to more seconds"
         )
     if "BadScheme" in text:
-        return UnansweredError(f"{doing} failed: the address is one of http, which is not allowed; set {cloud.plain}")
+        return UnansweredError(f"{doing} failed: the address begins with http://, which is not allowed; set {cloud.plain}")
     if "TimedOut" in text or "kind: Timeout" in text:
         kind = StandstillError if _ONE_TRY.search(text) else UnansweredError
         return kind(

@@ -266,7 +266,7 @@ class Objects:
                     continue
                 if entry.name <= last:
                     raise StoreError(
-                        f"{self._where(folder)}: is listed in no order of the keys, as some stores do; use a bucket that is"
+                        f"{self._where(folder)}: this store does not list objects in the order of their names; use another"
                     )
                 last = entry.name
                 if entry.name.startswith(prefix) and entry.name > after:

@@ -142,7 +142,9 @@ class TokenizeChat(TokenStep):
                 raise Rejection("transform", "special-token", message)
         written = self._template.write(messages)
         if not written.spans:
-            raise Rejection("transform", "no-answer", "the chat has nothing that the loss counts: no answer of an assistant")
+            raise Rejection(
+                "transform", "no-answer", "the chat has no answer of an assistant, so there is nothing to learn from"
+            )
         return written
 
 

@@ -69,8 +69,8 @@ def test_validation_images_have_the_class_of_the_list(tmp_path: Path, source: Pa
         ({"ILSVRC2012_validation_ground_truth.txt": "490\n1\n"}, "its numbers are those of the development kit's meta.mat"),
         ({"LOC_val_solution.csv": "ImageId,PredictionString\na,n00000000 1 2 3 4\n"}, "line 2: no image and class"),
         ({"val.txt": "a.JPEG 3\n"}, "line 1: a file name and a number below 3"),
-        ({"LOC_synset_mapping.txt": "tench n01440764\n"}, "line 1: a WordNet number"),
-        ({"LOC_synset_mapping.txt": WORDS + WORDS}, "line 4: a WordNet number"),
+        ({"LOC_synset_mapping.txt": "tench n01440764\n"}, "line 1: each line needs a WordNet number"),
+        ({"LOC_synset_mapping.txt": WORDS + WORDS}, "line 4: each line needs a WordNet number"),
     ],
 )
 def test_wrong_lists_are_refused_with_the_place(tmp_path: Path, source: Path, files: dict[str, str], says: str) -> None:
@@ -86,7 +86,7 @@ def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path: Path
     with pytest.raises(InputError, match="holds none of LOC_synset_mapping"):
         converted(source, tmp_path / "out", f"imagenet:{source}/train")
     other = photos(tmp_path / "other", "1.png")
-    with pytest.raises(InputError, match="no image lies in a folder n01440764"):
+    with pytest.raises(InputError, match="no image has a class of ImageNet"):
         converted(other, tmp_path / "out", f"imagenet:{source}")
     with pytest.raises(UsageError, match="both give label"):
         converted(source, tmp_path / "out", f"imagenet:{source}", "folder")

@@ -195,7 +195,7 @@ def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
         ("- 1", "not a data.yaml"),
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("names: [a, a]\ntrain: images", "names are a list of different names"),
-        ("names: {0: a, 2: b}\ntrain: images", "the numbers of names are not 0 to 1"),
+        ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
         ("names: [a]\ntrain: nowhere", r"no folder of labels was found by its train, val and test \(nowhere\)"),
         ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
         ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),

@@ -296,8 +296,8 @@ class StoreTarget:
         assert isinstance(held, Lease), "the lease of this place"
         if job.url != self.url or not _is_base(job.base) or not job.base.startswith(job.folder.name[:12]):
             raise DatasetError(
-                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: puts its shards where those of another dataset may"
-                " be; delete all objects beside it, and run the same command again"
+                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: this job would write its shards into the folder of"
+                " another dataset; delete all objects beside it, and run the same command again"
             )
         for entry in self._store.children(state_folder(job.folder))[1]:
             path = job.folder / entry.name.rpartition("/")[2]
@@ -438,8 +438,8 @@ class StoreTarget:
         if lost:
             self._store.delete([f"{done_folder(new.parent)}{number:07d}.arrow" for number in lost])
             raise StorageError(
-                f"{printable(self.url)}/{base}{table.names[lost[0]]}: not there as it was built, nor are"
-                f" {len(lost) - 1:,} others; run the same command again"
+                f"{printable(self.url)}/{base}{table.names[lost[0]]}: is missing, or differs from what was built (so"
+                f" do {len(lost):,} shards in all); run the same command again"
             )
 
     def _forget_dataset(self, base: str, kept: set[str]) -> None:

@@ -37,7 +37,9 @@ class Appending:
             if found == len(recorded):
                 recorded.append(place)
             if any(part.startswith(".") for part in below.split("/")):
-                raise InputError(f"{printable(root.text)}: is hidden in {printable(recorded[found])}, so that it is no input")
+                raise InputError(
+                    f"{printable(root.text)}: is in a hidden folder of {printable(recorded[found])}; rename it without the dot"
+                )
             self._places.append((found, below))
         self.sources = recorded
         """The sources of the dataset afterwards: those that it has, and the given ones that are in none of these."""

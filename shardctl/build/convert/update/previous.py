@@ -50,7 +50,7 @@ class PreviousDataset:
             self.state = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
-                f"{problem}, so that it is not known which inputs have changed; make the dataset anew with --overwrite"
+                f"{problem}; without it shardctl cannot tell which inputs changed; make the dataset anew with --overwrite"
             ) from problem
         self.table = ShardTable(folder)
         making = self.table.making

@@ -142,8 +142,8 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
         (folder / SIGN).write_text(order.sign)
     if not JobFolder(folder).is_begun():
         raise StorageError(
-            f"{printable(str(folder.parent.parent))}: the dataset is not in this folder there; write it to a file system that"
-            " all nodes see by the same path"
+            f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the dataset; write it to a file"
+            " system that all nodes see by the same path"
         )
     job = Job.load(LocalFolder(folder))
     versions = deciding_versions(job.recipe)

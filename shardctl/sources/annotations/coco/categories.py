@@ -31,7 +31,10 @@ def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
             if not isinstance(category, dict) or type(category.get("id")) is not int or type(category.get("name")) is not str:
                 raise InputError(f"{file.shown}: a category has no id that is a whole number, or no name")
             if not -(2**63) < category["id"] < 2**63:
-                raise InputError(f"{file.shown}: the id of the category {printable(category['name'])} is beyond 64 bits")
+                raise InputError(
+                    f"{file.shown}: the id of the category {printable(category['name'])} is too large:"
+                    " an id has at most 64 bits"
+                )
             before = found.setdefault(category["id"], category)
             if before["name"] != category["name"]:
                 raise InputError(

@@ -60,14 +60,16 @@ def _strings(values: list[str], file: CocoFile) -> pa.Array:
     try:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError:
-        raise InputError(f"{file.shown}: a file name has half of a surrogate pair, which is no text") from None
+        raise InputError(
+            f"{file.shown}: a file name has an incomplete character (half of a surrogate pair, such as \\ud83d)"
+        ) from None
 
 
 def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
     try:
         return np.array(values, np.int64)
     except OverflowError:
-        raise InputError(f"{file.shown}: {what} is beyond 64 bits") from None
+        raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
 def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
@@ -106,7 +108,9 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
         try:
             captions.write([pa.array(_of_int64(list(images), file, "an image_id")), pa.array(texts, pa.string())])
         except UnicodeEncodeError:
-            raise InputError(f"{file.shown}: a caption has half of a surrogate pair, which is no text") from None
+            raise InputError(
+                f"{file.shown}: a caption has an incomplete character (half of a surrogate pair, such as \\ud83d)"
+            ) from None
 
 
 def _add_plain(file: CocoFile, columns: pa.RecordBatch, objects: TableWriter) -> None:
