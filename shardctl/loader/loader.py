@@ -367,10 +367,8 @@ class Loader:
         samples, size, ranks = len(self.stream), self.options.batch_size, self.options.place[1]
         each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
         keeps = "drop_last=False" if self.options.drop_last else "another remainder"
-        warnings.warn(
-            f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch of {each}; take a smaller batch_size or {keeps}",
-            stacklevel=4,
-        )
+        there = f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch"
+        warnings.warn(f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=4)
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""
