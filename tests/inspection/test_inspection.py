@@ -18,7 +18,7 @@ from PIL import Image
 from places import file_at, place_of
 
 import shardctl
-from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.inspection.content.blocks import some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.inspection import Inspection
@@ -97,7 +97,7 @@ def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_suggests_near_ones(raw_dataset: Path) -> None:
-    with pytest.raises(UsageError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"):
+    with pytest.raises(InputError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"):
         samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
 
 
