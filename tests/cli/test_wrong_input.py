@@ -315,7 +315,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.open(READY).loader(batch_size=8, pad={"imge": 0}),
         UsageError,
-        "pad: no column 'imge'; did you mean image?",
+        "pad is for columns that are read: no column 'imge'; did you mean image?",
     ),
     (lambda: shardctl.open(READY).loader(batch_size=8, shuffle="blok"), UsageError, "shuffle 'blok' is not known; use"),
     (lambda: shardctl.open(READY).filter("lable == 3"), UsageError, "no column 'lable'; did you mean label?"),

@@ -16,7 +16,7 @@ from guarded_memory import astray
 from places import place_of
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, InputError
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.format.stored import StoredDataset
 from shardctl.inspection.content.differences import differences
@@ -88,12 +88,12 @@ def test_the_units_of_a_row_are_those_of_its_file(lines: Path) -> None:
 def test_lines_that_are_no_samples_tell_why(lines: Path) -> None:
     with pytest.raises(DatasetError, match=r"f2\.jsonl#9: was rejected when the dataset was made \(.*JSON"):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BROKEN}")
-    with pytest.raises(UsageError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
+    with pytest.raises(InputError, match=r"no sample was made of f2\.jsonl#5: it is empty"):
         samples_of_key(LocalFolder(lines), f"f2.jsonl#{BLANK}")
-    with pytest.raises(UsageError, match=r"no key 'f2\.jsonl#41'; did you mean .*f2\.jsonl#40"):
+    with pytest.raises(InputError, match=r"no key 'f2\.jsonl#41'; did you mean .*f2\.jsonl#40"):
         samples_of_key(LocalFolder(lines), "f2.jsonl#41")
     for key in ("f2.jsonl", "f2.jsonl#0", "f2.jsonl#03", "f2.jsonl#", "f2.jsonl#-1", "#1", ""):
-        with pytest.raises(UsageError, match="no key"):
+        with pytest.raises(InputError, match="no key"):
             samples_of_key(LocalFolder(lines), key)
 
 
@@ -241,6 +241,6 @@ def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path: Path) -
     shardctl.write(tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)])
     (record,) = samples_of_key(LocalFolder(tmp_path / "out"), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
-    with pytest.raises(UsageError, match=r"no key 'sample-77'; did you mean sample-7"):
+    with pytest.raises(InputError, match=r"no key 'sample-77'; did you mean sample-7"):
         samples_of_key(LocalFolder(tmp_path / "out"), "sample-77")
     assert shardctl.verify(tmp_path / "out", "deep").findings == ()

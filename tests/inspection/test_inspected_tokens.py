@@ -143,7 +143,7 @@ def test_a_document_leads_to_its_blocks(packed: Path, cli: Any) -> None:
 
 def test_an_unknown_document_suggests_near_ones(packed: Path, cli: Any) -> None:
     ran = cli("inspect", packed, "--key", "b.tx")
-    assert (ran.code, "did you mean b.txt" in ran.err) == (2, True)
+    assert (ran.code, "did you mean b.txt" in ran.err) == (3, True)
 
 
 def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path: Path, cli: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) ->
     assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
     assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
     ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
-    assert (ran.code, "did you mean in.jsonl#3" in ran.err) == (2, True), ran.err
+    assert (ran.code, "did you mean in.jsonl#3" in ran.err) == (3, True), ran.err
 
 
 def test_bytes_per_token_are_those_that_the_step_was_given(source: Path, tmp_path: Path) -> None:

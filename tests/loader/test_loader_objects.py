@@ -127,7 +127,7 @@ def test_members_can_be_chosen(tmp_path: Path) -> None:
         match=r"no column 'objects\.box'; did you mean objects\.bbox\? it has key, image, mask, objects, objects.id, ",
     ):
         ds.loader(4, columns=["objects.bbox", "objects.box"])
-    with pytest.raises(UsageError, match=r"no column image.bytes"):
+    with pytest.raises(UsageError, match=r"no column 'image.bytes'; did you mean image"):
         ds.loader(4, columns=["image.bytes"])
 
 

@@ -111,7 +111,7 @@ def test_a_format_is_one_file_and_one_row(package: Path, tmp_path: Path) -> None
 def test_the_help_and_the_written_pages_name_it(package: Path) -> None:
     for option in ("--kind", "--format"):
         words = ran(package, "-m", "shardctl", "convert", "--help").partition(option)[2].partition("]")[0]
-        assert "lance|pairs|huggingface" in "".join(words.split())
+        assert "lance,pairs,huggingface" in "".join(words.split())
     code = """
 import sys
 sys.path += sys.argv[1:]
