@@ -44,7 +44,7 @@ def truth(name: str, value: Any) -> bool:
 def instance(name: str, value: Any, kind: type[Any]) -> None:
     """Raise UsageError for anything but an object of the class `kind`, and None."""
     if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{name} must be a {kind.__module__}.{kind.__name__}; it is a {type(value).__name__}")
+        raise UsageError(f"{name} must be a {kind.__module__}.{kind.__name__}; it has the type {type(value).__name__}")
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
