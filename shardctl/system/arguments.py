@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,14 @@ def truth(name: str, value: Any) -> bool:
     if not any(value is known for known in (True, False)) and not (hasattr(value, "__index__") and value in (0, 1)):
         raise UsageError(f"{name} must be True or False; it is {value!r}")
     return bool(value)
+
+
+def caller_level() -> int:
+    """Return the `stacklevel` with which the calling function warns about the line outside of shardctl that called it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("shardctl", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def instance(name: str, value: Any, kind: type[Any]) -> None:
