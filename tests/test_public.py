@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardctl
-from shardctl.build.options import convert_options
+from shardctl.build.options import chosen_options, convert_options
 from shardctl.errors import ShardctlError
 
 ROOT = Path(shardctl.__file__).parents[1]
@@ -74,15 +75,15 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: shardctl.convert("in", "out", num_workers=4), "convert has no argument 'num_workers'; use workers=4"),
+        (lambda: shardctl.convert("in", "out", num_workers=2), "convert has no argument 'num_workers'; use workers=2"),
         (lambda: shardctl.convert("in", "out", coco="a"), "convert has no argument 'coco'; use labels='coco:instances.json'"),
         (lambda: shardctl.convert("in", "out", worker=4), "convert has no argument 'worker'; did you mean workers?"),
         (lambda: shardctl.convert("in", "out", output="x"), "the last argument is the destination"),
         (lambda: shardctl.convert("in", "out", update=True, overwrite=True), "update=True and overwrite=True contradict"),
         (lambda: shardctl.convert("in", "out", crop=1, random_crop=2), "crop and random_crop contradict each other"),
         (lambda: shardctl.convert("in", "out", max_rejects="many"), "max_rejects='many' is not a number of inputs"),
-        (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "filter quality must be gopher, c4 or fineweb"),
-        (lambda: shardctl.bench("out", workers=2), "bench has no argument 'workers'; use threads=4"),
+        (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "filter_quality must be gopher, c4 or fineweb"),
+        (lambda: shardctl.bench("out", workers=2), "bench has no argument 'workers'; use threads=2"),
         (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
         (lambda: shardctl.verify("out", levl="quick"), "verify has no argument 'levl'; did you mean level?"),
         (lambda: shardctl.advise("in", store="raw", consumer_rate=1), "advise itself decides how samples are stored"),
@@ -93,6 +94,16 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.train_tokenizer("in", "t.json", special_tokens=[1]), "special_tokens must be a string; it is 1"),
         (lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"), "vocab_size must be a whole number; it is '4k'"),
         (lambda: shardctl.train_tokenizer("in", "t.json", max_bytes="much"), "max_bytes: 'much' is not a size"),
+        (lambda: shardctl.open(3), "path must be a path or a URL; it has the type int"),
+        (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
+        (lambda: shardctl.bench(path=b"out"), "path must be a path or a URL; it has the type bytes"),
+        (lambda: shardctl.snapshot({"text": "a"}, "in"), "dst must be a path or a URL; it has the type dict"),
+        (lambda: shardctl.write([{"text": "a"}], "out"), "dst must be a path or a URL; it has the type list"),
+        (lambda: shardctl.open("out", split=["train", "val"]), "split is one name, or None for all; it is ['train', 'val']"),
+        (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),
+        (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
+        (lambda: shardctl.convert("in", "out", listener=print), "listener must be a shardctl.build.convert.listener.Listener"),
+        (lambda: shardctl.bench("out", listener=print), "listener must be a shardctl.benchmark.measure.Listener"),
         (lambda: shardctl.convert("in", "out", shard_size="64 megs"), "shard_size: '64 megs' is not a size"),
     ],
 )
@@ -101,3 +112,32 @@ def test_messages_name_arguments(call: Callable[[], object], message: str) -> No
         call()
     assert message in str(refused.value)
     assert "--" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "typed"),
+    [
+        ({"tokenizer": Path("tok.json")}, {"tokenizer": "tok.json"}),
+        ({"redact": ["email", "ip"]}, {"redact": "email,ip"}),
+        ({"fields": ["text", "label"]}, {"fields": "text,label"}),
+        ({"fields": {"text": "body"}}, {"fields": "text=body"}),
+        ({"schema": {"text": "string", "n": "int64"}}, {"schema": "text:string,n:int64"}),
+        ({"schema": Path("types.txt")}, {"schema": "types.txt"}),
+        ({"split": {"train": 0.9, "val": 0.1}}, {"split": "train=0.9,val=0.1"}),
+        ({"filter_quality": "c4"}, {"filter_quality": ("c4",)}),
+        ({"transforms": "m:f"}, {"transforms": ("m:f",)}),
+    ],
+)
+def test_python_says_the_same_in_its_own_types(given: dict[str, Any], typed: dict[str, Any]) -> None:
+    assert chosen_options("convert", None, given) == chosen_options("convert", None, typed)
+
+
+def test_the_warning_of_an_old_name_shows_the_line_of_the_caller() -> None:
+    for call in (
+        lambda: shardctl.convert("in", "out", keep=-1),
+        lambda: shardctl.snapshot("out", "in", keep=-1),
+        lambda: shardctl.advise("in", quality=["gofer"]),
+    ):
+        with pytest.warns(FutureWarning, match="is now called") as warned, pytest.raises(ShardctlError):
+            call()
+        assert [each.filename for each in warned] == [__file__]

@@ -25,9 +25,9 @@ from shardctl.system.options import (
     Option,
     OptionType,
     SecondsOrNone,
-    Text,
     Whole,
     Word,
+    Written,
     at_least,
     check_options,
     declared_in,
@@ -68,16 +68,6 @@ class Labels(OptionType):
             raise UsageError(f"{name} is a string or a path, or a list of these; it is {value!r}")
 
 
-class Shares(Text):
-    """How inputs are split: a rule, or the share of each split, in Python also as a dict."""
-
-    python = "str | Mapping[str, float]"
-
-    def take(self, name: str, value: Any) -> Any:
-        """Return the shares of a dict as the command line has them."""
-        return ",".join(f"{name}={share}" for name, share in value.items()) if isinstance(value, Mapping) else value
-
-
 class Columns(OptionType):
     """Names of columns: a string with commas between them, or a list."""
 
@@ -112,7 +102,7 @@ class Seed(Whole):
 
 def _check_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
-        raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {seed}")
+        raise UsageError(f"shuffle must be a whole number from 0 to 2^63-1; it is {seed}")
 
 
 def _check_memory(size: int) -> None:
@@ -193,7 +183,7 @@ class Options:
         alike={"remove-columns exclude-columns": "A,B"},
     )
     split: str = option(
-        Shares("train=0.9,val=0.1"),
+        Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
         "train=0.9,val=0.1 splits by a hash of the key. folder takes the top folders, source the names of the SRC, column the"
         " column split of the labels file. none makes one split. auto decides by the names: train, val, test and the like"

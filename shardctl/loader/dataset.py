@@ -385,6 +385,8 @@ class Dataset:
             derive=names("derive", derive),
             unmoved=names("unmoved", unmoved),
         )
+        if isinstance(shuffle, int) and shuffle not in (0, 1):
+            raise UsageError(f"shuffle must be True or False; it is {shuffle}; for a seed use seed={shuffle}")
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
         chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)

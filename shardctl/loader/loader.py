@@ -23,7 +23,7 @@ from shardctl.loader.order import EpochOrder, InOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
-from shardctl.system.arguments import whole_number
+from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted
 
@@ -353,7 +353,7 @@ class Loader:
             self._at = self._next
 
     def _say_what_is_odd(self) -> None:
-        """Warn if samples come twice and nobody asked for it, and if no rank gets a batch of the samples that are there."""
+        """Warn if samples come twice and nobody asked for it, and if there are samples and all ranks get none."""
         given, samples = self.options, len(self.stream)
         if given.place[0] != 0:
             return  # the first rank says it for all
@@ -368,7 +368,7 @@ class Loader:
         each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
         keeps = "drop_last=False" if self.options.drop_last else "another remainder"
         there = f"{counted(samples, 'sample')} {'makes' if samples == 1 else 'make'} no batch"
-        warnings.warn(f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=4)
+        warnings.warn(f"{there} of {each}; take a smaller batch_size or {keeps}", stacklevel=caller_level())
 
     def _is_over(self, consumed: int) -> bool:
         """Return whether an epoch with `consumed` samples consumed has no batch left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,18 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def caller_level() -> int:
+    """Return the `stacklevel` with which the calling function warns about the line outside of shardctl that called it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("shardctl", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def instance(name: str, value: Any, kind: type[Any]) -> None:
     """Raise UsageError for anything but an object of the class `kind`, and None."""
     if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{name} must be a {kind.__module__}.{kind.__name__}; it is a {type(value).__name__}")
+        raise UsageError(f"{name} must be a {kind.__module__}.{kind.__name__}; it has the type {type(value).__name__}")
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:

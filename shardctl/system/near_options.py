@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -22,10 +23,14 @@ class Known(NamedTuple):
     alike: Mapping[str, str]
 
 
-def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str]) -> str | None:
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str], given: object = None) -> str | None:
     """Return what to write in place of `typed`, None where nobody knows. Options are spelled as on the command line.
 
-    `typed` is a name, with or without dashes. `elsewhere` has words for which there is an answer but no option.
+    `typed` is a name, with or without dashes. `elsewhere` has words for which there is an answer but no option. `given` is
+    the value that came with it: a number is shown in place of an example that is one.
     """
     from difflib import SequenceMatcher  # a wrong name is rare, and `--help` should not wait for this
 
@@ -36,6 +41,8 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
     for option in known:
         for words, value in option.alike.items():
             if word in words.split():
+                if _NUMBER.fullmatch(value) and _NUMBER.fullmatch(str(given)):
+                    value = str(given)
                 return f"use {option.spelled} {value}".rstrip()
     best, most = None, 0.0
     for option in known:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import truth, whole_number
+from shardctl.system.arguments import caller_level, truth, whole_number
 from shardctl.system.near_options import Known, meant_option
 from shardctl.system.text import parse_size
 
@@ -75,6 +75,25 @@ class Text(OptionType):
         if not isinstance(value, str):
             must = "must be a string" if self.example is None else f"is a string such as {self.example!r}"
             raise UsageError(f"{name} {must}; it is {value!r}")
+
+
+class Written(Text):
+    """A text of the command line; in Python also a path, a list or a dict, where `python` says so.
+
+    `between` stands between a key of a dict and its value. `example` is as in Text.
+    """
+
+    def __init__(self, python: str, between: str = "=", example: str | None = None) -> None:
+        super().__init__(example)
+        self.python, self.between = python, between
+
+    def take(self, name: str, value: Any) -> Any:
+        """Return the text that the command line has for the value."""
+        if isinstance(value, Mapping) and "Mapping" in self.python:
+            return ",".join(f"{key}{self.between}{each}" for key, each in value.items())
+        if isinstance(value, list | tuple) and "Sequence" in self.python:
+            return ",".join(map(str, value))
+        return str(value) if isinstance(value, Path) and "Path" in self.python else value
 
 
 class ImageSize(OptionType):
@@ -154,7 +173,7 @@ class Word(OptionType):
         """Raise UsageError for anything else."""
         if value not in self.words:
             listed = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
-            raise UsageError(f"{name.replace('_', ' ')} must be {listed}; it is {value!r}")
+            raise UsageError(f"{name} must be {listed}; it is {value!r}")
 
 
 class ByteSize(Whole):
@@ -236,13 +255,17 @@ class SecondsOrNone(Real):
 
 
 class Many(OptionType):
-    """Several values of a type: an option that is given several times, a list in Python."""
+    """Several values of a type: an option that is given several times, a list in Python. `alone`: one is taken too."""
 
     repeats = True
 
-    def __init__(self, of: OptionType) -> None:
-        self.of = of
-        self.python = f"Sequence[{of.python}]"
+    def __init__(self, of: OptionType, alone: bool = False) -> None:
+        self.of, self.alone = of, alone
+        self.python = f"{of.python} | Sequence[{of.python}]" if alone else f"Sequence[{of.python}]"
+
+    def take(self, name: str, value: Any) -> Any:
+        """Return a list of the one value."""
+        return [value] if self.alone and isinstance(value, str) else value
 
     def read(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values."""
@@ -378,9 +401,9 @@ def taken_arguments(
     for typed, value in given.items():
         name = renamed.get(typed, typed)
         if name not in declared:
-            meant = meant_option(typed, known_options(declared), elsewhere)
+            meant = meant_option(typed, known_options(declared), elsewhere, value)
             raise UsageError(f"{function} has no argument {typed!r}; {meant or f'help(shardctl.{function}) lists all'}")
         if name != typed:
-            warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, stacklevel=4)
+            warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, caller_level())
         taken[name] = declared[name].type.take(name, value)
     return taken

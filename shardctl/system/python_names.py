@@ -95,7 +95,7 @@ def for_python(function: F, name: str) -> F:
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
-                raise UsageError(f"{each} must be a path or a URL; it is a {type(given[each]).__name__}")
+                raise UsageError(f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}")
         try:
             return function(*arguments, **options)
         except ShardctlError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
-from shardctl.system.options import Anything, NumberOrText, OptionType, Text, Whole, Word, option
+from shardctl.system.options import Anything, NumberOrText, OptionType, Text, Whole, Word, Written, option
 from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
 from shardctl.transforms.option_headings import FIELDS, IMAGES, LABELS, READING, SPLITS, STEPS, STORAGE
 
@@ -96,7 +96,7 @@ class RecipeOptions:
         heading=READING,
     )
     fields: str | None = _key(
-        Anything("str | Mapping[str, str]"),
+        Written("str | Sequence[str] | Mapping[str, str]"),
         None,
         "Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
         metavar="NEW=OLD,…",
@@ -135,7 +135,7 @@ class RecipeOptions:
         alike={"charset codepage": "gb18030"},
     )
     schema: str | None = _key(
-        Anything("str | Mapping[str, str]"),
+        Written("str | Path | Mapping[str, str]", ":"),
         None,
         "Types of the fields of records, as NAME:TYPE,… or a file that has this: string, int64, float64 or bool; other fields"
         " are left out. Default: all fields, with the types that are found in the records.",

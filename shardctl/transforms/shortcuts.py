@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from shardctl.system.options import FilePath, Flag, ImageSize, Many, Option, OptionType, Real, Text, Whole, Word
+from shardctl.system.options import FilePath, Flag, ImageSize, Many, Option, OptionType, Real, Text, Whole, Word, Written
 from shardctl.transforms.option_headings import CLEANING, IMAGES, STEPS, TOKENS
 
 
@@ -100,7 +100,7 @@ SHORTCUTS = {
     "redact": _giving(
         "redact",
         "patterns",
-        Text(),
+        Written("str | Sequence[str]"),
         "Replace personal data by placeholders: email, ip, url, phone, …",
         CLEANING,
         metavar="NAME,…",
@@ -122,7 +122,7 @@ SHORTCUTS = {
         _QUALITY,
         None,
         Option(
-            Many(Word(*_QUALITY)),
+            Many(Word(*_QUALITY), alone=True),
             (),
             "Reject texts by published rules about quality (`shardctl help text`). May be given several times.",
             heading=CLEANING,
@@ -142,7 +142,7 @@ SHORTCUTS = {
     "tokenizer": _giving(
         "tokenize",
         "tokenizer",
-        Text(),
+        Written("str | Path"),
         "Make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a SentencePiece"
         " .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (`shardctl help text`).",
         TOKENS,
@@ -153,7 +153,7 @@ SHORTCUTS = {
     "chat_template": _giving(
         "tokenize_chat",
         "template",
-        Text(),
+        Written("str | Path"),
         "With --tokenizer, make tokens of chats, the field messages, and a mask of the tokens that the loss counts. auto: the"
         " template of the tokenizer's folder.",
         TOKENS,
@@ -209,7 +209,7 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         alike={"augment augmentation augmentations op operation": "'color_jitter brightness=0.4'"},
     ),
     "transforms": Option(
-        Many(Text()),
+        Many(Text(), alone=True),
         (),
         "Your own function, called with every sample; or your own class, such as a model, of which each worker makes an object,"
         " called with lists of samples. May be given several times.",

@@ -769,7 +769,7 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> N
         ({"shard_size": 10_000, "samples_per_shard": 5}, "contradict each other"),
         ({"samples_per_shard": 0}, "at least 1"),
         ({"workers": -1}, "workers must be"),
-        ({"if_running": "hope"}, "if running must be"),
+        ({"if_running": "hope"}, "if_running must be"),
         ({"worker_memory": 1 << 20}, "needs more than 1.0 MiB of memory"),
         ({"worker_memory": 1 << 30, "workers": 0}, "needs worker processes"),
         ({"input_timeout": 0}, "input timeout of 0 seconds is impossible"),

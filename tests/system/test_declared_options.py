@@ -60,7 +60,7 @@ def test_keyword_arguments_are_taken_by_the_names_of_options() -> None:
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ("tempo", "use --speed 3"),
+        ("tempo", "use --speed 1"),
         ("gear", "did you mean --gears?"),
         ("passengers", "a car has its own seats"),
         ("zzz", "help(shardctl.drive) lists all"),

@@ -23,6 +23,7 @@ from shardctl.format.names import STAGING
 from shardctl.format.write_back import editable_dataset
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.sources.files import in_use
+from shardctl.system.arguments import instance
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
 from shardctl.system.locations.folder import EditableFolder
@@ -51,6 +52,7 @@ def repair(
     callbacks instead. Raises DatasetError if there is no dataset, or too little of it is
     left for a repair; UsageError, InputError, StorageError, BusyError.
     """
+    instance("listener", listener, Listener)
     with in_use(), progress_of(progress, listener) as shown:
         return _repair(path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown))
 

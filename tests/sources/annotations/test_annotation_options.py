@@ -49,10 +49,10 @@ def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"boxes_outside": "cut"}, "boxes outside must be keep, clip or drop"),
-        ({"annotation_frame": "raw"}, "annotation frame must be auto, stored or upright"),
+        ({"boxes_outside": "cut"}, "boxes_outside must be keep, clip or drop"),
+        ({"annotation_frame": "raw"}, "annotation_frame must be auto, stored or upright"),
         ({"labels": "coco:x.json", "yolo_task": "obb"}, "there are none; use labels='yolo:PATH'"),
-        ({"labels": "yolo:x", "yolo_task": "count"}, "yolo task must be detect, segment, pose or obb"),
+        ({"labels": "yolo:x", "yolo_task": "count"}, "yolo_task must be detect, segment, pose or obb"),
     ],
 )
 def test_impossible_rules_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
