@@ -87,9 +87,10 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            names = [each.partition("=")[0] for each in given]
-            typed = next((each for each in names if each.startswith(error.option_name)), error.option_name)
-            raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
+            pairs = zip(given, [*given[1:], ""], strict=True)
+            found = next((each for each in pairs if each[0].startswith(error.option_name)), (error.option_name, ""))
+            typed, _, value = found[0].partition("=")
+            raise click.UsageError(_no_such_option(self, ctx, typed, value or found[1]), ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, and the examples after it."""
@@ -224,8 +225,8 @@ def _tell_old_names(command: click.Command, args: list[str]) -> None:
             note(f"{each.was} is now called {each.spelled}")
 
 
-def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
-    """Return the sentence about an option that there is not."""
+def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str) -> str:
+    """Return the sentence about an option that there is not. `value` is what stands behind it."""
     options = [each for each in command.params if isinstance(each, click.Option)]
     known = [
         Known(name, getattr(each, "alike", {}))
@@ -236,5 +237,5 @@ def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
         return f"there is no option {typed}; write a value that begins with a minus behind a =, as in --seed=-1"
     if not typed.startswith("--") and any(f"-{typed}" in each.opts for each in options):
         return f"an option has two dashes: -{typed}"
-    meant = meant_option(typed, known, command.elsewhere)
+    meant = meant_option(typed, known, command.elsewhere, value)
     return f"there is no option {typed}; {meant or f'`{ctx.command_path} --help` lists all'}"

@@ -215,6 +215,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.filterwarnings("ignore:.* no batch of")
 @examples(40)
 @given(
     samples=st.integers(1, 210),
