@@ -51,7 +51,7 @@ def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
     [
         ({"boxes_outside": "cut"}, "boxes_outside must be keep, clip or drop"),
         ({"annotation_frame": "raw"}, "annotation_frame must be auto, stored or upright"),
-        ({"labels": "coco:x.json", "yolo_task": "obb"}, "there are none; use labels='yolo:PATH'"),
+        ({"labels": "coco:x.json", "yolo_task": "obb"}, "you gave none; add labels='yolo:PATH'"),
         ({"labels": "yolo:x", "yolo_task": "count"}, "yolo_task must be detect, segment, pose or obb"),
     ],
 )
