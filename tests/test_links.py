@@ -299,7 +299,7 @@ def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here: Path
     (here / "out" / "train-00009.arrow").write_text("mine")
     samples = [{"x": number} for number in range(60)]
     if command == "write":
-        with pytest.raises(StorageError, match=r"train-00009\.arrow: is no part of a dataset"):
+        with pytest.raises(StorageError, match=r"train-00009\.arrow: is not part of a dataset"):
             shardctl.write(here / "out", samples, samples_per_shard=6, overwrite=True)
     else:
         COMMANDS[command](here)

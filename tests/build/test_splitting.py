@@ -96,7 +96,10 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
         (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
         (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
-        (("seg_train/1.png", "seg_test/2.png", "seg_pred/3.png"), "seg_train, seg_test are named as splits, but not these"),
+        (
+            ("seg_train/1.png", "seg_test/2.png", "seg_pred/3.png"),
+            "seg_train, seg_test are named as splits, but these beside them are not",
+        ),
         (("train.jsonl", "more.jsonl"), "train is named as a split, but these beside them are not: more"),
     ],
 )

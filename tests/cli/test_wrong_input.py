@@ -107,7 +107,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["inspect", "full", "--block", "1"], 2, "need --shard"),
     (["inspect", "file", "--key", "x"], 2, "is one shard"),
     (["inspect", "full", "--key", "x", "--head", "3"], 2, "contradict each other"),
-    (["convert", IN, OUT, "--worker-memory", "1MB"], 2, "needs more than 976.6 KiB of memory; give at least 256 MiB"),
+    (["convert", IN, OUT, "--worker-memory", "1MB"], 2, "must be 256 MiB or more; it is 976.6 KiB"),
     (["convert", IN, OUT, "--input-timeout", "soon"], 2, "neither a number of seconds nor none"),
     (["convert", IN, OUT, "--input-timeout", "0"], 2, "0 seconds is impossible"),
     (["convert", IN, OUT, "--copy-rejects", "in/bad"], 2, "in/bad: rejects can be copied to a folder of their own"),

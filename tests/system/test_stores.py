@@ -340,7 +340,7 @@ def test_an_address_where_no_store_answers(
 
 def test_http_is_used_only_where_it_is_allowed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
-    with pytest.raises(StoreError, match="http, which is not allowed; set AWS_ALLOW_HTTP=true"):
+    with pytest.raises(StoreError, match="http://, which is not allowed; set AWS_ALLOW_HTTP=true"):
         open_store(bucket).get("k")
 
 

@@ -293,7 +293,7 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: P
         ('{"images": [], "annotations": []} x', "something follows the object"),
         ('{"images": [{"id": "1", "file_name": "a.png"}], "annotations": []}', "image 0 of images has no id"),
         ('{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{}]}', "annotation 0 of annotations has no image_id"),
-        ('{"images": [{"id": 99999999999999999999, "file_name": "a.png"}], "annotations": []}', "beyond 64 bits"),
+        ('{"images": [{"id": 99999999999999999999, "file_name": "a.png"}], "annotations": []}', "an id has at most 64 bits"),
         ('{"images": [{"id": 1, "file_name": "\\ud800"}], "annotations": []}', "half of a surrogate pair"),
         ('{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": [{"id": 1}]}', "or no name"),
     ],
