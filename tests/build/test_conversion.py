@@ -770,7 +770,7 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> N
         ({"samples_per_shard": 0}, "at least 1"),
         ({"workers": -1}, "workers must be"),
         ({"if_running": "hope"}, "if_running must be"),
-        ({"worker_memory": 1 << 20}, "needs more than 1.0 MiB of memory"),
+        ({"worker_memory": 1 << 20}, "memory limit of a worker must be 256 MiB or more; it is 1.0 MiB"),
         ({"worker_memory": 1 << 30, "workers": 0}, "needs worker processes"),
         ({"input_timeout": 0}, "input timeout of 0 seconds is impossible"),
         ({"max_rejects": "many"}, "not a number of inputs"),
