@@ -262,9 +262,7 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
     def stall(estimate: Any) -> None:
         (at / "source").touch()
 
-    said = (
-        r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 s; .* --input-timeout\. 0 of 2"
-    )
+    said = r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 s; .* input_timeout\. 0 of 2"
     with pytest.raises(SourceGoneError, match=said):
         shardctl.convert(source, tmp_path / "out", listener=Listener(announce=stall), **options)
     (at / "source").unlink()

@@ -93,7 +93,8 @@ def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) ->
 
 def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli: Any, tmp_path: Path) -> None:
     ran = cli("recipe", "check", tmp_path / "absent.toml")
-    assert (ran.code, ran.err) == (3, f"shardctl: {tmp_path}/absent.toml: no such recipe file\n")
+    listed = "`shardctl recipe list` lists those that are ready"
+    assert (ran.code, ran.err) == (3, f"shardctl: {tmp_path}/absent.toml: no such recipe file; {listed}\n")
     ran = cli("recipe", "check", tmp_path)
     assert ran.code == 3
     assert "cannot be read (Is a directory)" in ran.err

@@ -19,7 +19,7 @@ from shardctl.system.python_names import in_python
         ("keep it with --unmoved objects.bbox.", "keep it with unmoved='objects.bbox'."),
         ("add --encoding gbk (Chinese)", "add encoding='gbk' (Chinese)"),
         ("--labels 'masks:my masks' uses them", "labels='masks:my masks' uses them"),
-        ("add --transform steps:mark", "add transforms=['steps:mark']"),
+        ("add --transform steps:mark", "add transforms='steps:mark'"),
         ("--text-field FIELD names it, --shard-size 4096", "text_field=FIELD names it, shard_size=4096"),
         ("more than --max-rejects allows; stop", "more than max_rejects allows; stop"),
         ("run `shardctl convert in out --update`", "run `shardctl convert in out --update`"),
