@@ -37,6 +37,7 @@ def commands() -> Iterator[tuple[list[str], click.Command]]:
 NAMES = [" ".join(name) for name, _ in commands()]
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("name", ["", *NAMES])
 def test_help_fits_into_80_columns(name: str, cli: Any) -> None:
     for way in ("-h", "--help"):
@@ -69,6 +70,7 @@ def test_commands_are_under_headings_in_the_order_of_use(cli: Any) -> None:
     assert all(len(line) <= 60 for commands in COMMANDS.values() for line in commands.values())
 
 
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_commands_that_can_be_read(name: str) -> None:
     command = next(each for path, each in commands() if " ".join(path) == name)
@@ -82,6 +84,7 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         found.make_context("example", words, parent=context)
 
 
+@pytest.mark.thorough(after=12)
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

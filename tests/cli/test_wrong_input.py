@@ -289,6 +289,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
 ]
 
 
+@pytest.mark.thorough(after=90)
 @pytest.mark.parametrize(("arguments", "code", "sentence"), WRONG + OTHERS, ids=[" ".join(case[0]) for case in WRONG + OTHERS])
 def test_a_sentence_and_an_exit_code(cli: Any, here: Path, arguments: list[str], code: int, sentence: str) -> None:
     before = snapshot(here)
