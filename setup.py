@@ -37,7 +37,7 @@ class BuildWithDocuments(build_py):
 setup(
     cmdclass={"build_py": BuildWithDocuments},
     install_requires=[
-        "click>=8.1",
+        "click>=8.2",
         "numpy>=1.26",
         "pyarrow>=20",  # the loader gathers through binary views, which 18 cannot make
         "tqdm>=4.64",

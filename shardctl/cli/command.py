@@ -12,8 +12,8 @@ from shardctl.system.near_options import Known, meant_option
 
 WIDTH = 80
 
-_LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
-_DASHES = "-\N{EN DASH}\N{EM DASH}"
+_LONG_DASHES = ("\u2013", "\u2014")
+_DASHES = "-\u2013\u2014"
 """What text processors make of two hyphens."""
 
 Example = tuple[str, str]
@@ -80,9 +80,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An option's old name is told once; an unknown one is answered."""
         _tell_old_names(self, args)
+        names = {name for each in self.params for name in each.opts}
         for each in args:
-            if each.startswith(_LONG_DASHES):
-                raise click.UsageError(f"{each!r} begins with a long dash; write --{each.lstrip(_DASHES)}", ctx)
+            if each.startswith(_LONG_DASHES) and (meant := f"--{each.lstrip(_DASHES)}").partition("=")[0] in names:
+                raise click.UsageError(f"{each!r} begins with a long dash; write {meant}", ctx)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
