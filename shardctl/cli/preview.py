@@ -20,7 +20,6 @@ from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
-from shardctl.transforms.option_headings import OUTPUT, REJECTS, RUNNING, TARGET
 
 if TYPE_CHECKING:
     from shardctl.build.preview import Preview, Tried
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 INPUTS = 8
 """How many inputs are shown where no number is given."""
 
-_OWN = frozenset(("variants", "compression", "shard_size", "samples_per_shard", "shuffle", "keep_generations", "moved_from"))
-"""Options of convert that are about the dataset, or that this command has in another way."""
+_OTHERS = frozenset(
+    ("variants", "compression", "shard_size", "samples_per_shard", "shuffle", "max_rejects", "copy_rejects")
+    + ("engine", "overwrite", "if_running", "dry_run")
+)
+"""Options of convert that preview has in another way, or not at all."""
 
-_OF_WORK = ("workers", "input_timeout", "worker_memory")
+_WITHOUT_EFFECT = frozenset(("update", "append", "moved_from", "keep_generations", "explain", "metrics", "part"))
+"""Options that are accepted, so that a line of convert can become one of preview. They are about the dataset."""
 
-BORROWED = {
-    name: each
-    for name, each in convert_options().items()
-    if name not in _OWN and (each.heading not in (TARGET, RUNNING, REJECTS, OUTPUT) or name in _OF_WORK)
-}
+BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}
 """The options of convert that are options of preview too."""
 
 REFERENCE = (
@@ -83,7 +82,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     from shardctl.build.preview import make_preview
 
     check_outputs(given)
-    options = {name: given[name] for name in BORROWED if name != "recipe"} | {"variants": given["variants"]}
+    options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {"variants": given["variants"]}
     show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
     with _workers_ahead(options), printing_to_stderr():
         made = make_preview(

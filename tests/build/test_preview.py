@@ -312,3 +312,22 @@ def test_text_of_the_data_is_no_part_of_the_page(tmp_path: Path) -> None:
     assert "<i>in" not in page
     assert preview_sheet(preview).startswith(b"\x89PNG")
     assert json.loads(json.dumps(record_of(preview)))["inputs"][0]["key"] == "<b>&.png"
+
+
+def test_a_line_of_convert_can_become_one_of_preview(photos: Path, cli: Any) -> None:
+    of_the_dataset = [
+        "--update",
+        "--source",
+        "old",
+        "--keep",
+        1,
+        "--explain",
+        "--append",
+        "--metrics",
+        "m.jsonl",
+        "--part",
+        "1/2",
+    ]
+    alone = cli("preview", photos, "--resize", 32, "--workers", 0)
+    assert alone.code == 0
+    assert cli("preview", photos, "--resize", 32, "--workers", 0, *of_the_dataset).out == alone.out
