@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-ALIKE = 0.75
+ALIKE = 0.65
 """How similar a word must be to an option, as SequenceMatcher measures it, to be taken for a slip of the keyboard."""
 
 SURE = 0.9

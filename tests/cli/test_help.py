@@ -109,6 +109,7 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         ("convert in out --mean 0.5", "the loader normalizes"),
         ("convert in out --seq-len 2048", "use --block-length 2048"),
         ("convert in out --worker 3", "did you mean --workers?"),
+        ("convert in out --rezise 3", "did you mean --resize?"),
         ("convert in out --overwite", "did you mean --overwrite?"),
         ("-V", "there is no option -V; use --version"),
         ("--quiet convert in out", "options stand behind the name of a command"),
