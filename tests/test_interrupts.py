@@ -13,6 +13,14 @@ import shardctl
 from shardctl.benchmark.measure import Listener as BenchListener
 from shardctl.build.convert import Listener
 
+
+def texts_beside(out: Path) -> Path:
+    """Write some texts, and return their file."""
+    lines = out.with_suffix(".jsonl")
+    lines.write_text('{"text": "some words"}\n' * 20)
+    return lines
+
+
 CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], str]] = {
     "convert": (
         lambda photos, _, out, stop: shardctl.convert(photos, out, listener=Listener(progress=stop), workers=0),
@@ -29,6 +37,12 @@ CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], s
     "bench": (
         lambda _, dataset, __, stop: shardctl.bench(dataset, listener=BenchListener(samples=stop)),
         r"^interrupted; the measurement has no result",
+    ),
+    "train_tokenizer": (
+        lambda _, __, out, stop: shardctl.train_tokenizer(
+            texts_beside(out), out.with_suffix(".json"), listener=Listener(progress=stop), workers=0
+        ),
+        r"^interrupted; nothing was written$",
     ),
     "export": (
         lambda _, dataset, out, stop: shardctl.export(dataset, out, "parquet", progress=stop, workers=0),

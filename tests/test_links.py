@@ -358,7 +358,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     for command in ("up to date", "repair", "overwrite"):
         refused(COMMANDS[command], here)
         assert state(trash) == before, command
-    with pytest.raises(StorageError, match=r"old/mine\.txt: no part of the dataset that lies here"):
+    with pytest.raises(StorageError, match=r"old/mine\.txt: not a file of the replaced dataset"):
         COMMANDS["repair"](here)
     (trash / "mine.txt").rename(here / "mine.txt")
     COMMANDS["repair"](here)

@@ -104,6 +104,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path: Path) -> None:
         (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
         (lambda: shardctl.convert("in", "out", listener=print), "listener must be a shardctl.build.convert.listener.Listener"),
         (lambda: shardctl.bench("out", listener=print), "listener must be a shardctl.benchmark.measure.Listener"),
+        (lambda: shardctl.convert("in", "out", boxes="clip", boxes_outside="keep"), "boxes is its old name; leave one out"),
         (lambda: shardctl.convert("in", "out", shard_size="64 megs"), "shard_size: '64 megs' is not a size"),
     ],
 )
@@ -126,6 +127,7 @@ def test_messages_name_arguments(call: Callable[[], object], message: str) -> No
         ({"split": {"train": 0.9, "val": 0.1}}, {"split": "train=0.9,val=0.1"}),
         ({"filter_quality": "c4"}, {"filter_quality": ("c4",)}),
         ({"transforms": "m:f"}, {"transforms": ("m:f",)}),
+        ({"flip": 0}, {"steps": ["hflip p=0"]}),
     ],
 )
 def test_python_says_the_same_in_its_own_types(given: dict[str, Any], typed: dict[str, Any]) -> None:

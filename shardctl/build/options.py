@@ -417,6 +417,7 @@ ELSEWHERE = {
         "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (`shardctl help stores`)"
     ),
     "log-level debug": "-v prints more, -q less",
+    "y yes assume-yes": "convert asks nothing: leave it out",
 }
 """Answers to words of other tools for which convert has no option."""
 
@@ -466,7 +467,7 @@ def reject_limit(given: str | int | None, inputs: int) -> float:
     """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises UsageError."""
     if given is None:
         return inputs
-    text = str(given)
+    text = str(given).replace(" %", "%")
     number = text.removesuffix("%")
     if not number.replace(".", "", 1).isdecimal() or (not text.endswith("%") and not number.isdecimal()):
         shares = f"; for that share of them write {100 * float(text):g}%" if _SHARE.fullmatch(text) else ""

@@ -34,12 +34,22 @@ def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
             path = Path(root.text)
             if not path.exists():
                 refuse_half_url(root.text)
-                raise InputError(f"{shown}: no such file or folder{near_path(path)}")
+                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or near_path(path)}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
+
+
+def _of_pattern(source: str) -> str:
+    """Return the end of a message about a source that is a pattern, such as `photos/*.jpg`; "" for one that is none."""
+    parts = Path(source).parts
+    first = next((place for place, part in enumerate(parts) if not {"*", "?", "["}.isdisjoint(part)), None)
+    if first is None:
+        return ""
+    folder = printable(str(Path(*parts[:first])))
+    return f"; shardctl expands no patterns: give the folder {folder}, all of which is read, or leave out the quotes"
 
 
 def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
@@ -54,14 +64,14 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     around = next((other for other in (target, *bases) if other.is_absolute() and other.is_relative_to(resolved)), None)
     if inside is not None or (folder.exists() and not folder.is_dir()):
         raise UsageError(
-            f"{shown}: rejects can be copied to a folder of their own, not into {printable(str(inside or folder))}"
+            f"{shown}: copies of rejects need a folder of their own, outside of {printable(str(inside or folder))}"
         )
     if around is not None:
         raise UsageError(
-            f"{shown}: rejects can be copied to a folder of their own, and {printable(str(around))} is this folder or in it"
+            f"{shown}: copies of rejects need a folder of their own, and {printable(str(around))} is this folder or in it"
         )
     if any(os.path.lexists(resolved / name) for name in (MANIFEST, STAGING)):
-        raise UsageError(f"{shown}: a dataset; rejects can be copied to a folder of their own")
+        raise UsageError(f"{shown}: is a dataset; copies of rejects need a folder of their own")
 
 
 def refuse_generation(target: Path) -> None:

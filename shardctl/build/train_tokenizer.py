@@ -150,6 +150,8 @@ def _datasets(
             made = convert(others, scratch / "texts", given, listener, labels="none", split="none", workers=workers)
         except TooManyRejectsError as error:
             raise InputError(f"there is no text to train on: {str(error).partition('; nothing was committed')[0]}") from error
+        except KeyboardInterrupt:  # its message says how to resume the conversion, but `scratch` is deleted
+            raise KeyboardInterrupt(NOTHING_WRITTEN) from None
         rejected = made.rejected
         datasets.append(open_dataset(scratch / "texts"))
     for dataset in datasets:

@@ -23,6 +23,7 @@ from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
+from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     --consumer-rate, exit code 1 means that the GPU would wait for data: it is busy for less than 90 % of the time (accelerator
     utilisation as MLPerf Storage defines it).
     """
+    keep_pandas_out_of_arrow()
     if list_consumers:
         _list_consumers(output.as_json)
         return 0

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from shardctl.cli.lines import note
-from shardctl.system.near_options import Known, meant_option
 
 WIDTH = 80
 
@@ -158,6 +157,8 @@ class Group(click.Group):
         """Return the command that the arguments name. Raises UsageError that says which one was meant."""
         if ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None:
             return super().resolve_command(ctx, args)
+        from shardctl.system.near_options import Known, meant_option  # a wrong name is rare, and no command waits for it
+
         known = [Known(f"--{name}", {}) for name in self.list_commands(ctx)]
         word = args[0].lower()
         answer = next((answer for words, answer in self.elsewhere.items() if word in words.split()), None)
@@ -228,6 +229,9 @@ def _tell_old_names(command: click.Command, args: list[str]) -> None:
 
 def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str) -> str:
     """Return the sentence about an option that there is not. `value` is what stands behind it."""
+    from shardctl.system.near_options import Known, meant_option  # as above
+    from shardctl.system.text import printable
+
     options = [each for each in command.params if isinstance(each, click.Option)]
     known = [
         Known(name, getattr(each, "alike", {}))
@@ -235,8 +239,8 @@ def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str
         if (name := next((name for name in each.opts if name.startswith("--")), None)) is not None
     ]
     if typed[1:2].isdigit():
-        return f"there is no option {typed}; write a value that begins with a minus behind a =, as in --seed=-1"
+        return f"there is no option {printable(typed)}; write a value that begins with a minus behind a =, as in --seed=-1"
     if not typed.startswith("--") and any(f"-{typed}" in each.opts for each in options):
         return f"an option has two dashes: -{typed}"
     meant = meant_option(typed, known, command.elsewhere, value)
-    return f"there is no option {typed}; {meant or f'`{ctx.command_path} --help` lists all'}"
+    return f"there is no option {printable(typed)}; {meant or f'`{ctx.command_path} --help` lists all'}"

@@ -8,6 +8,7 @@ from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
 
@@ -22,6 +23,7 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     Full shards without gaps, with the samples in the order of a fresh conversion. Rows are copied and nothing is decoded; the
     sources are not needed. Until it is done, readers find the dataset as it was.
     """
+    keep_pandas_out_of_arrow()
     from shardctl.build.rewrite.compact import compact as compact_dataset
 
     result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)

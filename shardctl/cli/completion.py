@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -27,6 +28,7 @@ from click.shell_completion import (
 
 from shardctl.cli.command import command
 from shardctl.cli.output import Output, output_options, print_json
+from shardctl.system.text import printable
 
 VARIABLE = "_SHARDCTL_COMPLETE"
 
@@ -98,7 +100,8 @@ def _fields(words: Sequence[Path]) -> dict[str, str]:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(islice(path.iterdir(), _FILES)) if path.is_dir() else [path] if path.is_file() else []
+    inside = sorted(islice(path.iterdir(), _FILES)) if path.is_dir() else [path]
+    return [file for file in inside if file.is_file()]
 
 
 def _steps(_: Sequence[Path]) -> dict[str, str]:
@@ -122,8 +125,9 @@ def _recipes(_: Sequence[Path]) -> dict[str, str]:
     return ready_recipes()
 
 
-def _ways_to_split(_: Sequence[Path]) -> dict[str, str]:
-    return dict.fromkeys(("auto", "folder", "source", "column", "none"), "")
+def _words(words: str) -> Values:
+    """Return what completes one of some words."""
+    return lambda _: dict.fromkeys(words.split(), "")
 
 
 def _commands() -> dict[str, str]:
@@ -144,7 +148,10 @@ _CONVERTING = ("convert", "preview", "advise")
 _VALUES: dict[tuple[str, str], Values] = {
     **{(command, "split"): _splits for command in ("bench", "export", "inspect")},
     **{(command, "columns"): _columns for command in ("export", "inspect")},
-    **{(command, "split"): _ways_to_split for command in ("convert", "preview")},
+    **{(command, "split"): _words("auto folder source column none train=0.9,val=0.1") for command in ("convert", "preview")},
+    **{(command, "labels"): _words("auto folder none coco: yolo: voc: masks: captions:") for command in ("convert", "preview")},
+    **{(command, "store"): _words("source raw jpeg:90 png webp:90 none") for command in _CONVERTING},
+    **{(command, "compression"): _words("auto none lz4 zstd") for command in _CONVERTING},
     **{(command, f"{what}_field"): _fields for command in _CONVERTING for what in ("text", "label", "key", "image")},
     **{(command, "steps"): _steps for command in _CONVERTING},
     **{(command, "recipe"): _recipes for command in (*_CONVERTING, "tokenizer train")},
@@ -156,11 +163,17 @@ _VALUES: dict[tuple[str, str], Values] = {
 }
 """What is completed, by the command and the name of its parameter. Words of a choice and paths are completed by click."""
 
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
+
 _LISTS = ("columns",)
 """Parameters whose value is several names, with commas between them."""
 
 _PATHS_OR_NAMES = ("recipe", "file", "dst")
 """Parameters whose value is a path, unless it begins with @."""
+
+
+_WORDS_OR_PATHS = ("labels",)
+"""Parameters whose value is a path, unless it begins like one of the words."""
 
 
 class _Completing(ShellComplete):
@@ -206,17 +219,22 @@ def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[s
         if parameter.name in _PATHS_OR_NAMES and not incomplete.startswith("@"):
             return [CompletionItem(incomplete, type="file")]
         before, comma, begun = incomplete.rpartition(",") if parameter.name in _LISTS else ("", "", incomplete)
-        return _items(values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}")
+        items = _items(values([Path(word).expanduser() for word in words]), begun, f"{before}{comma}")
+        return items if items or parameter.name not in _WORDS_OR_PATHS else [CompletionItem(incomplete, type="file")]
 
     parameter.shell_complete = completed  # type: ignore[method-assign] # of this object, in a process that only completes
 
 
 def _items(values: Mapping[str, str], begun: str, before: str = "") -> list[CompletionItem]:
-    """Return the values that a word may become. Shells would take one with a space for several words."""
+    """Return the values that a word may become.
+
+    The shell puts them into the line as they are, and a dataset or a file of somebody else names some of them: so only what
+    a shell takes as a plain word is offered.
+    """
     return [
-        CompletionItem(f"{before}{value}", help=" ".join(text.split()) or None)
+        CompletionItem(f"{before}{value}", help=" ".join(printable(text).split()) or None)
         for value, text in values.items()
-        if value.startswith(begun) and value.isprintable() and " " not in value
+        if value.startswith(begun) and _PLAIN_WORD.fullmatch(value)
     ]
 
 

@@ -21,6 +21,7 @@ from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.table import CALLED_ELSEWHERE, EXPORTS, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
+from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def export(
     dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any
 ) -> None:
     """Write the dataset in another form."""
+    keep_pandas_out_of_arrow()
     from shardctl.interop.exports.exporting import export as export_dataset
     from shardctl.interop.exports.exporting import plan_export
 

@@ -8,6 +8,7 @@ from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
+from shardctl.system.startup import keep_pandas_out_of_arrow
 
 
 @command(
@@ -27,6 +28,7 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     All at once: until then there is no dataset at DST, or the one of before. The sources are not needed. Exit code 1 if shards
     are missing; the message names their parts, which can be run again. A dataset that was finished before is up to date.
     """
+    keep_pandas_out_of_arrow()
     from shardctl.build.convert.finish import finish as finish_parts
     from shardctl.cli.show.conversion import print_notices, print_result, result_record
 

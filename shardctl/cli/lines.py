@@ -83,13 +83,15 @@ def hint(text: str) -> None:
 
 def as_typed(message: str, arguments: Sequence[str]) -> str:
     """Return a message with paths as the user typed them: code below the command line makes some of them absolute."""
+    from shardctl.system.text import printable  # few commands end with an error
+
     typed: dict[str, str] = {}
     for argument in arguments:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if text and "\0" not in text and not Path(text).is_absolute() and "://" not in text:
             with suppress(OSError, RuntimeError):  # the current folder has gone; links that lead to themselves
                 for full in (Path.cwd() / text, Path(text).resolve()):
-                    typed.setdefault(str(full), text.rstrip("/"))
+                    typed.setdefault(str(full), printable(text.rstrip("/")))
     for path in sorted(typed, reverse=True):  # a file in a folder comes before the folder
         message = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)", typed[path].replace("\\", r"\\"), message)
     return message

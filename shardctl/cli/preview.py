@@ -57,7 +57,13 @@ REFERENCE = (
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
 @option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
-@option("--inputs", type=WholeNumber(1, 1000), metavar="N", help=f"Show N inputs from all over the sources. Default: {INPUTS}.")
+@option(
+    "--inputs",
+    type=WholeNumber(1, 1000),
+    metavar="N",
+    help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
+    alike={"samples n num limit count head images-count": "12"},
+)
 @option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
 @option(
     "--variants",

@@ -14,6 +14,7 @@ from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.errors import InputError
 from shardctl.system.files import near_path, read_named
+from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def prune(
     No byte of them stays in any file of the dataset; earlier generations that were kept are deleted, since they have them too.
     The keys are recorded in DST/rejects.jsonl, and no later --update brings the samples back. Their sources are not touched.
     """
+    keep_pandas_out_of_arrow()
     from shardctl.build.rewrite.prune import prune as prune_dataset
 
     wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None

@@ -11,6 +11,7 @@ from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.cli.values import OneOf
+from shardctl.system.startup import keep_pandas_out_of_arrow
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def verify(target: str, level: str, output: Output) -> int:
     read, with the checksums that the format has. Each finding names the file and the number of the record. Of an export to
     files, coco or yolo the checksums of all files are compared.
     """
+    keep_pandas_out_of_arrow()
     from shardctl.interop.foreign.shards import is_foreign, refuse_text
     from shardctl.interop.foreign.sums import check_sums, export_of_files
     from shardctl.system.progress import counting

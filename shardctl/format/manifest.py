@@ -297,6 +297,8 @@ def _why_no_manifest(folder: Folder) -> str:
     shown, here = folder.shown(), folder.local
     if here is not None and not exists(here):
         refuse_half_url(str(here))
+        if exists(here.parent / MANIFEST):
+            return f"{shown}: not a dataset, but a part of one; give its folder, {printable(str(here.parent))}"
         return f"{shown}: no such dataset{near_path(here)}"
     if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"

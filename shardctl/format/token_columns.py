@@ -91,7 +91,7 @@ def is_list_of_whole_numbers(type_: pa.DataType) -> bool:
 def token_rows(column: pa.Array) -> Rows:
     """Return a column of lists of whole numbers, of any length or of one. Raises ValueError for any other."""
     if not is_list_of_whole_numbers(column.type):
-        raise ValueError(f"it is of type {column.type}, which is no list of whole numbers")
+        raise ValueError(f"it is of type {column.type}, which is not a list of whole numbers")
     values = column.flatten()  # without those behind a missing list
     if values.null_count:
         raise ValueError("a number in a list is missing")

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +56,18 @@ ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
 
 
-ELSEWHERE = {
+OF_OPEN = {
+    "columns column": 'choose columns of batches: ds.loader(256, columns=["image"])',
+    "shuffle batch-size bs batch seed rank world-size num-workers": "the loader takes it: ds.loader(256, shuffle=True, seed=0)",
+    "transform transforms map": "give the options of the loader (crop, flip, normalize), or use loader.map(function)",
+    "streaming remote url": "path may be a URL, and is then streamed; cache= names the folder of its copy",
+    "cache-dir local": "use cache=, a folder for what is read from a store",
+    "subset name": "use split=",
+    "version revision": "use generation=, the number of a state that was kept",
+}
+"""Answers to arguments of other tools for opening a dataset."""
+
+OF_LOADER = {
     "num-workers workers num-threads n-workers jobs": "use threads=4, or processes=4 beyond a few cores",
     "bs batch": "use batch_size=256",
     "random-crop": 'use crop=224, crop_from="random"',
@@ -72,7 +83,35 @@ ELSEWHERE = {
 }
 """Answers to arguments of other loaders."""
 
+OF_DATASET = {
+    "shuffle": "shuffle in the loader: ds.loader(256, shuffle=True, seed=0)",
+    "batch iter to_iterable_dataset dataloader to_tf_dataset with_format set_format with_transform": (
+        "ds.loader(256) gives batches of arrays; shardctl.torch, .jax and .tensorflow adapt it"
+    ),
+    "map with_column add_column": "ds.loader(256).map(function) changes batches; `convert --step` changes the dataset for good",
+    "select take_while get gather": "ds.take([0, 5]) gives samples as a batch, and ds[10:20] some of the dataset",
+    "skip head": "use a slice: ds[10:], or ds.limit(10)",
+    "where query filter_by": 'use ds.filter("label == 3")',
+    "features column_names columns fields dtypes": "ds.schema has the columns, and ds.roles says what they are",
+    "num_rows num_samples size shape count": "use len(ds)",
+    "to_pandas to_arrow to_parquet to_csv to_json save_to_disk save": (
+        'shardctl.export("out", "files", to="parquet") writes a dataset for other tools'
+    ),
+    "train_test_split split_dataset random_split": "splits are made by convert: split={'train': 0.9, 'val': 0.1}",
+    "shard": "ds.loader(256, rank=0, world_size=8) gives each process its part",
+    "repeat": "ds.loader(256, repeat=10)",
+    "prefetch": "ds.loader(256, prefetch=4)",
+    "concatenate zip interleave": "shardctl.mix([a, b], [0.5, 0.5]) mixes datasets",
+    "info description metadata stats": 'ds.manifest says how it was made; shardctl.inspect("out", stats=True) counts',
+    "num_classes": "use len(ds.classes)",
+    "class_to_idx": "ds.classes[n] is the name of label n",
+    "keys": 'ds.take(range(10), columns=["key"]) reads the keys of samples',
+    "splits": "ds.manifest.splits; shardctl.open(path, split=...) opens one",
+}
+"""Answers to attributes of other tools' datasets."""
 
+
+@named_arguments("open", OF_OPEN)
 def open_dataset(
     path: str | Path,
     split: str | None = None,
@@ -131,6 +170,13 @@ class Dataset:
         self._selection = selection
         self._samples = self._gatherer(columns=None)
 
+    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, with what to write in place of another tool's word."""
+            answer = next((f"; {answer}" for words, answer in OF_DATASET.items() if name in words.split()), "")
+            raise AttributeError(f"a dataset has no attribute {name!r}{answer}", name=name, obj=self)
+
     @property
     def root(self) -> Path:
         """The folder of the dataset; of one on a store, the local folder with its tables."""
@@ -182,7 +228,11 @@ class Dataset:
         if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
             raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         if isinstance(index, str):
-            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}; a column is ds[number][{index!r}]")
+            of_all = f'ds.take(range(10), columns=["{index}"]) reads a column'
+            meant = of_all if index in self.schema.names else f'ds.filter("key == {index!r}")[0] finds a sample by its key'
+            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}; {meant}")
+        if isinstance(index, list | tuple | np.ndarray) and np.ndim(index):
+            raise TypeError(f"the index of a sample must be a whole number; ds.take(indices) takes a list: {index!r}")
         place = operator.index(index)
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
@@ -296,8 +346,9 @@ class Dataset:
 
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
-        """The class names of every field of labels whose classes have names, by the name of the field."""
-        return dict(self.roles.names)
+        """The names of classes by field: of labels, and of the categories of objects. Fields without names are left out."""
+        objects = {name: role.names for name, role in self.roles.objects.items() if role.names is not None}
+        return {**self.roles.names, **objects}
 
     @property
     def manifest(self) -> Manifest:
@@ -313,7 +364,7 @@ class Dataset:
         """
         return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
 
-    @named_arguments("loader", ELSEWHERE)
+    @named_arguments("loader", OF_LOADER)
     def loader(
         self,
         batch_size: int,

@@ -59,7 +59,7 @@ class Mix:
     @property
     def class_names(self) -> dict[str, tuple[str, ...]]:
         """The classes of all datasets together, by field of labels or objects; not of one that has no names in a dataset."""
-        first, *others = map(_names, self._datasets)
+        first, *others = [each.class_names for each in self._datasets]
         return {
             name: tuple(dict.fromkeys(each for names in (first, *others) for each in names[name]))
             for name in first
@@ -84,7 +84,7 @@ class Mix:
         """Return a dataset's stream with its labels renumbered by the classes of the mixture."""
         own: DatasetStream = stream
         together, changed = self.class_names, {}
-        every = [_names(each) for each in self._datasets]
+        every = [each.class_names for each in self._datasets]
         for name in [column.name for column in own.columns]:
             if not any(name in names for names in every):
                 continue
@@ -95,7 +95,7 @@ class Mix:
                     " cannot be combined; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
-            labels = tuple(numbers[each] for each in _names(dataset)[name])
+            labels = tuple(numbers[each] for each in dataset.class_names[name])
             if labels != tuple(range(len(labels))):
                 changed[name] = labels
         return own.relabelled(changed) if changed else own
@@ -124,9 +124,3 @@ class Mix:
                         f"the keypoints of {column.name} are {one} in one dataset and {two} in another; leave them out:"
                         f" columns=[…, '{column.name}.bbox', '{column.name}.category']"
                     )
-
-
-def _names(dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    """Return the names of the classes of labels, and those of the categories of objects, by field."""
-    objects = {name: role.names for name, role in dataset.roles.objects.items() if role.names is not None}
-    return {**dataset.class_names, **objects}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.system.text import printable
+from shardctl.system.text import did_you_mean, printable
 
 
 def look_in_current_folder() -> None:
@@ -73,7 +73,7 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
         for part in parts:
             found = getattr(found, part)
     except AttributeError:
-        raise UsageError(f"{what} {target}: {module} has no {name}") from None
+        raise UsageError(f"{what} {target}: {module} has no {name}{did_you_mean(parts[-1], dir(found))}") from None
     if not callable(found):
         raise UsageError(f"{what} {target}: {name} is not a function")
     return found  # type: ignore[no-any-return]  # callable() narrows Any to nothing better

@@ -403,6 +403,8 @@ def taken_arguments(
         if name not in declared:
             meant = meant_option(typed, known_options(declared), elsewhere, value)
             raise UsageError(f"{function} has no argument {typed!r}; {meant or f'help(shardctl.{function}) lists all'}")
+        if name in taken or (name != typed and name in given):
+            raise UsageError(f"{function} has {name} twice: {typed} is its old name; leave one out")
         if name != typed:
             warnings.warn(f"the argument {typed} of shardctl.{function} is now called {name}", FutureWarning, caller_level())
         taken[name] = declared[name].type.take(name, value)

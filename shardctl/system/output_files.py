@@ -34,7 +34,7 @@ class OutputFileType:
             raise StorageError(f"{printable(str(path))}: cannot be read ({error.strerror})") from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists already, and is no {self.name} that shardctl wrote; move it away, or give"
+                f"{printable(str(path))}: exists already, and is not a {self.name} that shardctl wrote; move it away, or give"
                 " another name"
             )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,10 +17,26 @@ from shardctl.system.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_AFTER = "or|to|for|is|does|keeps|takes|makes|writes|reads|leaves|converts|needs|decides|divides"
+_PLACES = {
+    "src": ('"photos"', "source sources input inputs path data folder"),
+    "out": ('"files"', "dest destination dst output target folder"),
+    "dst": ('"out"', "dest destination out output target to output_dir out_dir folder"),
+    "path": ('"out"', "dst src dataset root folder local remote"),
+    "to": ('"webdataset"', "format fmt target kind"),
+    "samples": ("samples", "records rows data dataset"),
+    "datasets": ("[a, b]", "ds sources"),
+    "weights": ("[0.5, 0.5]", "probabilities proportions shares"),
+    "batch_size": ("256", "batch bs size"),
+}
+"""Arguments that a function must have: an example of each, and other tools' words for it."""
+
+_AFTER = (
+    "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
+    "|divides"
+)
 """Words behind a value: `--split none makes one split`."""
 
-_NO_VALUES = "too|allows|gives|says|names|takes|makes|is"
+_NO_VALUES = "option|options|too|allows|gives|says|names|takes|makes|is"
 """Words behind an option that are not its value, even at the end of a clause: `more than --max-rejects allows`."""
 
 _OPTION = re.compile(
@@ -54,19 +71,23 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
 
 
 def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Callable[[F], F]:
-    """Return a decorator of a function that takes no `**options`: a name that it has not raises UsageError with the one meant.
+    """Return a decorator of a function that takes no `**options`: a call that it cannot take raises UsageError.
 
-    `called` is how messages call it, and `elsewhere` has answers to names of other tools.
+    For a name that it has not, the message says the one meant. `called` is how messages call the function, and `elsewhere` has
+    answers to names of other tools.
     """
 
     def add(function: F) -> F:
-        names = [name for name in inspect.signature(function).parameters if name != "self"]
+        signature = inspect.signature(function)
+        names = [name for name in signature.parameters if name != "self"]
 
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
             check_names(called, given, names, elsewhere)
+            _check_places(called, signature, arguments, given)
             return function(*arguments, **given)
 
+        call.__signature__ = signature  # type: ignore[attr-defined]  # for_python sees that names are answered here
         return call  # type: ignore[return-value]
 
     return add
@@ -82,28 +103,69 @@ def check_names(called: str, given: Iterable[str], names: Collection[str], elsew
             raise UsageError(f"{called} has no argument {typed!r}; {answer}")
 
 
+def _check_places(called: str, signature: inspect.Signature, arguments: Sequence[Any], given: Mapping[str, Any]) -> None:
+    """Raise UsageError for a call with too few arguments, or with too many that have no name."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    places = [each for each in signature.parameters.values() if each.kind in kinds]
+    shown = [each.name for each in places if each.name != "self"]
+    if len(arguments) > len(places):
+        count = len(arguments) - len(places) + len(shown)
+        raise UsageError(
+            f"{called} takes {', '.join(shown)} without a name, and {count} were given; write the names of the others"
+        )
+    needed = [each.name for each in places if each.default is inspect.Parameter.empty]
+    missing = [each for each in needed[len(arguments) :] if each not in given]
+    for typed in given:
+        if typed not in signature.parameters:
+            for place in missing:
+                if typed in _PLACES.get(place, ("", ""))[1].split():
+                    raise UsageError(f"{called} has no argument {typed!r}; use {place}")
+    if missing:
+        example = ", ".join(_PLACES.get(each, (each, ""))[0] for each in needed if each != "self")
+        raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
+
+
 def for_python(function: F, name: str) -> F:
-    """Return a public function of the package, `shardctl.name`, whose errors name arguments in place of options."""
-    parameters = inspect.signature(function).parameters
+    """Return a public function of the package, `shardctl.name`, whose messages name arguments in place of options."""
+    signature = inspect.signature(function)
+    parameters = signature.parameters
     paths = [each for each in parameters if parameters[each].annotation == "str | Path"]
-    has_options = hasattr(function, "__signature__")  # it answers wrong names itself
+    answers_names = hasattr(function, "__signature__")
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        if not has_options:
+        _check_places(name, signature, arguments, options)
+        if not answers_names:
             check_names(name, options, parameters, {})
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
                 raise UsageError(f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}")
         try:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
         except ShardctlError as error:
             error.args = (in_python(str(error), function), *error.args[1:])
             raise
+        return _told_in_python(result, function)
 
     call.__module__, call.__qualname__ = "shardctl", name  # where pickle finds it
     return call  # type: ignore[return-value]
+
+
+def _told_in_python(result: Any, function: Callable[..., Any]) -> Any:
+    """Return the result of a function, with arguments named in what it tells: its notices, warnings and notes."""
+    if not dataclasses.is_dataclass(result):
+        return result
+    changes = {}
+    for field in dataclasses.fields(result):
+        value = getattr(result, field.name)
+        if field.name in ("notices", "warnings", "notes") and isinstance(value, tuple):
+            told: Any = tuple(in_python(line, function) for line in value)
+        else:
+            told = _told_in_python(value, function)  # the estimate of a conversion has its own
+        if told != value:
+            changes[field.name] = told
+    return dataclasses.replace(result, **changes) if changes else result  # type: ignore[type-var]  # it is not a class
 
 
 def in_python(message: str, function: Callable[..., Any]) -> str:

@@ -41,7 +41,7 @@ class Filter(Transform):
         """Raise SettingError if no limit is given, or the largest is below the smallest."""
         limits = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # it is
         if all(limit is None for limit in limits.values()):
-            raise SettingError(f"needs one of {', '.join(limits)}")
+            raise SettingError(f"needs at least one of {', '.join(limits)}")
         for name, most in limits.items():
             least = limits["min" + name[3:]] if name.startswith("max") else None
             if least is not None and most is not None and least > most:

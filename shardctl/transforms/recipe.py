@@ -200,11 +200,12 @@ class Recipe(Settings):
     def unknown_key(cls, key: str) -> str:
         """Say that there is no such key. What is a step is no key of its own."""
         if key in TRANSFORMS:
-            return f'{cls.what} {key!r} is not known; it is a step: write [[transform]], and below it name = "{key}"'
+            table = f'in a file, write [[transform]] and below it name = "{key}"'
+            return f"{cls.what} {key!r} is not known; it is a step: give --step '{key} SETTING=VALUE', or {table}"
         if key.casefold() in ("step", "steps", "transforms", "augmentation", "augmentations", "augment"):
             return f"{cls.what} {key!r} is not known; steps are written [[transform]], with the name and the settings below it"
         if key in _NOT_OF_RECIPES:
-            return f"{cls.what} {key!r} is not known; it is no part of a recipe: give --{key.replace('_', '-')} to convert"
+            return f"{cls.what} {key!r} is not known; it is not a part of a recipe: give --{key.replace('_', '-')} to convert"
         return unknown(cls.what, key, settings_in(cls), "shardctl recipe schema")
 
     @property

@@ -173,14 +173,14 @@ def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, pyth
 def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_with: Any) -> None:
     python = python_with("import sys; sys.exit('no memory left')")
     with pytest.raises(
-        InstallError, match=r"is no Python that runs the reader \(its process ended with code 1: no memory left\)"
+        InstallError, match=r"is not a Python that runs the reader \(its process ended with code 1: no memory left\)"
     ):
         bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
 
 
 @pytest.mark.parametrize(("program", "said"), [("/bin/true", "ended with code 0"), ("/bin/cat", "it answers")])
 def test_a_program_that_is_no_python_is_told(program: str, said: str, dataset: Path) -> None:
-    with pytest.raises(InstallError, match=f"{program}: is no Python that runs the reader .*{said}"):
+    with pytest.raises(InstallError, match=f"{program}: is not a Python that runs the reader .*{said}"):
         bench_shards(exported(dataset, "webdataset"), python=program, **QUICK)
     assert processes() == []
 

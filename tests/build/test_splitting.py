@@ -189,38 +189,38 @@ def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
 
 
 TRAINED = 'but goes into the split "train". To keep it apart'
-DRAWN = "but is divided into train and val. To keep it apart: --split folder"
+DRAWN = "but is divided into train and val. To keep it apart: split='folder'"
 SHARES = "train=0.9,val=0.1"
 
 
 @pytest.mark.parametrize(
     ("names", "sources", "split", "warning"),
     [
-        ("test.jsonl", "test.jsonl", "auto", f"test.jsonl looks like a test set, {TRAINED}: --split folder"),
-        ("eval.tar", "eval.tar", "auto", f"eval.tar looks like a test set, {TRAINED}: --split folder"),
-        ("test/1.png", "test", "auto", f"/test looks like a test set, {TRAINED}: --split source"),
-        ("val/a.jsonl", "val", "auto", f"/val looks like a validation set, {TRAINED}: --split source"),
+        ("test.jsonl", "test.jsonl", "auto", f"test.jsonl looks like a test set, {TRAINED}: split='folder'"),
+        ("eval.tar", "eval.tar", "auto", f"eval.tar looks like a test set, {TRAINED}: split='folder'"),
+        ("test/1.png", "test", "auto", f"/test looks like a test set, {TRAINED}: split='source'"),
+        ("val/a.jsonl", "val", "auto", f"/val looks like a validation set, {TRAINED}: split='source'"),
         ("test_0.csv test_1.csv", "test_0.csv test_1.csv", "auto", "test_0.csv, test_1.csv look like a test set, but go into"),
-        ("test/a.jsonl b.jsonl", "test b.jsonl", "auto", f"/test looks like a test set, {TRAINED}: --split source"),
-        ("my_test/a.jsonl more/b.jsonl", "my_test more", "auto", f"/my_test looks like a test set, {TRAINED}: --split source"),
-        ("imdb_test.jsonl", ".", "auto", f"imdb_test.jsonl looks like a test set, {TRAINED}: --split folder"),
-        ("a.csv imdb_test.csv", ".", "auto", f"imdb_test.csv looks like a test set, {TRAINED}: --split folder"),
-        ("imdb_test/a.jsonl b/a.jsonl", ".", "auto", f"imdb_test/ looks like a test set, {TRAINED}: --split folder"),
-        ("data/a.csv data/imdb_test.csv", ".", "auto", "/in/data, with --split folder"),
-        ("a.jsonl testset.jsonl", ".", "auto", f"testset.jsonl looks like a test set, {TRAINED}: --split folder"),
-        ("a.jsonl tests.jsonl", ".", "auto", f"tests.jsonl looks like a test set, {TRAINED}: --split folder"),
-        ("a.jsonl my_evals.jsonl", ".", "auto", f"my_evals.jsonl looks like a test set, {TRAINED}: --split folder"),
-        ("a.csv squad_dev.csv", ".", "auto", f"squad_dev.csv looks like a validation set, {TRAINED}: --split folder"),
-        ("a.csv mmlu_eval-00000-of-00001.csv", ".", "auto", f"of-00001.csv looks like a test set, {TRAINED}: --split folder"),
-        ("my_set.csv my_dev_set.csv", ".", "auto", f"my_dev_set.csv looks like a validation set, {TRAINED}: --split folder"),
-        ("data.csv eval_data.csv", ".", "auto", f"eval_data.csv looks like a test set, {TRAINED}: --split folder"),
-        ("Images/1.png Test_Images/2.png", ".", "auto", f"Test_Images/ looks like a test set, {TRAINED}: --split folder"),
-        ("set/1.png dev_set/2.png", ".", "auto", f"dev_set/ looks like a validation set, {TRAINED}: --split folder"),
+        ("test/a.jsonl b.jsonl", "test b.jsonl", "auto", f"/test looks like a test set, {TRAINED}: split='source'"),
+        ("my_test/a.jsonl more/b.jsonl", "my_test more", "auto", f"/my_test looks like a test set, {TRAINED}: split='source'"),
+        ("imdb_test.jsonl", ".", "auto", f"imdb_test.jsonl looks like a test set, {TRAINED}: split='folder'"),
+        ("a.csv imdb_test.csv", ".", "auto", f"imdb_test.csv looks like a test set, {TRAINED}: split='folder'"),
+        ("imdb_test/a.jsonl b/a.jsonl", ".", "auto", f"imdb_test/ looks like a test set, {TRAINED}: split='folder'"),
+        ("data/a.csv data/imdb_test.csv", ".", "auto", "/in/data, with split='folder'"),
+        ("a.jsonl testset.jsonl", ".", "auto", f"testset.jsonl looks like a test set, {TRAINED}: split='folder'"),
+        ("a.jsonl tests.jsonl", ".", "auto", f"tests.jsonl looks like a test set, {TRAINED}: split='folder'"),
+        ("a.jsonl my_evals.jsonl", ".", "auto", f"my_evals.jsonl looks like a test set, {TRAINED}: split='folder'"),
+        ("a.csv squad_dev.csv", ".", "auto", f"squad_dev.csv looks like a validation set, {TRAINED}: split='folder'"),
+        ("a.csv mmlu_eval-00000-of-00001.csv", ".", "auto", f"of-00001.csv looks like a test set, {TRAINED}: split='folder'"),
+        ("my_set.csv my_dev_set.csv", ".", "auto", f"my_dev_set.csv looks like a validation set, {TRAINED}: split='folder'"),
+        ("data.csv eval_data.csv", ".", "auto", f"eval_data.csv looks like a test set, {TRAINED}: split='folder'"),
+        ("Images/1.png Test_Images/2.png", ".", "auto", f"Test_Images/ looks like a test set, {TRAINED}: split='folder'"),
+        ("set/1.png dev_set/2.png", ".", "auto", f"dev_set/ looks like a validation set, {TRAINED}: split='folder'"),
         (
             "car/1.png wind_test/2.png my_train/3.png",
             ".",
             "auto",
-            f"wind_test/ looks like a test set, {TRAINED}: --split folder",
+            f"wind_test/ looks like a test set, {TRAINED}: split='folder'",
         ),
         ("cat/a.png dog/val/b.png", ".", "auto", f"dog/val/ looks like a validation set, {TRAINED}: convert it alone"),
         ("train/a.csv train/test.csv val/b.csv", ".", "auto", f"train/test.csv looks like a test set, {TRAINED}: convert it"),
@@ -246,7 +246,7 @@ def test_a_set_that_becomes_part_of_another_split_is_a_warning_with_the_way_out(
     assert len(result.warnings) == 1
     assert warning in result.warnings[0]
     assert planned(given, tmp_path / "out", split="none").warnings == (), "they said that all is one split"
-    option = re.search(r"--split (folder|source)$", result.warnings[0])
+    option = re.search(r"split='(folder|source)'$", result.warnings[0])
     if option is not None:
         again = re.search(r"convert (.*), with", result.warnings[0])
         kept = planned(again[1] if again else given, tmp_path / "out", split=option[1])
@@ -287,8 +287,8 @@ def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, sp
     source = with_column(tmp_path / "in", {"1.png": "test", "2.png": "train"})
     result = shardctl.convert(source, tmp_path / "out", split=split, workers=0)
     assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {"1.png": "test", "2.png": "train"}
-    assert any(f"--split {split} decides the splits" in notice for notice in result.notices)
-    mixed = "labels.csv: the column split says which inputs are in test, but --split train=0.5,val=0.5 divides all of them."
+    assert any(f"split={split!r} decides the splits" in notice for notice in result.notices)
+    mixed = "labels.csv: the column split says which inputs are in test, but split='train=0.5,val=0.5' divides all of them."
     assert sum(mixed in warning for warning in result.warnings) == (split != "none")
 
 
@@ -342,7 +342,7 @@ def test_split_folders_are_no_classes_when_they_are_no_splits(tmp_path: Path) ->
     result = planned(source, tmp_path / "out", split="train=0.5,val=0.5")
     assert result.estimate is not None
     assert result.estimate.classes is None
-    assert any("train2017, val2017 are names of splits, and no classes" in notice for notice in result.notices)
+    assert any("train2017, val2017 are names of splits, not classes" in notice for notice in result.notices)
 
 
 def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:

@@ -84,6 +84,13 @@ def test_names_of_options_but_the_old_ones(complete: Complete) -> None:
     assert complete("convert", "in", "out", "--filter-q") == ["--filter-quality"]
 
 
+def test_words_that_a_value_may_be(complete: Complete) -> None:
+    assert complete("convert", "in", "out", "--store", "jp") == ["jpeg:90"]
+    assert complete("convert", "in", "out", "--compression", "z") == ["zstd"]
+    assert complete("convert", "in", "out", "--labels", "co") == ["coco:"]
+    assert complete("convert", "in", "out", "--labels", "my", type_="file") == ["my"]
+
+
 @pytest.mark.parametrize("command", [("inspect", "out"), ("bench", "out"), ("export", "out", "to")])
 def test_the_splits_of_a_dataset(complete: Complete, command: tuple[str, ...]) -> None:
     assert complete(*command, "--split", "") == ["train", "val"]
@@ -101,6 +108,24 @@ def test_the_columns_of_a_dataset_one_after_the_other(complete: Complete) -> Non
 def test_the_fields_of_a_file_of_records(complete: Complete, source: str, fields: list[str]) -> None:
     assert complete("convert", source, "to", "--text-field", "") == fields
     assert complete("convert", source, "--label-field", fields[1][0]) == [fields[1]]
+
+
+def test_names_that_a_shell_would_run_are_not_offered(folder: Path, complete: Complete) -> None:
+    shutil.copytree(folder / "out", folder / "evil")
+    manifest = folder / "evil" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    names = ("key;touch$IFS/tmp/x", "k`touch x`", "-k", "k\x1b[31m")
+    said["schema"] = [{"name": name, "type": "string"} for name in names] + [{"name": "kept", "type": "str\x1b[31mred"}]
+    manifest.write_text(json.dumps(said))
+    assert complete("inspect", "evil", "--columns", "") == ["kept"]
+    (folder / "evil.csv").write_text('"$(touch x)",plain\n1,2\n')
+    assert complete("convert", "evil.csv", "to", "--text-field", "") == ["plain"]
+
+
+def test_a_pipe_among_the_sources_holds_no_shell_up(folder: Path, complete: Complete) -> None:
+    (folder / "pipes").mkdir()
+    os.mkfifo(folder / "pipes" / "a.csv")
+    assert complete("convert", "pipes", "to", "--text-field", "") == []
 
 
 def test_words_that_shardctl_knows(complete: Complete) -> None:

@@ -207,4 +207,6 @@ def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(cli:
 def test_a_file_may_have_such_a_name(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("@mine.toml").write_text(RECIPE)
+    Path("@mine").write_text(RECIPE)
     assert cli("recipe", "check", "@mine.toml").out.startswith("@mine.toml: no problems found")
+    assert cli("recipe", "check", "@mine").out.startswith("@mine: no problems found")

@@ -110,7 +110,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--worker-memory", "1MB"], 2, "must be 256 MiB or more; it is 976.6 KiB"),
     (["convert", IN, OUT, "--input-timeout", "soon"], 2, "neither a number of seconds nor none"),
     (["convert", IN, OUT, "--input-timeout", "0"], 2, "0 seconds is impossible"),
-    (["convert", IN, OUT, "--copy-rejects", "in/bad"], 2, "in/bad: rejects can be copied to a folder of their own"),
+    (["convert", IN, OUT, "--copy-rejects", "in/bad"], 2, "in/bad: copies of rejects need a folder of their own"),
     (["convert", IN, OUT, "--if-running", "hope"], 2, "--if-running: 'hope' is not one of wait, fail"),
     (["repair", "absent"], 3, "absent: no such dataset"),
     (["repair", "full"], 3, "full: not a dataset"),
@@ -229,7 +229,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--transform", "mine.py:f"], 2, "write mine:f, without .py"),
     (["convert", IN, OUT, "--recipe", "quotes.toml"], 2, 'texts need quotes: store = "jpeg:90"'),
     (["convert", IN, OUT, "--recipe", "near.toml"], 2, "did you mean store? `shardctl recipe schema` lists all"),
-    (["convert", IN, OUT, "--recipe", "step.toml"], 2, 'it is a step: write [[transform]], and below it name = "resize"'),
+    (["convert", IN, OUT, "--recipe", "step.toml"], 2, "it is a step: give --step 'resize SETTING=VALUE'"),
     (["convert", IN, OUT, "--recipe", "quote.toml"], 3, "quote.toml: no such recipe file; did you mean quotes.toml?"),
     (["recipe", "check", "absent.toml"], 3, "absent.toml: no such recipe file"),
     (["recipe", "steps", "hflop"], 2, "did you mean hflip?"),
@@ -242,12 +242,12 @@ OTHERS: list[tuple[list[str], int, str]] = [
     ),
     (["convert", "photos.rar", OUT], 3, "unpack archives first: unrar x photos.rar"),
     (["convert", "x.log", OUT], 3, "rename *.log to *.txt"),
-    (["convert", READY, OUT], 3, "it is a dataset of shardctl already"),
+    (["convert", READY, OUT], 3, "is a dataset of shardctl already"),
     (["convert", "line.jsonl", OUT], 3, "line.jsonl: no such file or folder; did you mean lines.jsonl?"),
     (
         ["convert", "s3:bucket/photos", OUT],
         2,
-        "s3:bucket/photos: is no URL, and would be a folder here; write s3://bucket/photos",
+        "s3:bucket/photos: is not a URL, and would be a folder here; write s3://bucket/photos",
     ),
     (["convert", IN, "gs:/bucket/out"], 2, "write gs://bucket/out"),
     (["inspect", "s3:bucket/out"], 2, "write s3://bucket/out"),
@@ -308,7 +308,23 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open("s3:bucket/out"), UsageError, "write s3://bucket/out"),
     (lambda: shardctl.open(READY, split="valid"), UsageError, "no split 'valid'; it has train"),
     (lambda: shardctl.open(READY)[10**9], IndexError, "sample 1,000,000,000 of a dataset of 60"),
-    (lambda: shardctl.open(READY)["image"], TypeError, r"a column is ds\[number\]\['image'\]"),
+    (lambda: shardctl.open(READY)["image"], TypeError, r'ds.take\(range\(10\), columns=\["image"\]\) reads a column'),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY)["a/b.png"], TypeError, "ds.filter.* finds a sample by its key"),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY)[[1, 2]], TypeError, "ds.take.* takes a list"),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY).shuffle(3), AttributeError, r"ds.loader\(256, shuffle=True"),  # type: ignore[attr-defined]
+    (lambda: shardctl.open(READY).features, AttributeError, "ds.schema has the columns"),  # type: ignore[attr-defined]
+    (lambda: shardctl.open(READY, columns=["image"]), UsageError, r"ds.loader\(256, columns="),  # type: ignore[call-arg]
+    (lambda: shardctl.open(), UsageError, r'open needs path, as in open\("out"\)'),  # type: ignore[call-arg]
+    (lambda: shardctl.open(READY).loader(), UsageError, r"loader needs batch_size, as in loader\(256\)"),  # type: ignore[call-arg]
+    (lambda: shardctl.convert(IN), UsageError, "convert needs dst, as in"),  # type: ignore[call-arg]
+    (lambda: shardctl.convert(IN, dest=OUT), UsageError, "convert has no argument 'dest'; use dst"),  # type: ignore[call-arg]
+    (lambda: shardctl.export(READY, OUT, format="wds"), UsageError, "export has no argument 'format'; use to"),  # type: ignore[call-arg]
+    (
+        lambda: shardctl.verify(READY, "full", 3, 4, 5, 6, 7, 8, 9),
+        UsageError,
+        "verify takes .* without a name, and 9 were given",
+    ),  # type: ignore[call-arg,arg-type]
+    (lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}), UsageError, r"give steps=\['resize SETTING=VALUE'\]"),
     (lambda: shardctl.open(READY).loader(batch_size=0), UsageError, "a batch size of 0 is impossible; give at least 1"),
     (lambda: shardctl.open(READY).loader(batch_size="8"), UsageError, "batch_size must be a whole number; it is '8'"),
     (lambda: shardctl.open(READY).loader(batch_size=8, columns=["imge"]), UsageError, "no column 'imge'; did you mean image?"),
@@ -358,6 +374,14 @@ def test_colors_are_for_terminals_unless_a_variable_says_otherwise(
 def test_a_path_is_printed_as_it_was_typed(cli: Any, here: Path) -> None:
     for typed in ("ready", "./ready", "in/../ready", str(here / "ready")):
         assert cli("convert", IN, typed).err.startswith(f"shardctl: {typed}: holds a dataset"), typed
+
+
+def test_what_no_terminal_shows_is_escaped_in_what_was_typed(cli: Any, here: Path) -> None:
+    (here / "a\x1b[31mb").symlink_to(here / "ready")
+    for line in (("convert", IN, "a\x1b[31mb"), ("convert", IN, OUT, "--x\x1b[31m")):
+        ran = cli(*line)
+        assert "\\x1b" in ran.err
+        assert "\x1b" not in ran.err
 
 
 def snapshot(root: Path) -> dict[str, bytes | None]:

@@ -87,4 +87,4 @@ def test_columns_that_are_not_those_of_tokens_are_found(tmp_path: Path) -> None:
         " document_starts; convert the sources again with --overwrite",
     )
     write_dataset(tmp_path / "texts", fields, [("k", [1], "text")], 9, roles={"other": Tokens()})
-    assert findings(tmp_path / "texts")[0][3].startswith("other: it is of type string, which is no list of whole numbers")
+    assert findings(tmp_path / "texts")[0][3].startswith("other: it is of type string, which is not a list of whole numbers")

@@ -242,7 +242,7 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.parquet", b"hello", [], 1, "not a Parquet file that can be read"),
     ("a.parquet", b"", [], 1, "not a Parquet file that can be read"),
     ("a.arrow", b"hello world, hello world", [], 1, "not an Arrow file that can be read"),
-    ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is no gzip file, although its name says so"),
+    ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is not a gzip file, although its name says so"),
     ("a.jsonl", gzip.compress(b'{"a": 1}\n'), [], 1, "it is gzip data, and no text, although its name says so; add .gz"),
     ("a.txt", gzip.compress(b"x"), [], 1, "it is gzip data, and no text"),
     ("a.csv", b"\xff\xd8\xff\xe0 JFIF", [], 1, "it is a JPEG image, and no text"),

@@ -61,7 +61,7 @@ def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source: P
     result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers)
     assert dropped(tmp_path / "out") == EXACT
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
-    assert result.notices[-1] == "3 of 16 inputs are duplicates of others, and rejected (--duplicates exact)"
+    assert result.notices[-1] == "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')"
     assert not set(EXACT) & set(keys(tmp_path / "out"))
 
 
@@ -118,7 +118,7 @@ def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> Non
     result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
-    assert "3 of 16 inputs are duplicates of others, and rejected (--duplicates exact)" in result.estimate.notices
+    assert "3 of 16 inputs are duplicates of others, and rejected (duplicates='exact')" in result.estimate.notices
     assert not (tmp_path / "out").exists()
 
 

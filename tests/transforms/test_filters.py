@@ -177,7 +177,7 @@ def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None
 
 
 WRONG = [
-    ({"name": "filter_size"}, "filter_size: needs one of min_width, min_height, max_width, max_height"),
+    ({"name": "filter_size"}, "filter_size: needs at least one of min_width, min_height, max_width, max_height"),
     ({"name": "filter_size", "min_width": 0}, "filter_size: min_width must be a whole number from 1"),
     ({"name": "filter_size", "min_width": 3, "max_width": 2}, "filter_size: max_width 2 is under min_width 3"),
     ({"name": "filter_size", "min_widht": 3}, "did you mean min_width"),
@@ -185,7 +185,7 @@ WRONG = [
     ({"name": "filter_aspect", "min": 2, "max": 1.5}, "filter_aspect: max 1.5 is under min 2"),
     ({"name": "filter_blur", "min": "sharp"}, "filter_blur: min must be a number"),
     ({"name": "filter_uniform", "min": 128}, "filter_uniform: min must be a number from 0 to 127.5"),
-    ({"name": "filter_date"}, "filter_date: needs one of after, before"),
+    ({"name": "filter_date"}, "filter_date: needs after or before, or both"),
     ({"name": "filter_date", "after": "last year"}, "filter_date: after must be a day such as 2020-12-31"),
     ({"name": "filter_date", "after": "2020-01-01T00:00:00+02:00"}, "without a time zone"),
     ({"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"}, "before must be later than after"),

@@ -81,7 +81,7 @@ class Remote:
                 self._answer()
             except InputError as error:  # it has not looked at the shards yet
                 why = str(error).partition(CANNOT_READ)[2]
-                raise InstallError(f"{printable(python)}: is no Python that runs the reader ({why}); name another") from None
+                raise InstallError(f"{printable(python)}: is not a Python that runs the reader ({why}); name another") from None
         except BaseException:
             self.close()
             raise

@@ -272,8 +272,8 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     moved = (target / MANIFEST).exists()
     if left if moved else MANIFEST not in left or mark.new not in ("", _digest(new)):
         raise StorageError(
-            f"{printable(str(job))}: has files that were to take their place in the dataset, but not all of a dataset or not"
-            " those that it says; move it away, then run the same command again"
+            f"{printable(str(job))}: has files of a dataset that was to take its place, and some are missing or changed; move"
+            " this folder away, then run the same command again"
         )
 
 
@@ -346,8 +346,8 @@ def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
             raise StorageError(
-                f"{printable(str(path))}: no part of the dataset that lies here, which was replaced and is to be deleted; move"
-                " it away, then run the same command again"
+                f"{printable(str(path))}: not a file of the replaced dataset that is to be deleted here; move it away, then run"
+                " the same command again"
             )
 
 

@@ -253,7 +253,7 @@ def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mappin
         odd = next((name for name, said in columns.items() if together.setdefault(name, said) != said), None)
         if odd is not None:
             raise InputError(
-                f"the sources are exports that say different things of {printable(odd)} (shardctl.json): convert each alone"
+                f"the sources are exports whose shardctl.json differ in {printable(odd)}; convert each into its own dataset"
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
@@ -330,9 +330,7 @@ def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     names = [renames.get(name, name) for name in fields.names]
     twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"the records have a field {twice} already, and another one was to be called so; rename it in the files"
-        )
+        raise InputError(f"two fields of the records would be called {twice}; rename one of them in the files")
     return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
 
 
@@ -352,7 +350,7 @@ def refuse_fields(recipe: Recipe) -> None:
     given = next((name for name in names if getattr(recipe, name)), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
-        raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")
+        raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none; leave it out")
 
 
 def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
@@ -441,7 +439,7 @@ def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
     """Raise UsageError if objects of a table have places or masks that steps do not move."""
     if left := unmoved_members(type_):
         step = recipe.moving[0].name
-        they = "it looks like a place or a mask, and is no member of objects that shardctl moves"
+        they = "it looks like a place or a mask, and is not a member of objects that shardctl moves"
         if len(left) > 1:
             they = "they look like places or masks, and are no members of objects that shardctl moves"
         raise UsageError(

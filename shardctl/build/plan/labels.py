@@ -171,11 +171,11 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     if mode == "auto" and len(classes) < 2:
         if classes:
             listing.notices.append(
-                f"all inputs in folders are in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
+                f"all inputs in folders are in one, {printable(classes[0])}, which is not a class; --labels folder makes it one"
             )
         return Labelling()
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
-        listing.notices.append(f"{some(classes)} are names of splits, and no classes; --labels folder makes them classes")
+        listing.notices.append(f"{some(classes)} are names of splits, not classes; --labels folder makes them classes")
         return Labelling()
     if "" in names:
         _tell_of_stray_inputs(listing, mode, [number for number, name in enumerate(names) if not name], classes)

@@ -282,7 +282,12 @@ def list_files(
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
-        raise InputError(why_nothing(roots, reading.format or ("table" if reading.image else kind.name), ignored))
+        if reading.format:
+            raise InputError(
+                f"{some([root.text for root in roots])}: holds no {reading.format}; --format is the format of the inputs: leave"
+                " it out; `shardctl export` writes other formats"
+            )
+        raise InputError(why_nothing(roots, "table" if reading.image else kind.name, ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     listing.notices = notices
@@ -466,6 +471,9 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         return f"{shown}: holds no files"
     if len(roots) == 1 and not roots[0].is_folder:
         return f"{shown}: no {kind}; {_remedy(roots, ignored)}"
+    if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
+        shows = "`shardctl inspect` shows it, `shardctl export` writes it in another form"
+        return f"{shown}: is a dataset of shardctl already: {shows}; to make it anew, give the sources that it was made from"
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     return f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); {_remedy(roots, ignored)}"
 
@@ -480,8 +488,6 @@ _PLAIN_TEXTS = frozenset((".log", ".text", ".asc", ".tex", ".rst", ".srt"))
 def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
     """Say what may be done where no file can be converted: what most of them are decides."""
     root = Path(roots[0].text)
-    if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
-        return "it is a dataset of shardctl already: `shardctl inspect` shows it, `shardctl export` writes it in another form"
     suffix = ignored.most_common(1)[0][0]
     if suffix in _ARCHIVES:
         name = root.name if len(roots) == 1 and not roots[0].is_folder else f"FILE{suffix}"

@@ -136,7 +136,7 @@ def _written_in_blocks(stored: StoredDataset, key: str) -> list[StoredSample]:
 
     records = _blocks_with(stored, key, None)
     if not records:
-        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
+        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(_alike(key, keys()), stored)}")
     return records
 
 
@@ -149,7 +149,7 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[StoredSample]:
             records.append(_sample_at(stored.folder, entry.path, None, first + place, entry))
     if not records:
         near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
-        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near)}")
+        raise InputError(f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near, stored)}")
     return records
 
 
@@ -191,11 +191,13 @@ def _near(stored: StoredDataset, key: str) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
     path, number = list(possible_names(key))[-1]
     near = (stored.nearest_key(other, number) for other in _alike(path, stored.paths.chunks))
-    return _meant([other for other in near if other is not None])
+    return _meant([other for other in near if other is not None], stored)
 
 
-def _meant(keys: list[str]) -> str:
-    return f"; did you mean {' or '.join(map(printable, keys))}?" if keys else ""
+def _meant(keys: list[str], stored: StoredDataset) -> str:
+    if not keys:
+        return f"; `shardctl inspect {stored.folder.shown()} --head 5` shows some"
+    return f"; did you mean {' or '.join(map(printable, keys))}?"
 
 
 def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:

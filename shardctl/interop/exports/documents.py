@@ -59,7 +59,7 @@ class TokenField:
             )
         type_ = layout.columns.field(name).type
         if not is_list_of_whole_numbers(type_):
-            raise DatasetError(f"{shown}: the field {name} is of type {type_}, which is no list of tokens")
+            raise DatasetError(f"{shown}: the field {name} is of type {type_}, which is not a list of tokens")
         most = np.iinfo(type_.value_type.to_pandas_dtype()).max
         if role.eos is not None and role.eos > most:
             raise DatasetError(f"{shown}: {name} end with {role.eos}, which their type {type_.value_type} does not hold")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.files import begin_of, exists
+from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
 from shardctl.system.locations.text import is_stored
 from shardctl.system.text import printable, similar
@@ -59,6 +59,10 @@ def hint_of_format(file: str) -> str:
 
 def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
     """Read annotations, those of one format together. Raises InputError, UsageError if two give the same column."""
+    for source in sources:
+        if source.path and not is_stored(source.path) and not (exists(source.path) or is_folder(source.path)):
+            what = near_path(Path(source.path)) or f"; write {source.format}:PATH, with the path of the labels"
+            raise InputError(f"{printable(source.path)}: no such file or folder{what}")
     found: list[Annotations] = []
     given: dict[str, str] = {}
     for name in FORMATS:

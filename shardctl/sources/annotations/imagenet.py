@@ -97,8 +97,6 @@ class _Lists:
     given: str
 
     def __post_init__(self) -> None:
-        if not (exists(self.given) or is_folder(self.given)):
-            raise InputError(f"{self.shown}: no such file or folder; give the folder that has {WORDS[0]}")
         self._folder = self.given if is_folder(self.given) else parent_of(self.given)
         self._read: list[bytes] = []
 
@@ -192,6 +190,6 @@ class _Lists:
         truth: dict[str, int] = {}
         for number, line in enumerate(self._lines(file), 1):
             if not line.strip().isdecimal() or int(line) not in by_id:
-                raise InputError(f"{printable(file)}, line {number}: {printable(line)} is no class of {name_of(mapping)}")
+                raise InputError(f"{printable(file)}, line {number}: {printable(line)} is not a class of {name_of(mapping)}")
             truth[_VALIDATION.format(number)] = by_id[int(line)]
         return truth

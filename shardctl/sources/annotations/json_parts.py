@@ -83,7 +83,7 @@ class JsonParts:
 
 def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
     if text.mark("{") != "{":
-        raise text.wrong("it is no object of JSON")
+        raise text.wrong("it is not a JSON object")
     if text.mark('}"', take=False) == "}":
         text.mark("}")
     else:

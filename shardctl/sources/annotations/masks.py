@@ -75,7 +75,7 @@ class Masks:
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
         ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
         if bits == 8 and ignore is not None and ignore > 255:
-            raise UsageError(f"--labels {sources[0]}: the masks have numbers of 8 bits, up to 255, and none is {ignore}")
+            raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a number up to 255")
         role = Mask("source", None, _names(join(folder, CLASSES), digest), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)

@@ -1,7 +1,7 @@
 """The columns of marked objects: their types, and how those of all images become a table in a scratch file.
 
 docs/annotations.md has the rules. Until the worker has seen the image of a row, its objects are those of the source: the
-column ANNOTATED says in which frame they are, and is no column of the dataset.
+column ANNOTATED says in which frame they are, and is not a column of the dataset.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
         category = int(values[0])
         if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
             known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
-            raise ValueError(f"line {number}: {line.split()[0]} is no number of a class{known}")
+            raise ValueError(f"line {number}: {line.split()[0]} is not the number of a class{known}")
         bbox, polygon, points = _places(values[1:], number, setup)
         _check_shares(values[1:], bbox, polygon, points, number, setup)
         objects["category"].append(category)
@@ -228,7 +228,7 @@ def _check_shares(
     if odd is not None:
         # Points that are read as a polygon may be a box with keypoints, whose v is 2.
         pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
-        raise ValueError(f"line {number}: {odd:g} is no share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
+        raise ValueError(f"line {number}: {odd:g} is not a share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
 
 
 def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | None:
@@ -269,8 +269,8 @@ def _of_folder(folder: str, digest: Digest, rule: AnnotationRule) -> Setup:
             names = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip())
         except UnicodeDecodeError as error:
             raise InputError(f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file") from None
-        if len(set(names)) < len(names):
-            raise InputError(f"{printable(file)}: two classes have the same name; rename one")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InputError(f"{printable(file)}: two classes are called {printable(twice)}; rename one")
     return Setup((folder,), names or None, rule.task)
 
 

@@ -85,7 +85,7 @@ class ArrayRecord:
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             start = file.read(len(MAGIC))
         if start != MAGIC:
-            message = "it is no ArrayRecord file, although its name says so, or damaged at its beginning; get it again"
+            message = "it is not an ArrayRecord file, although its name says so, or damaged at its beginning; get it again"
             raise Rejection("read", "not-array-record", message)
         try:
             reader = self._module.ArrayRecordReader(path, _OPTIONS)

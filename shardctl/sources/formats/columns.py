@@ -157,7 +157,7 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if type_ in text and own not in text:
         return _as_json(array).cast(type_)
     if pa.types.is_boolean(own) != pa.types.is_boolean(type_):
-        raise _OtherKindError("a boolean is no number")
+        raise _OtherKindError("a boolean is not a number")
     if (own in text) != (type_ in text):
         raise _OtherKindError("text is not read as something else")
     cast = array.cast(type_)

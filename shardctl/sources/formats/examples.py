@@ -14,7 +14,7 @@ from shardctl.sources.format_table import TFRECORD_NEEDS
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.values import Feature
 
-_NOT_AN_EXAMPLE = "its data is no tf.train.Example, which is what TFRecord files of datasets hold; write it as one"
+_NOT_AN_EXAMPLE = "its data is not a tf.train.Example, which is what TFRecord files of datasets hold; write it as one"
 
 
 @cache

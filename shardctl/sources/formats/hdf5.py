@@ -58,7 +58,7 @@ class Hdf5:
         with open(path, "rb", buffering=0, opener=ordinary) as plain:  # what h5py says of a lost file has no number
             start = plain.read(len(MAGIC))
         if start != MAGIC:
-            message = "it is no HDF5 file, although its name says so, or damaged at its beginning; get it again"
+            message = "it is not an HDF5 file, although its name says so, or damaged at its beginning; get it again"
             raise Rejection("read", "not-hdf5", message)
         with ExitStack() as stack:
             try:

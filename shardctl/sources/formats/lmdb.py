@@ -87,7 +87,7 @@ class Lmdb:
             start = file.read(MAGIC_AT + len(MAGIC))
             size = file.seek(0, 2)
         if start[MAGIC_AT:] != MAGIC:
-            message = "it is no LMDB file, although its name says so, or damaged at its beginning; get it again"
+            message = "it is not an LMDB file, although its name says so, or damaged at its beginning; get it again"
             raise Rejection("read", "not-lmdb", message)
         try:
             with self._environment(path) as environment:

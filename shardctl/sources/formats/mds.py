@@ -113,7 +113,7 @@ class MdsShard:
         table = self.content.at(4, 4 * (samples + 1)) if len(head) == 4 and samples <= MOST_SAMPLES else b""
         places = np.frombuffer(table[: len(table) // 4 * 4], "<u4").astype(np.int64)
         if len(places) <= samples or (np.diff(places) <= 0).any() or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG:
-            message = "it is no MDS shard, although its name says so, or it is damaged; get it again"
+            message = "it is not an MDS shard, although its name says so, or it is damaged; get it again"
             raise self.content.fault or Rejection("read", "not-mds", message)
         self._columns = self._read_columns(self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples))
         self._first, self._ends = int(places[0]), places[1:]

@@ -91,7 +91,9 @@ def array_in(data: bytes, what: str) -> Any:
             array = whole_array(npy.read_array(stream, allow_pickle=False))
     except _NPY_FAULTS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Rejection("decode", "not-npy", f"{what} is no array of numpy that can be read ({printable(reason)})") from None
+        raise Rejection(
+            "decode", "not-npy", f"{what} is not an array of numpy that can be read ({printable(reason)})"
+        ) from None
     if array.dtype.kind not in "iufb":
         raise Rejection("decode", "not-npy", f"{what} is an array of {array.dtype}; arrays of numbers are read")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -64,7 +64,9 @@ def read_header(file: BinaryIO, what: str) -> Header:
     """Read what stands before the elements of an array. Raises OSError, Rejection."""
     start = file.read(8)
     if len(start) < 8 or not start.startswith(MAGIC):
-        raise Rejection("read", "not-npy", f"{what} is no array of numpy, although its name says so; save it with numpy.save")
+        raise Rejection(
+            "read", "not-npy", f"{what} is not an array of numpy, although its name says so; save it with numpy.save"
+        )
     version = start[6]
     form = {1: "<H", 2: "<I", 3: "<I"}.get(version)
     if form is None:

@@ -58,7 +58,7 @@ class Npz:
 
 def _damaged(error: Exception) -> Rejection:
     reason = printable(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
-    return Rejection("read", "not-npz", f"it is no .npz file that can be read ({reason}); it is damaged, save it again")
+    return Rejection("read", "not-npz", f"it is not an .npz file that can be read ({reason}); it is damaged, save it again")
 
 
 def _rows(file: BinaryIO, path: str) -> NpzRows | InflatedRows:
@@ -89,7 +89,9 @@ def _what(member: zipfile.ZipInfo) -> str:
 
 def _is_stored(member: zipfile.ZipInfo) -> bool:
     if not member.filename.endswith(".npy"):
-        raise Rejection("read", "not-npy", f"its member {printable(member.filename)} is no .npy; save it with numpy.savez")
+        raise Rejection(
+            "read", "not-npy", f"its member {printable(member.filename)} is not an .npy file; save it with numpy.savez"
+        )
     if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         message = f"{_what(member)} is encrypted, or compressed in a way that is not read; save it with numpy.savez_compressed"
         raise Rejection("read", "unknown-compression", message)

@@ -57,7 +57,7 @@ class RecordIOFile:
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin as such files do."""
         if self.content.at(0, 4) != struct.pack("<I", MAGIC):
-            message = "it is no RecordIO file, although its name says so, or damaged at its beginning; get it again"
+            message = "it is not a RecordIO file, although its name says so, or damaged at its beginning; get it again"
             raise self.content.fault or Rejection("read", "not-recordio", message)
         return 0
 

@@ -162,7 +162,7 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     if not start:
         raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
     if not _may_begin(start, way):
-        raise Rejection("read", "wrong-format", f"it is no {way.name} file, although its name says so; rename it")
+        raise Rejection("read", "wrong-format", f"it is not a {way.name} file, although its name says so; rename it")
     return way.chunks(file, way)
 
 

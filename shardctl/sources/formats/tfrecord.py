@@ -91,7 +91,7 @@ class TFRecords:
         """Return 0. Raises Rejection if the file does not begin with a record."""
         head = self.content.at(0, HEAD.size)
         if len(head) == HEAD.size and not begins(head):
-            message = "it is no TFRecord file, although its name says so, or damaged at its beginning; get it again"
+            message = "it is not a TFRecord file, although its name says so, or damaged at its beginning; get it again"
             raise self.content.fault or Rejection("read", "not-tfrecord", message)
         return 0
 

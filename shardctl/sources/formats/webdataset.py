@@ -116,7 +116,7 @@ class TarSamples:
             try:
                 parse_header(start)
             except ValueError:
-                message = "it is no tar file, although its name says so, or damaged at its beginning; get it again"
+                message = "it is not a tar file, although its name says so, or damaged at its beginning; get it again"
                 raise self.content.fault or Rejection("read", "not-tar", message) from None
         return 0
 
@@ -303,7 +303,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
         return Rejection("read", "sparse", f"its member {shown} is stored with holes; write the tar without --sparse")
     if info.type not in _FILES:
-        return Rejection("read", "not-a-file", f"its member {shown} is a device or the like, and no file; leave it out")
+        return Rejection("read", "not-a-file", f"its member {shown} is not a file, but a device or the like; leave it out")
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         return Rejection("read", "unsafe-name", f"its member has the name {shown}; names must be below the tar, without ..")
     if not _is_utf8(name):

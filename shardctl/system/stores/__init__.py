@@ -33,7 +33,7 @@ def refuse_half_url(text: str) -> None:
     scheme, colon, rest = text.partition(":")
     if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
         raise UsageError(
-            f"{printable(text)}: is no URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}"
+            f"{printable(text)}: is not a URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}"
         )
 
 

@@ -126,7 +126,7 @@ class FilterDate(Filter):
 
     def __post_init__(self) -> None:
         if self.after is None and self.before is None:
-            raise SettingError("needs one of after, before")
+            raise SettingError("needs after or before, or both")
         if self.after is not None and self.before is not None and self.after >= self.before:
             raise SettingError("before must be later than after", "before")
 

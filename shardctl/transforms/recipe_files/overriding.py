@@ -36,7 +36,8 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
     """
     for name, option in STEP_OPTIONS.items():
         option.check(name, given.get(name, option.default))
-    joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
+    recipe = recipe or {}
+    joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe)
     joined |= {key: given[key] for key in declared_in(RecipeOptions) if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
         joined |= {"kind": "auto", "format": joined["kind"]}
@@ -46,7 +47,7 @@ def recipe_with_options(recipe: Mapping[str, Any] | str | Path | None, given: Ma
     named = [
         StepOption(name.replace("_", "-"), steps_of_options.get(name, step), shortcut.setting, given[name])
         for name, shortcut in SHORTCUTS.items()
-        if given.get(name) not in (None, False, ())
+        if (value := given.get(name)) is not None and value is not False and value != ()  # 0 is a value
         for step in shortcut.steps(given[name])
     ]
     if given.get("chat_template") is not None and given.get("tokenizer") is None and not tokenizes_chats:

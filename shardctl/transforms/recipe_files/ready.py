@@ -11,7 +11,7 @@ from shardctl.system.documents import documents
 from shardctl.system.text import printable
 
 MARK = "@"
-"""The first character of the name of a ready recipe. A file with such a name needs an ending: @mine.toml."""
+"""The first character of the name of a ready recipe. A file with the same name goes before it."""
 
 
 def ready_recipes() -> dict[str, str]:
@@ -23,7 +23,7 @@ def ready_recipes() -> dict[str, str]:
 def recipe_file(named: Path) -> Path:
     """Return the file of a recipe that is named by its path, or by the name of a ready one. Raises UsageError."""
     name = str(named)
-    if not name.startswith(MARK) or named.suffix or "/" in name:
+    if not name.startswith(MARK) or named.suffix or "/" in name or named.is_file():
         return named
     names = ready_recipes()
     if name not in names:

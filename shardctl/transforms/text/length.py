@@ -37,7 +37,7 @@ class FilterLength(BatchTransform):
 
     def __post_init__(self) -> None:
         if all(getattr(self, field.name) is None for field in fields(self)):
-            raise SettingError(f"needs one of {', '.join(field.name for field in fields(self))}")
+            raise SettingError(f"needs at least one of {', '.join(field.name for field in fields(self))}")
         for what in ("chars", "words", "tokens"):
             least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if least is not None and most is not None and least > most:

@@ -193,7 +193,7 @@ def _compiled(pattern: str, replacement: str) -> Any:
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:
-        raise SettingError(f"pattern {pattern!r} is no regular expression: {error}", "pattern", owner=Replace.name) from None
+        raise SettingError(f"pattern {pattern!r} is not a regular expression: {error}", "pattern", owner=Replace.name) from None
     for number, name in re.findall(r"(?<!\\)(?:\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
         group = number or name
         if (int(group) > compiled.groups) if group.isdecimal() else (group not in compiled.groupindex):

@@ -77,7 +77,7 @@ class FilterStopWords(RuleFilter):
 
     def __post_init__(self) -> None:
         if self.min_share is None and self.max_share is None:
-            raise SettingError("needs one of min_share, max_share")
+            raise SettingError("needs min_share or max_share, or both")
         if self.min_share is not None and self.max_share is not None and self.min_share > self.max_share:
             raise SettingError(f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share")
 

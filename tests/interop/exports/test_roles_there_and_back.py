@@ -325,7 +325,7 @@ def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp
     write(tmp_path / "other", columns)
     for name in ("one", "other"):
         shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
-    with pytest.raises(InputError, match=r"exports that say different things of mask \(shardctl.json\): convert each alone"):
+    with pytest.raises(InputError, match=r"exports whose shardctl.json differ in mask; convert each"):
         shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
 
 

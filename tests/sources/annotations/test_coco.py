@@ -236,7 +236,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path)
         (box(1, id=6, area=10**400), "annotation 1 of annotations (id 6) has something else than finite numbers as its area"),
         (box(1, category=99), "has the category 99, which is not among the categories"),
         (box(1, category=None), "has no category_id"),
-        ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is no text"),
+        ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is not a text"),
     ],
 )
 def test_a_wrong_annotation_rejects_its_image_alone(tmp_path: Path, source: Path, wrong: Any, says: str) -> None:
@@ -284,8 +284,8 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: P
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "at character 0: it is no object"),
-        ("[]", "it is no object"),
+        ("", "at character 0: it is not a JSON object"),
+        ("[]", "it is not a JSON object"),
         ('{"images": [], "annotations": []', "a comma or a bracket was expected"),
         ('{"images": [{"id": 1, "file_name": "a.png"', "the file ends, in element 0 of images"),
         ('{"images": [{"id": 1,, "file_name": "a.png"}]}' + " " * 99, "in element 0 of images"),

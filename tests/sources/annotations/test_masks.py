@@ -107,7 +107,7 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Pat
 
 
 def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(InputError, match="no such folder; give the folder of the masks"):
+    with pytest.raises(InputError, match="masks: no such file or folder; write masks:PATH"):
         converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
     (tmp_path / "masks").mkdir()
     with pytest.raises(InputError, match="holds no masks"):
@@ -131,7 +131,7 @@ def test_other_names_of_the_numbers_make_another_dataset(tmp_path: Path, source:
 
 def test_a_number_that_is_ignored_must_fit_the_masks(tmp_path: Path, source: Path) -> None:
     mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
-    with pytest.raises(UsageError, match="the masks have numbers of 8 bits, up to 255, and none is 300"):
+    with pytest.raises(UsageError, match="so no pixel is 300; give a number up to 255"):
         converted(source, tmp_path / "out", f"masks+ignore=300:{tmp_path}/masks")
 
 

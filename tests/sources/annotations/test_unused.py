@@ -15,6 +15,7 @@ from object_server import ObjectServer
 from PIL import Image
 
 import shardctl
+from shardctl.build.convert import convert  # as the command line has it: messages name options
 from shardctl.system.stores import open_store
 
 NAMES = ("a", "b", "c")
@@ -181,7 +182,7 @@ def test_several_are_said_in_json_too_and_a_data_yaml_comes_before_the_folder(cl
 )
 def test_what_must_be_changed_in_a_table_is_said(photos: Path, tmp_path: Path, name: str, text: str, said: str) -> None:
     write(photos / name, text)
-    (warning,) = shardctl.convert(photos, tmp_path / "out", workers=0).warnings
+    (warning,) = convert(photos, tmp_path / "out", workers=0).warnings
     assert warning.startswith(f"{photos / name} names images in")
     assert re.search(said, warning)
 
@@ -207,7 +208,7 @@ def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos: Path,
 
 
 def only_warning(folder: Path, out: Path) -> str:
-    (warning,) = shardctl.convert(folder, out, workers=0, dry_run=True).warnings
+    (warning,) = convert(folder, out, workers=0, dry_run=True).warnings
     return warning
 
 
@@ -419,7 +420,7 @@ def test_the_option_is_taken_beside_masks_of_the_same_names(
         for folder in folders:
             save(source / folder / f"{name}.png", mode)
     make(source)
-    warnings = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True).warnings
+    warnings = convert(source, tmp_path / "out", workers=0, dry_run=True).warnings
     (option,) = [each.partition(": ")[2] for each in warnings if f"looks like {what}" in each]
     option, _, images = option.partition(" with ")
     options = shlex.split(option)

@@ -50,7 +50,7 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path: Path, 
 def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path: Path, source: Path) -> None:
     (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
     said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices
-    assert any("1 box begins at 0" in notice and "--labels voc+zero-based:PATH" in notice for notice in said)
+    assert any("1 box begins at 0" in notice and "labels='voc+zero-based:PATH'" in notice for notice in said)
     said = converted(source, tmp_path / "2", f"voc+zero-based:{source}/Annotations").notices
     assert not any("begins at 0" in notice for notice in said)
     assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]

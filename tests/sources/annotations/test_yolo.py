@@ -108,19 +108,19 @@ def test_shares_are_of_the_upright_image_unless_the_frame_is_named(tmp_path: Pat
         ("0 0 0 0 1 1 1 1", "line 2: 8 numbers"),
         ("0 nan 0.5 0.5 0.5", "line 2: a number is not finite"),
         ("0 x 0.5 0.5 0.5", "line 2: it has something else than numbers"),
-        ("2 0.5 0.5 0.5 0.5", "line 2: 2 is no number of a class; the classes are 0 to 1"),
-        ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is no number of a class"),
-        ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is no number of a class"),
-        ("0 320 200 100 80", "line 2: 320 is no share of the image's size, 0 to 1, as all numbers of YOLO are"),
-        ("0 0.5 -0.02 0.5 0.5", "line 2: -0.02 is no share"),
-        ("0 0.5 0.5 -0.1 0.5", "line 2: -0.1 is no share"),
-        ("0 0.5 0.5 0.5 1.02", "line 2: 1.02 is no share"),
-        ("0 0 0 0.5 0 0.5 2", "line 2: 2 is no share"),
+        ("2 0.5 0.5 0.5 0.5", "line 2: 2 is not the number of a class; the classes are 0 to 1"),
+        ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is not the number of a class"),
+        ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is not the number of a class"),
+        ("0 320 200 100 80", "line 2: 320 is not a share of the image's size, 0 to 1, as all numbers of YOLO are"),
+        ("0 0.5 -0.02 0.5 0.5", "line 2: -0.02 is not a share"),
+        ("0 0.5 0.5 -0.1 0.5", "line 2: -0.1 is not a share"),
+        ("0 0.5 0.5 0.5 1.02", "line 2: 1.02 is not a share"),
+        ("0 0 0 0.5 0 0.5 2", "line 2: 2 is not a share"),
         (
             "0 " + "0.5 " * 13,
             "line 2: 14 numbers, and it takes 5 .*; if it has keypoints, give a data.yaml that says kpt_shape",
         ),
-        ("0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2, "line 2: 2 is no share of .*; if it has keypoints, give a data.yaml"),
+        ("0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2, "line 2: 2 is not a share of .*; if it has keypoints, give a data.yaml"),
     ],
 )
 def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: str) -> None:
@@ -147,7 +147,7 @@ def test_what_tools_write_close_to_the_edge_is_taken(task: str | None, line: str
 
 
 def test_a_keypoint_in_pixels_is_refused() -> None:
-    with pytest.raises(ValueError, match="line 1: 40 is no share"):
+    with pytest.raises(ValueError, match="line 1: 40 is not a share"):
         parse(b"0 0.5 0.5 1 1 40 0.5 2 0 0 0", Setup((), None, "pose", (2, 3)))
 
 

@@ -90,7 +90,7 @@ def test_a_file_is_known_by_name_or_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"\x83\xaf", bytes(70_000)])
 def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.array_record").write_bytes(data)
-    with pytest.raises(Rejection, match="no ArrayRecord file"):
+    with pytest.raises(Rejection, match="not an ArrayRecord file"):
         cut(ArrayRecord(), tmp_path / "a.array_record")
 
 

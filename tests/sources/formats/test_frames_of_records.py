@@ -101,7 +101,7 @@ def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_d
     source = of_tar(tmp_path / "a.tar", *((unclear, {}) if frame == "stored" else ({}, unclear)))
     result = shardctl.convert(source, tmp_path / "auto", recipe=FLIP, workers=0)
     said = [each for each in result.notices if "EXIF turns 3 images of the 4" in each]
-    assert [("--annotation-frame stored" in each) for each in said] == [True]
+    assert [("annotation_frame='stored'" in each) for each in said] == [True]
     assert are_aligned(tmp_path / "auto") == ([True] * 4 if frame == "upright" else [True, False, False, False])
     told = shardctl.convert(source, tmp_path / "told", recipe=FLIP, workers=0, annotation_frame=frame)
     assert not any("EXIF" in each for each in told.notices)
@@ -135,7 +135,7 @@ def test_objects_of_tables_are_turned_where_a_person_says_so(
 ) -> None:
     source = table(tmp_path, orientation, objects=pa.array([BOX, None, {"bbox": [], "category": []}], OBJECTS))
     upright = shardctl.convert(source, tmp_path / "upright", recipe={"kind": "image"}, workers=0)
-    assert any("objects: EXIF turns 1 image" in said and "--annotation-frame stored" in said for said in upright.notices)
+    assert any("objects: EXIF turns 1 image" in said and "annotation_frame='stored'" in said for said in upright.notices)
     assert stored(tmp_path / "upright", "objects")[0] == BOX
     for recipe, expected in (({"kind": "image"}, box), ({"kind": "image", "store": "png"}, box), (FLIP, moved)):
         told = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, annotation_frame="stored", overwrite=True)
@@ -147,7 +147,7 @@ def test_places_that_stay_as_they_are_beside_turned_images_are_told(tmp_path: Pa
     boxes = pa.array([[1.0, 2, 3, 4]] * 3)
     source = table(tmp_path, 6, bbox=boxes)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image", "store": "png"}, workers=0)
-    assert any(said.startswith("bbox: EXIF turns 3 images") and "--unmoved bbox" in said for said in result.notices)
+    assert any(said.startswith("bbox: EXIF turns 3 images") and "unmoved='bbox'" in said for said in result.notices)
     told = {"kind": "image", "store": "png", "unmoved": ["bbox"]}
     assert not any("EXIF" in s for s in shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).notices)
     folder = tmp_path / "in"

@@ -96,7 +96,7 @@ def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     for size in [*range(0, len(data), 3001), len(data) - 1]:
         path.write_bytes(data[:size])
-        with pytest.raises(Rejection, match=r"no LMDB file|cannot be read|not copied to its end|damaged"):
+        with pytest.raises(Rejection, match=r"not an LMDB file|cannot be read|not copied to its end|damaged"):
             read(LMDB, path)
 
 
@@ -124,7 +124,7 @@ def test_other_names_are_known_by_content(tmp_path: Path) -> None:
     path = write(tmp_path / "images.db1", {b"a": b"b"})
     assert ending_of(path.name, str(path)) == ".mdb"
     (tmp_path / "access.mdb").write_bytes(b"\0\1\0\0Standard Jet DB" + bytes(100))
-    with pytest.raises(Rejection, match="no LMDB file, although its name says so"):
+    with pytest.raises(Rejection, match="not an LMDB file, although its name says so"):
         read(LMDB, tmp_path / "access.mdb")
 
 

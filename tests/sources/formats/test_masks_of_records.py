@@ -86,7 +86,7 @@ def test_a_mask_is_moved_with_its_image(case: str, tmp_path: Path) -> None:
     write, name, dtype = CASES[case]
     source = write(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert f"{name} is a mask, and is moved with the image; --unmoved {name} keeps it as it is" in result.notices
+    assert f"{name} is a mask, and is moved with the image; unmoved={name!r} keeps it as it is" in result.notices
     as_it_is = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
     assert not any("is a mask" in notice for notice in as_it_is.notices)
     given = stored(tmp_path / "told", name)[0]
@@ -216,7 +216,7 @@ def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypat
     assert stored(tmp_path / "out", "seg.png")[0] == GREY
     same = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
     assert same.status == "up-to-date"
-    assert any("seg.png" in warning and "--overwrite" in warning for warning in same.warnings)
+    assert any("seg.png" in warning and "overwrite=True" in warning for warning in same.warnings)
     write_tar(source / "b.tar", {f"t{number}": {"png": PHOTO, "seg.png": GREY} for number in range(20)})
     updated = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0, update=True)
     assert updated.changes is not None
@@ -236,7 +236,7 @@ def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_
     struct = {name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE) for name, data in {"seg": PHOTO, "mask": GREY}.items()}
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
     result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
-    assert "mask is a mask, which the loader moves with the image; --unmoved mask keeps it an image" in result.notices
+    assert "mask is a mask, which the loader moves with the image; unmoved='mask' keeps it an image" in result.notices
     fields = shardctl.open(tmp_path / "out").manifest.fields
     assert (fields["mask"]["role"], fields["seg"]["role"]) == ("mask", "image")  # seg has colours
     shardctl.convert(source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]}, workers=0)

@@ -253,7 +253,7 @@ def test_other_members_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=np.zeros(3))
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(Rejection, match=r"readme\.txt is no \.npy"):
+    with pytest.raises(Rejection, match=r"readme\.txt is not an \.npy"):
         read(NPZ, tmp_path / "a.npz")
 
 

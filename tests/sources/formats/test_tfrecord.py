@@ -166,7 +166,7 @@ def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path)
     path.write_bytes(record(3)[:20])
     assert json.dumps(FORM.scan(str(path), 0, 20, READING)).count("truncated") == 1
     path.write_bytes(b"{}" * 30)
-    with pytest.raises(Rejection, match="no TFRecord file") as caught:
+    with pytest.raises(Rejection, match="not a TFRecord file") as caught:
         FORM.scan(str(path), 0, 60, READING)
     assert caught.value.error == "not-tfrecord"
 

@@ -50,8 +50,8 @@ def why_not_followed(
         return written
     if not all(before.get(name, "lost") for name in parts):
         return DatasetError(
-            f"{shown}: its manifest was made anew by repair, so that it is not known any more what it was made from; make the"
-            " dataset anew with --overwrite"
+            f"{shown}: repair has rebuilt its manifest, which no longer says what it was made from; make the dataset anew"
+            " with --overwrite"
         )
     names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
     if names == ["settings"] and _is_drawn_by_numbers(manifest):

@@ -50,7 +50,7 @@ def _shape(given: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
     polygons = [polygon for polygon in given if polygon != []]
     for polygon in polygons:
         if not isinstance(polygon, list):
-            raise BadError("has a polygon that is no list of numbers")
+            raise BadError("has a polygon that is not a list of numbers")
         if len(polygon) < 6 or len(polygon) % 2:
             raise BadError(f"has a polygon of {counted(len(polygon), 'number')}; it takes an even number from 6 on")
     return polygons, None

@@ -100,7 +100,7 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
         elif isinstance(caption, str):
             said.append((element["image_id"], caption))
         else:
-            file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is no text")
+            file.faults.setdefault(element["image_id"], f"{file.shown}: the caption of annotation {number} is not a text")
     if marked:
         objects.write(_columns(file, marked))
     if said:
