@@ -137,7 +137,9 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     shown = printable(dst)
     what = f"{_samples(result)} in {counted(result.shards, 'shard')}"
     if result.status == "planned":
-        return [f"dry run: {shown} would hold {what}; nothing was written", *_changes_lines(result)]
+        guessed = result.estimate is not None and result.estimate.rows != result.estimate.inputs  # a sample is not an input
+        about = "about " if guessed else ""
+        return [f"dry run: {shown} would hold {about}{what}; nothing was written", *_changes_lines(result)]
     if result.explanation is not None:
         return _explanation_lines(result.explanation, shown)
     what = f"{what}, {format_bytes(result.bytes)}"

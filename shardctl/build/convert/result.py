@@ -108,7 +108,8 @@ class ConvertResult:
     def _line(self) -> str:
         size = f"{counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, {format_bytes(self.bytes)}"
         part = f" {self.part.name}" if self.part is not None else ""
-        return f"{self.status}{part}: {size}, in {self.seconds:.1f} s; {counted(self.rejected, 'input')} rejected"
+        warned = f"; {counted(len(self.warnings), 'warning')} in .warnings" if self.warnings else ""
+        return f"{self.status}{part}: {size}, in {self.seconds:.1f} s; {counted(self.rejected, 'input')} rejected{warned}"
 
 
 def result_of(
