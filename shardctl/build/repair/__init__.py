@@ -70,7 +70,7 @@ def _repair(
     given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
-            f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"
+            f"{printable(str(path))}: --drop-lost is not supported on a store; copy the dataset to a local folder,"
             " repair it there, and copy it back"
         )
     with open_place(path, "blocks") as there:
