@@ -228,8 +228,7 @@ def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[s
 def _items(values: Mapping[str, str], begun: str, before: str = "") -> list[CompletionItem]:
     """Return the values that a word may become.
 
-    The shell puts them into the line as they are, and a dataset or a file of somebody else names some of them: so only what
-    a shell takes as a plain word is offered.
+    The shell puts them into the line as they are, and files of other people name some of them. So only plain words are offered.
     """
     return [
         CompletionItem(f"{before}{value}", help=" ".join(printable(text).split()) or None)

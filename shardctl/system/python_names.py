@@ -73,8 +73,8 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
 def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Callable[[F], F]:
     """Return a decorator of a function that takes no `**options`: a call that it cannot take raises UsageError.
 
-    For a name that it has not, the message says the one meant. `called` is how messages call the function, and `elsewhere` has
-    answers to names of other tools.
+    For a name that it has not, the message says the one meant. `called` is the name of the function in messages. `elsewhere`
+    has answers to names of other tools.
     """
 
     def add(function: F) -> F:

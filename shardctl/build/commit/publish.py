@@ -272,8 +272,8 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     moved = (target / MANIFEST).exists()
     if left if moved else MANIFEST not in left or mark.new not in ("", _digest(new)):
         raise StorageError(
-            f"{printable(str(job))}: has files of a dataset that was to take its place, and some are missing or changed; move"
-            " this folder away, then run the same command again"
+            f"{printable(str(job))}: has some files of a new dataset, and others are missing or changed; move this folder away,"
+            " then run the same command again"
         )
 
 
