@@ -69,6 +69,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "normalize": {"image": (127.5, 127.5)},
     "dtype": {"image": "float32"},
     "bucket": {"tokens": 512},
+    "pad": {"tokens": 0},
+    "fill": {"label": -1},
     "rename": {"label": "target"},
 }
 """Dicts by column names, as messages show them."""
