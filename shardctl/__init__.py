@@ -58,14 +58,21 @@ _PUBLIC = {
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
 
 _ELSEWHERE = {
-    "open": "load load_dataset load_from_disk Dataset StreamingDataset DataLoader dataset read",
+    "open": "load load_dataset load_from_disk Dataset StreamingDataset DataLoader WebDataset dataset read",
     "convert": "build create make_dataset preprocess prepare",
-    "write": "Writer ShardWriter MDSWriter DatasetWriter TarWriter",
+    "inspect": "stats info describe",
+    "write": "from_pandas from_list from_dict from_generator Writer ShardWriter MDSWriter DatasetWriter TarWriter",
     "bench": "benchmark measure",
     "prune": "remove delete",
     "mix": "concat concatenate interleave",
 }
 """Public functions, and the names of other packages for what they do."""
+
+_ADAPTERS = ("torch", "tensorflow", "jax")
+"""Modules for other libraries. Each is imported when it is first used, and says which package it needs."""
+
+_COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
+"""Commands without a function in Python."""
 
 _RENAMED = {"merge": "finish"}
 """Old names of public functions."""
@@ -88,8 +95,16 @@ def __getattr__(name: str) -> Any:
 
         warnings.warn(f"shardctl.{name} is now called shardctl.{_RENAMED[name]}", FutureWarning, stacklevel=2)
         name = _RENAMED[name]
+    if name in _ADAPTERS:
+        return importlib.import_module(f"shardctl.{name}")
+    if name in _COMMANDS:
+        told = f"it is a command: `shardctl {name} -h`"
+        raise AttributeError(f"module 'shardctl' has no attribute {name!r}; {told}", name=name, obj=sys.modules[__name__])
     if name not in _PUBLIC:
+        from shardctl.system.text import did_you_mean
+
         meant = next((f"; use shardctl.{public}" for public, words in _ELSEWHERE.items() if name in words.split()), "")
+        meant = meant or (did_you_mean(name, __all__) if name[0] != "_" else "")
         raise AttributeError(f"module 'shardctl' has no attribute {name!r}{meant}", name=name, obj=sys.modules[__name__])
     module, attribute = _PUBLIC[name]
     from shardctl.system.python_names import for_python

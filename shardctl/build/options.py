@@ -180,7 +180,7 @@ class Options:
         "Columns of the labels files to leave out; fields of the inputs themselves stay.",
         metavar="A,B,…",
         heading=LABELS,
-        alike={"remove-columns exclude-columns": "A,B"},
+        alike={"exclude-columns": "A,B"},
     )
     split: str = option(
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
@@ -194,7 +194,7 @@ class Options:
         brief="train=0.9,val=0.1, or folder, or source",
         alike={
             "splits val valid test train test-size val-size val-split test-split validation-split": "train=0.9,val=0.1",
-            "train-test-split split-ratio ratio holdout": "train=0.9,val=0.1",
+            "train-test-split split-ratio ratio holdout train-split train-size valid-split val-fraction": "train=0.9,val=0.1",
         },
     )
     shuffle: int | None = option(
@@ -219,7 +219,7 @@ class Options:
             "max-size maxsize size-limit chunk-bytes chunk-size shard-bytes bytes-per-shard max-shard-size": "64MiB",
             "num-shards n-shards shards number-of-shards shard-count": "64MiB",
         },
-        limit=at_least(4096, "a shard size of {} bytes is impossible; give at least 4 KiB"),
+        limit=at_least(4096, "a shard size of {} bytes is impossible; give at least 4 KiB, such as 64MiB"),
     )
     samples_per_shard: int | None = option(
         Whole(),
@@ -417,6 +417,10 @@ ELSEWHERE = {
         "SRC and DST may be URLs: shardctl convert photos s3://bucket/out (`shardctl help stores`)"
     ),
     "log-level debug": "-v prints more, -q less",
+    "remove-columns remove-fields drop-fields": "name the fields to keep: --fields A,B; of a labels file, --drop-columns A,B",
+    "append-eod add-eos eos append-eos eod": "packed documents end with EOS; --step 'pack eos=false …' leaves it out",
+    "vocab-file merge-file merges-file": "use --tokenizer tokenizer.json, which has the vocabulary and the merges",
+    "language lang": "no filter knows languages; --stop-words en removes stop words, --transform module:function filters",
     "y yes assume-yes": "convert asks nothing: leave it out",
 }
 """Answers to words of other tools for which convert has no option."""

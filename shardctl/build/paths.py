@@ -18,8 +18,11 @@ from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
 
-def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
-    """Return the sources; those on stores will be listed anew. Raises InputError for one that does not exist."""
+def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None) -> list[SourceRoot]:
+    """Return the sources; those on stores will be listed anew. Raises InputError for one that does not exist.
+
+    `dst` is the destination, which the message names where it may be the value of an option.
+    """
     forget_lists()
     roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
     if not roots:
@@ -34,7 +37,10 @@ def check_sources(src: Iterable[str | Path | SourceRoot]) -> list[SourceRoot]:
             path = Path(root.text)
             if not path.exists():
                 refuse_half_url(root.text)
-                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or near_path(path)}")
+                swapped = (
+                    f"; the last argument, {printable(dst)}, is taken as the destination" if dst and len(roots) > 1 else ""
+                )
+                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or swapped or near_path(path)}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission
@@ -97,13 +103,15 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
             continue
         source = Path(root.text).resolve()
         if resolved == source or resolved.is_relative_to(source):
-            raise UsageError(f"{shown}: is inside the source {printable(root.text)}, and would become its own input")
+            raise UsageError(
+                f"{shown}: is inside the source {printable(root.text)}, and would become its own input; give a place outside"
+            )
         if source.is_relative_to(resolved):
             raise UsageError(f"{printable(root.text)}: is inside the destination {shown}; keep them apart")
     with naming_the_path(target):
         if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
-        _refuse_what_is_there(target, shown)
+        _refuse_what_is_there(target, shown, roots)
     refuse_generation(resolved)
     return resolved
 
@@ -121,7 +129,7 @@ def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options
             raise UsageError(f"{printable(source)}: is inside the destination {shown}; keep them apart")
 
 
-def _refuse_what_is_there(target: Path, shown: str) -> None:
+def _refuse_what_is_there(target: Path, shown: str, roots: Sequence[SourceRoot]) -> None:
     if not target.exists():
         return
     if not target.is_dir():
@@ -129,7 +137,10 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
-        raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
+        here = [Path(root.text) for root in roots if not root.is_stored]
+        swapped = bool(here) and not any(each.exists() for each in here)
+        how = "the destination is the last argument" if swapped else "give a folder that is new, empty or a dataset"
+        raise StorageError(f"{shown}: holds something else ({listed}); {how}")
     of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(

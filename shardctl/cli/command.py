@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -79,6 +80,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An option's old name is told once; an unknown one is answered."""
         _tell_old_names(self, args)
+        _refuse_second_number(self, ctx, args)
         names = {name for each in self.params for name in each.opts}
         for each in args:
             if each.startswith(_LONG_DASHES) and (meant := f"--{each.lstrip(_DASHES)}").partition("=")[0] in names:
@@ -225,6 +227,17 @@ def _tell_old_names(command: click.Command, args: list[str]) -> None:
     for each in command.params:
         if isinstance(each, Option) and each.was in given:
             note(f"{each.was} is now called {each.spelled}")
+
+
+def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Raise UsageError for `--resize 64 64`: the second number would be taken for a path."""
+    options = {
+        name: each for each in command.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
+    }
+    for name, first, second in zip(args, args[1:], args[2:], strict=False):
+        if name in options and first.isdecimal() and second.isdecimal() and not os.path.lexists(second):
+            both = f"write {name} {first}x{second}" if "WxH" in (options[name].metavar or "") else f"leave out {second}"
+            raise click.UsageError(f"{name} takes one value, and {second} stands behind it; {both}", ctx)
 
 
 def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str) -> str:

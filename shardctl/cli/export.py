@@ -69,7 +69,7 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
     type=OneOf(EXPORTS, CALLED_ELSEWHERE),
     metavar="FORM",
     help="The form to write: one of those above.",
-    alike={"format f t type to-format output-format target": "webdataset"},
+    alike={"format f t type to-format output-format target": "{webdataset}"},
 )
 @options_of(declared_in(Choice))
 @options_of(declared_in(FormSettings))

@@ -8,6 +8,9 @@ import click
 
 from shardctl.cli.values import OneOf, example_of, option_name
 
+SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
+"""Words that name a split."""
+
 
 def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:
     """Return one sentence about wrong usage of a command of a group, without a full stop, as all other messages are."""
@@ -90,4 +93,6 @@ def _too_many(said: str, context: click.Context, command: str) -> str:
     extra = said.partition("(")[2].rstrip(")")
     takes = " ".join(each.make_metavar(context) for each in context.command.params if isinstance(each, click.Argument))
     what = f"takes {takes}" if takes else "takes no argument"
+    if extra in SPLITS and any(each.name == "split" for each in context.command.params):
+        return f"{extra!r} is too much; for a split, write --split {extra}"
     return f"{extra!r} is too much: `shardctl {command}` {what}; write a path with spaces in quotes; {help_of(command)}"

@@ -25,6 +25,10 @@ _ELSEWHERE = {
     ("--kind", "tar"): "tars are --kind webdataset",
     ("--kind", "wds"): "tars are --kind webdataset",
     ("--kind", "streaming"): "shards of MosaicML Streaming are --kind mds",
+    ("--format", "jsonl"): "JSON lines and CSV files need no --format",
+    ("--format", "csv"): "JSON lines and CSV files need no --format",
+    ("--format", "streaming"): "shards of MosaicML Streaming are --format mds",
+    ("--format", "wds"): "tars are --format webdataset",
 }
 """What is meant by words of other tools."""
 
@@ -62,6 +66,8 @@ class OneOf(click.Choice[str]):
         """Say that an option has no such word, and what may be meant. Where something is, a long list is left out."""
         words = [str(word) for word in self.choices]
         meant = _ELSEWHERE.get((option, given.casefold()))
+        if option == "--filter-quality" and "," in given:
+            meant = f"give it for each: {' '.join(f'{option} {word}' for word in given.split(','))}"
         if option == "--filter-quality" and given.isdecimal():
             meant = f"for the quality of JPEG write --store jpeg:{given}"
         if meant is not None and len(words) > FEW:

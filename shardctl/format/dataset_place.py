@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from shardctl.errors import DatasetError
+from shardctl.format.footer import MAGIC
 from shardctl.format.names import BESIDE_SHARDS, TABLES
-from shardctl.system.files import is_file, naming_the_path
+from shardctl.system.files import is_file, naming_the_path, ordinary
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients, is_url
-from shardctl.system.text import size_of
+from shardctl.system.text import printable, size_of
 
 if TYPE_CHECKING:
     from shardctl.format.on_store.dataset import DatasetOnStore, Form
@@ -46,7 +48,7 @@ class DatasetPlace(NamedTuple):
     def whole(self) -> DatasetFolder:
         """The folder of the dataset. Raises DatasetError if it is one shard."""
         if self.lone:
-            raise DatasetError(f"{self.shown}: a file, not the folder of a dataset")
+            raise DatasetError(f"{self.shown}: a file, not the folder of a dataset; give the folder, {self.folder.shown()}")
         return self.folder
 
 
@@ -59,6 +61,7 @@ def open_place(place: str | Path, form: Form = "whole", listed: bool = False) ->
     """
     if not is_url(place):
         path = Path(place)
+        _refuse_other_file(path)
         yield DatasetPlace(LocalFolder(path.parent), path.name) if is_file(path) else DatasetPlace(LocalFolder(path))
         return
     from shardctl.format.on_store.opening import open_on_store, open_shard_on_store  # local datasets need not wait for it
@@ -76,6 +79,17 @@ def open_place(place: str | Path, form: Form = "whole", listed: bool = False) ->
                 dataset = open_on_store(client_of(url), scratch, form, limit, listed)
         stack.callback(dataset.close)
         yield DatasetPlace(dataset, name if lone else "")
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Raise DatasetError for a file that is neither a shard nor another file of a dataset."""
+    if path.suffix == ".arrow" or path.name in BESIDE_SHARDS or not is_file(path):
+        return
+    with suppress(OSError), open(path, "rb", opener=ordinary) as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return
+    makes = f"`shardctl convert {printable(str(path))} out` makes one if it is an input that shardctl reads"
+    raise DatasetError(f"{printable(str(path))}: not a dataset, and not a shard of one; {makes}")
 
 
 def refuse_part_of_dataset(place: DatasetPlace) -> None:

@@ -19,6 +19,7 @@ from shardctl.format.generations import Generation, generations_of
 from shardctl.format.jpeg_record import are_counts
 from shardctl.format.layout import Layout
 from shardctl.format.names import (
+    BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,
     MANIFEST_LIMIT,
@@ -128,8 +129,11 @@ class Manifest:
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(folder)) from None
         except NotADirectoryError:
-            what = "a file" if folder.local is not None and is_file(folder.local) else "a pipe or a device"
-            raise DatasetError(f"{folder.shown()}: {what}, not the folder of a dataset") from None
+            here = folder.local
+            what = "a file" if here is not None and is_file(here) else "a pipe or a device"
+            known = here is not None and exists(here.parent / MANIFEST)
+            instead = f"; give the folder, {printable(str(here.parent))}" if known and here is not None else ""
+            raise DatasetError(f"{folder.shown()}: {what}, not the folder of a dataset{instead}") from None
         except OSError as error:
             why = error.strerror or error
             raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error
@@ -298,7 +302,7 @@ def _why_no_manifest(folder: Folder) -> str:
     if here is not None and not exists(here):
         refuse_half_url(str(here))
         if exists(here.parent / MANIFEST):
-            return f"{shown}: not a dataset, but a part of one; give its folder, {printable(str(here.parent))}"
+            return f"{shown}: no such dataset or shard; {printable(str(here.parent))} is a dataset"
         return f"{shown}: no such dataset{near_path(here)}"
     if here is not None and any((here / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
@@ -307,6 +311,8 @@ def _why_no_manifest(folder: Folder) -> str:
             f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
         )
     instead = ""
+    if here is not None and any(exists(here / name) for name in BESIDE_SHARDS):
+        return f"{shown}: its {MANIFEST} is missing, and the rest of a dataset is there; `shardctl repair {shown}` rebuilds it"
     if here is not None:
         instead = f"; `shardctl convert {shown} out` makes one"
         with contextlib.suppress(OSError):

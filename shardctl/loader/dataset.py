@@ -45,7 +45,7 @@ from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted, format_bytes, size_of
+from shardctl.system.text import counted, did_you_mean, format_bytes, similar, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -68,7 +68,7 @@ OF_OPEN = {
 """Answers to arguments of other tools for opening a dataset."""
 
 OF_LOADER = {
-    "num-workers workers num-threads n-workers jobs": "use threads=4, or processes=4 beyond a few cores",
+    "num-workers workers worker num-threads n-workers jobs": "use threads=4, or processes=4 beyond a few cores",
     "bs batch": "use batch_size=256",
     "random-crop": 'use crop=224, crop_from="random"',
     "hflip horizontal-flip random-flip": "use flip=0.5",
@@ -76,7 +76,9 @@ OF_LOADER = {
     "epochs num-epochs": "use repeat=10, or iterate again: each iteration is the next epoch",
     "collate-fn collate transform transforms map-fn": "batches are dicts of arrays: change them in the loop",
     "pin-memory device": 'shardctl.torch.Loader(loader, device="cuda") copies batches to a GPU',
-    "sampler batch-sampler": "shuffle, rank and world_size decide the order",
+    "sampler batch-sampler order": "shuffle=True, seed, rank and world_size decide the order",
+    "pipelines": "use crop=, flip=, normalize=, dtype=, or loader.map(function)",
+    "distributed": "use rank= and world_size=; shardctl.torch.Loader takes them from torch.distributed",
     "num-replicas num-shards": "use world_size=",
     "worker-init-fn multiprocessing-context persistent-workers": "there are no workers to set up: threads read and decode",
     "prefetch-factor buffer-size": "use prefetch=4",
@@ -85,10 +87,18 @@ OF_LOADER = {
 
 OF_DATASET = {
     "shuffle": "shuffle in the loader: ds.loader(256, shuffle=True, seed=0)",
-    "batch iter to_iterable_dataset dataloader to_tf_dataset with_format set_format with_transform": (
+    "batch batched iter as_numpy_iterator to_iterable_dataset dataloader to_tf_dataset with_format set_format with_transform": (
         "ds.loader(256) gives batches of arrays; shardctl.torch, .jax and .tensorflow adapt it"
     ),
     "map with_column add_column": "ds.loader(256).map(function) changes batches; `convert --step` changes the dataset for good",
+    "rename_column rename_columns rename": "convert(…, fields={'new': 'old'}) renames, and export(…, rename=…)",
+    "remove_columns select_columns drop": "ds.loader(256, columns=[…]) reads some columns",
+    "push_to_hub upload": 'shardctl.export("out", "files", to="parquet"), then `hf upload`',
+    "unique value_counts": 'shardctl.inspect("out", stats=True) counts; ds.take(range(len(ds)), columns=["label"]) reads',
+    "sort order_by": "the order is that of the inputs; ds.take(indices) gives any other",
+    "flatten cast cast_column class_encode_column": "change it in convert: --fields, --schema, --transform",
+    "cache": "ds.loader(256, preload=True) loads all; shardctl.open(url, cache=DIR) keeps what is read of a store",
+    "close": "nothing has to be closed",
     "select take_while get gather": "ds.take([0, 5]) gives samples as a batch, and ds[10:20] some of the dataset",
     "skip head": "use a slice: ds[10:], or ds.limit(10)",
     "where query filter_by": 'use ds.filter("label == 3")',
@@ -103,6 +113,11 @@ OF_DATASET = {
     "prefetch": "ds.loader(256, prefetch=4)",
     "concatenate zip interleave": "shardctl.mix([a, b], [0.5, 0.5]) mixes datasets",
     "info description metadata stats": 'ds.manifest says how it was made; shardctl.inspect("out", stats=True) counts',
+    "targets labels": 'ds.take(range(len(ds)), columns=["label"]) reads all labels',
+    "imgs images samples data text texts": "iterate: for sample in ds, or for batch in ds.loader(256)",
+    "decode": "images are decoded; ds.loader(256, decode=False) gives their bytes",
+    "to_tuple": 'samples and batches are dicts: batch["image"], batch["label"]',
+    "transform transforms": "give the options of the loader (crop, flip, normalize), or use loader.map(function)",
     "num_classes": "use len(ds.classes)",
     "class_to_idx": "ds.classes[n] is the name of label n",
     "keys": 'ds.take(range(10), columns=["key"]) reads the keys of samples',
@@ -175,6 +190,7 @@ class Dataset:
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError, with what to write in place of another tool's word."""
             answer = next((f"; {answer}" for words, answer in OF_DATASET.items() if name in words.split()), "")
+            answer = answer or did_you_mean(name, [each for each in dir(type(self)) if each[0] != "_"])
             raise AttributeError(f"a dataset has no attribute {name!r}{answer}", name=name, obj=self)
 
     @property
@@ -228,11 +244,18 @@ class Dataset:
         if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
             raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         if isinstance(index, str):
-            of_all = f'ds.take(range(10), columns=["{index}"]) reads a column'
-            meant = of_all if index in self.schema.names else f'ds.filter("key == {index!r}")[0] finds a sample by its key'
+            meant = f'ds.filter("key == {index!r}")[0] finds a sample by its key'
+            if index in self.schema.names:
+                meant = f'ds.take(range(10), columns=["{index}"]) reads a column'
+            elif index in [each.name for each in self.manifest.splits]:
+                meant = f'shardctl.open(path, split="{index}") opens a split'
+            elif near := similar(index, self.schema.names):
+                meant = f'did you mean ds[number]["{near[0]}"]?'
             raise TypeError(f"the index of a sample must be a whole number; it is {index!r}; {meant}")
         if isinstance(index, list | tuple | np.ndarray) and np.ndim(index):
             raise TypeError(f"the index of a sample must be a whole number; ds.take(indices) takes a list: {index!r}")
+        if not isinstance(index, SupportsIndex):
+            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}")
         place = operator.index(index)
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
@@ -294,7 +317,8 @@ class Dataset:
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}")
+            first = f"; ds.limit({indices}) gives the first ones" if isinstance(indices, SupportsIndex) else ""
+            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}{first}")
         size = len(self)
         for extreme in (given.min(), given.max()) if given.size else ():
             if not -size <= extreme < size:

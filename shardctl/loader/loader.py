@@ -280,10 +280,10 @@ class Loader:
         try:
             epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
         except (KeyError, TypeError, UsageError):
-            raise UsageError(f"not the state of a loader: {state!r}") from None
+            raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}") from None
         mine, other = self._identity(), state.get("order", {})
         if not isinstance(other, dict):
-            raise UsageError(f"not the state of a loader: {state!r}")
+            raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}")
         differing = [name for name in other if other[name] != mine.get(name)]
         if differing:
             was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)

@@ -187,7 +187,9 @@ def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
         raise UsageError(f"{whole} describes a whole batch, which a mixture does not have; derive document_ids or position_ids")
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)
-        raise UsageError(f"the datasets have different fields: {fields}; give columns=")
+        shared = [name for name in first if all(name in other for other in others)]
+        remedy = f"give columns={shared}" if shared else "they share none, and cannot be mixed"
+        raise UsageError(f"the datasets have different fields: {fields}; {remedy}")
     return {name: _common_spec(name, [specs[name] for specs in every]) for name in first}
 
 

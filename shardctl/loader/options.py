@@ -51,7 +51,8 @@ class LoaderOptions:
                 whole_number(name, getattr(self, name))
         rank, world_size = self.place
         if not 0 <= rank < world_size:
-            raise UsageError(f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}")
+            more = "; give world_size too" if self.world_size is None else ""
+            raise UsageError(f"rank must be 0 to {world_size - 1} (world_size - 1); it is {rank}{more}")
         THREADS.check("threads", self.threads)
         self._check_processes()
         if self.remainder is not None and self.remainder not in REMAINDERS:

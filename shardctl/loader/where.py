@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.format.list_types import is_list
-from shardctl.system.text import did_you_mean, lacks, printable
+from shardctl.system.text import did_you_mean, lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: lambda a, b: a == b,
@@ -76,7 +76,14 @@ def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str
             warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else first_line(error)
+        equals = re.search(r"(?<![<>=!])=(?!=)", text)
+        reason = (
+            "compare with =="
+            if equals
+            else "it is nested too deep"
+            if isinstance(error, RecursionError | MemoryError)
+            else first_line(error)
+        )
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
@@ -287,7 +294,8 @@ class _Reader:
             where = f"{self._option} {quoted(self._text)}"
             if parts:
                 raise UsageError(f"{where}: no column {name!r}; did you mean {' or '.join(parts)}?")
-            raise UsageError(f"{where}: {lacks('column', name, names)}")
+            text = f"; write a text in quotes: '{name}'" if not similar(name, names) else ""
+            raise UsageError(f"{where}: {lacks('column', name, names)}{text}")
         self.columns.append(name)
         self._type(path)
         return pc.field(*path)

@@ -324,7 +324,10 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
-        raise InputError(f"{shown}: no column of file names; it has {held}, and one must be called {' or '.join(FILE_COLUMNS)}")
+        marks = next((mark for mark in (";", "\t") if len(schema.names) == 1 and mark in schema.names[0]), "")
+        how = f"separate the cells with commas, not with {marks!r}" if marks else f"call one {' or '.join(FILE_COLUMNS)}"
+        how += ", in a first line with the names of the columns" if not marks and shown.endswith((".csv", ".tsv")) else ""
+        raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(f"{shown}: the column {column} holds {schema.field(column).type}, not file names")
     for name in RESERVED_FIELDS:

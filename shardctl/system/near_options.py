@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
     """Return what to write in place of `typed`, None where nobody knows. Options are spelled as on the command line.
 
     `typed` is a name, with or without dashes. `elsewhere` has words for which there is an answer but no option. `given` is
-    the value that came with it: a number is shown in place of an example that is one.
+    the value that came with it: a number is shown in place of an example that is one, and any value in place of {example}.
     """
     from difflib import SequenceMatcher  # a wrong name is rare, and `--help` should not wait for this
 
@@ -43,6 +44,8 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
             if word in words.split():
                 if _NUMBER.fullmatch(value) and _NUMBER.fullmatch(str(given)):
                     value = str(given)
+                elif value[:1] == "{":  # any value that came is the option's too
+                    value = shlex.quote(given) if isinstance(given, str) and given[:1] not in ("", "-") else value[1:-1]
                 return f"use {option.spelled} {value}".rstrip()
     best, most = None, 0.0
     for option in known:

@@ -275,6 +275,8 @@ class Many(OptionType):
         """Raise UsageError for a value alone, and for values of another type."""
         if isinstance(value, str | Path):
             raise UsageError(f"{name} takes a list; write {name}=[{str(value)!r}]")
+        if callable(value):
+            self.of.check(name, value)
         if not isinstance(value, Sequence):
             raise UsageError(f"{name} takes a list; it is {value!r}")
         for each in value:

@@ -108,7 +108,8 @@ def _check_places(called: str, signature: inspect.Signature, arguments: Sequence
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     places = [each for each in signature.parameters.values() if each.kind in kinds]
     shown = [each.name for each in places if each.name != "self"]
-    if len(arguments) > len(places):
+    takes_more = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values())
+    if len(arguments) > len(places) and not takes_more:
         count = len(arguments) - len(places) + len(shown)
         raise UsageError(
             f"{called} takes {', '.join(shown)} without a name, and {count} were given; write the names of the others"
@@ -194,5 +195,5 @@ def in_python(message: str, function: Callable[..., Any]) -> str:
 
 
 def _literal(value: str) -> str:
-    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K) stays."""
-    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]+", value) else repr(value)
+    """Return a value of the command line as Python writes it. What stands for a value (FIELD, K) stays, and NA is one."""
+    return value if re.fullmatch(r"\d+(\.\d+)?|'.*'|\".*\"|[A-Z]|[A-Z]{3,}", value) else repr(value)

@@ -46,6 +46,7 @@ from shardctl.transforms.settings import (
     setting_as,
     settings_in,
 )
+from shardctl.transforms.shortcuts import STEP_OPTIONS
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, Steps
 from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -200,11 +201,12 @@ class Recipe(Settings):
     def unknown_key(cls, key: str) -> str:
         """Say that there is no such key. What is a step is no key of its own."""
         if key in TRANSFORMS:
+            short = f"--{key.replace('_', '-')}" if key in STEP_OPTIONS else f"--step '{key} SETTING=VALUE'"
             table = f'in a file, write [[transform]] and below it name = "{key}"'
-            return f"{cls.what} {key!r} is not known; it is a step: give --step '{key} SETTING=VALUE', or {table}"
+            return f"{cls.what} {key!r} is not known; it is a step: give {short}, or {table}"
         if key.casefold() in ("step", "steps", "transforms", "augmentation", "augmentations", "augment"):
-            return f"{cls.what} {key!r} is not known; steps are written [[transform]], with the name and the settings below it"
-        if key in _NOT_OF_RECIPES:
+            return f"{cls.what} {key!r} is not known; the key of the steps is transform: a list, [[transform]] in a file"
+        if key in _NOT_OF_RECIPES or key in STEP_OPTIONS:
             return f"{cls.what} {key!r} is not known; it is not a part of a recipe: give --{key.replace('_', '-')} to convert"
         return unknown(cls.what, key, settings_in(cls), "shardctl recipe schema")
 

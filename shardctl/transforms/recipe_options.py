@@ -60,7 +60,7 @@ class RecipeOptions:
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
-        alike={"text text-column text-key content json-key json-keys input-field": "content"},
+        alike={"text text-column text-key content json-key json-keys input-field": "{content}"},
     )
     label_field: str | None = _key(
         Text(),
@@ -68,7 +68,7 @@ class RecipeOptions:
         "Field of the records that is the label; it is renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
-        alike={"label label-column label-key class-field class-column target cls": "category"},
+        alike={"label label-column label-key class-field class-column target cls": "{category}"},
     )
     key_field: str | None = _key(
         Text(),
@@ -77,7 +77,7 @@ class RecipeOptions:
         " file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
-        alike={"id id-field id-column index-column": "id"},
+        alike={"id id-field id-column index-column": "{id}"},
     )
     image_field: str | None = _key(
         Text(),
@@ -86,7 +86,7 @@ class RecipeOptions:
         " type and name. With the kind table, none keeps structs of bytes and path as they are.",
         metavar="FIELD|none",
         heading=FIELDS,
-        alike={"image image-column image-key img img-field": "photo"},
+        alike={"image image-column image-key img img-field": "{photo}"},
     )
     format: str | None = _key(
         Word(*FORMATS),
@@ -116,7 +116,7 @@ class RecipeOptions:
         "What is between the cells of CSV files, for instance ; or tab. Default: a comma, and in .tsv files a tab.",
         metavar="C|tab",
         heading=READING,
-        alike={"sep separator": "tab"},
+        alike={"sep separator": "{tab}"},
     )
     null_values: str | None = _key(
         Anything("str | Sequence[str]"),
@@ -193,7 +193,7 @@ class RecipeOptions:
         heading=IMAGES,
     )
     duplicates: str | None = _key(
-        Text(),
+        Text("exact"),
         "keep",
         "keep: all. exact: reject an image of the same bytes, or a text that is the same, as one before it. similar or"
         " similar:BITS: reject an image that looks like one before it: up to BITS of 64 bits of a hash differ,"

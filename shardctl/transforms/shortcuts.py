@@ -199,7 +199,7 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         alike={"config cfg yaml conf c": "recipe.toml"},
     ),
     "steps": Option(
-        Many(Text()),
+        Many(Text("hflip p=0.5")),
         (),
         "Any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after the steps"
         " of the recipe and of the other options. May be given several times.",

@@ -179,7 +179,8 @@ class Steps(SettingType[tuple[Transform, ...]]):
     def checked(self, value: Any, name: str, report: Report) -> tuple[Transform, ...] | None:
         """Return the steps; None if one is wrong, after telling `report` of all that is."""
         if not isinstance(value, list | tuple):
-            report(SettingError(f'{name} must be a list of steps, as in [{{name = "hflip"}}, {{name = "vflip"}}]'))
+            brackets = f"; write [[{name}]] with two brackets" if isinstance(value, dict) else ""
+            report(SettingError(f'{name} must be a list of steps, as in [{{name = "hflip"}}, {{name = "vflip"}}]{brackets}'))
             return None
         steps = []
         for number, given in enumerate(value):

@@ -238,7 +238,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
     (notice,) = again.notices
     assert "made by other versions (shardctl " in notice
     assert "libjpeg-turbo 2" not in notice.partition("→")[0]
-    assert "; --overwrite converts it again" in notice
+    assert "; overwrite=True converts it again" in notice
     with pytest.raises(DatasetError, match="that differs in its recipe \\(store: source → png\\);"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     next((tmp_path / "out").glob("train-*")).unlink()
@@ -299,7 +299,7 @@ def test_more_than_a_few_inputs_that_fail_are_a_warning(tmp_path: Path) -> None:
         (warning,) = shardctl.convert(source, tmp_path / "out", workers=0).warnings
         assert warning.startswith("2 of 21 inputs (9.5%) could not be converted. Most frequent (2): decode: not-an-image,")
         assert "for instance bad.png: not an image" in warning
-        assert warning.endswith("rejects.jsonl of the dataset lists all of them; --max-rejects 5% makes this an error")
+        assert warning.endswith("rejects.jsonl of the dataset lists all of them; max_rejects='5%' makes this an error")
 
 
 def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None:

@@ -337,9 +337,9 @@ def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path
     found = re.match(said, warning)
     assert found is not None, warning
     assert 2406 <= int(found[1].replace(",", "")) < 3600, "all of a, and the last unit of b"
-    assert "With --key-field each record keeps its split" in warning
+    assert "With key_field each record keeps its split" in warning
     ran = cli("convert", source, out, "--update", "--split", SHARES, "--workers", 0, "--json")
-    assert (ran.code, warned_json(ran)) == (0, [warning])
+    assert (ran.code, warned_json(ran)) == (0, [warning.replace("key_field", "--key-field")])
     assert warned(shardctl.convert(source, out, **options)) == [], "nothing has changed since"
 
 

@@ -122,7 +122,7 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
         ("inspect out --filter x", "use --where 'label == 3'"),
         ("bench out --num-workers 3", "use --threads 3"),
         ("verify out --deep", "use --level quick, full or deep"),
-        ("export out x --format yolo", "use --to webdataset"),
+        ("export out x --format yolo", "use --to yolo"),
         ("preview in --output x.html", "--html FILE writes a page"),
         ("advise in --save x", "--write FILE writes the recipe"),
     ],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import shardctl
@@ -30,6 +31,7 @@ def here(tmp_path: Path, photos: Path, whole_dataset: Path, monkeypatch: pytest.
     (tmp_path / "text" / "a.xml").write_text("x")
     (tmp_path / "full" / "thesis.doc").write_text("years of work")
     (tmp_path / "file").write_text("a file")
+    shutil.copy(whole_dataset / "train-00000.arrow", tmp_path / "shard.arrow")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     shutil.copytree(whole_dataset, tmp_path / "ready")
@@ -38,6 +40,8 @@ def here(tmp_path: Path, photos: Path, whole_dataset: Path, monkeypatch: pytest.
 
 FILES = {
     "bad.toml": "store = ",
+    "single.toml": "[transform]\nname = 'hflip'",
+    "other.jsonl": '{"body": "a", "y": 1}\n',
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
     "step.toml": "resize = 256",
@@ -103,9 +107,9 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["inspect", "absent", "--key", "x"], 3, "absent: no such dataset"),
     (["verify", "full"], 3, "full: not a dataset (it has no manifest.json)"),
     (["inspect", "absent"], 3, "absent: no such dataset"),
-    (["inspect", "file"], 3, "file: not a readable Arrow file"),
+    (["inspect", "file"], 3, "file: not a dataset, and not a shard of one; `shardctl convert file out`"),
     (["inspect", "full", "--block", "1"], 2, "need --shard"),
-    (["inspect", "file", "--key", "x"], 2, "is one shard"),
+    (["inspect", "shard.arrow", "--key", "x"], 2, "is one shard"),
     (["inspect", "full", "--key", "x", "--head", "3"], 2, "contradict each other"),
     (["convert", IN, OUT, "--worker-memory", "1MB"], 2, "must be 256 MiB or more; it is 976.6 KiB"),
     (["convert", IN, OUT, "--input-timeout", "soon"], 2, "neither a number of seconds nor none"),
@@ -114,7 +118,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--if-running", "hope"], 2, "--if-running: 'hope' is not one of wait, fail"),
     (["repair", "absent"], 3, "absent: no such dataset"),
     (["repair", "full"], 3, "full: not a dataset"),
-    (["repair", "file"], 2, "file: one shard"),
+    (["repair", "shard.arrow"], 2, "shard.arrow: one shard"),
     (["repair", "full", "--source", "absent"], 3, "absent: no such file or folder"),
     (["bench", "absent"], 3, "absent: no such dataset"),
     (["bench", "full", "--epochs", "0"], 2, "nothing to measure"),
@@ -142,6 +146,34 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--store"], 2, "--store needs a value: HOW, for instance --store jpeg:90"),
     (["convert", IN, OUT, "--kind"], 2, "--kind needs a value: one of auto, image,"),
     # what is too much
+    (
+        ["convert", IN, OUT, "--resize", "64", "64"],
+        2,
+        "--resize takes one value, and 64 stands behind it; write --resize 64x64",
+    ),
+    (["convert", "lines.jsonl", OUT, "--redact", "email", "ip"], 3, "out: no such file or folder; the last argument, ip, is"),
+    (["inspect", READY, "val"], 2, "'val' is too much; for a split, write --split val"),
+    (["convert", "in/*.jpg", OUT], 3, "shardctl expands no patterns: give the folder in, all of which is read"),
+    (["convert", "s3//bucket/in", OUT], 2, "write s3://bucket/in"),
+    (["convert", IN, "s3//bucket/out"], 2, "write s3://bucket/out"),
+    (["convert", "absent", "full"], 3, "full: holds something else (thesis.doc); the destination is the last argument"),
+    (["finish", "full"], 3, "full: there are no parts to finish"),
+    (["inspect", "ready/shards"], 3, "ready/shards: no such dataset or shard; ready is a dataset"),
+    (["convert", IN, OUT, "--labels", "text"], 3, "it is a folder; give a CSV or JSONL file, or say what it has: yolo:DIR"),
+    (["convert", IN, OUT, "--labels", "coco=bad.json"], 3, "write coco:bad.json"),
+    (["convert", IN, OUT, "--labels", "coco:absent.json"], 3, "absent.json: no such file or folder; write coco:PATH"),
+    (["convert", IN, OUT, "--labels", "coco:text"], 3, "text: is a folder; give the file of the annotations"),
+    (["convert", IN, OUT, "--text-field", "body"], 2, "the inputs are images, which have none; leave it out"),
+    (["convert", IN, OUT, "--format", "mds"], 3, "holds no mds; --format is the format of the inputs: leave it out"),
+    (["convert", "lines.jsonl", OUT, "--columns", "text"], 2, "and lines.jsonl is none; to keep some fields, use --fields A,B"),
+    (["convert", "other.jsonl", OUT, "--text-field", "text"], 3, "the records have no field text; they have body, y"),
+    (["convert", "other.jsonl", OUT, "--label-field", "label"], 3, "the records have no field label; they have body, y"),
+    (["convert", "other.jsonl", OUT, "--text-column", "body"], 2, "use --text-field body"),
+    (["convert", "other.jsonl", OUT, "--filter-quality", "c4,gopher"], 2, "--filter-quality c4 --filter-quality gopher"),
+    (["export", READY, OUT, "--format", "parquet"], 2, "use --to parquet"),
+    (["convert", IN, OUT, "--recipe", "single.toml"], 2, "write [[transform]] with two brackets"),
+    (["inspect", READY, "--where", "label == cat"], 2, "write a text in quotes: 'cat'"),
+    (["inspect", READY, "--where", "label = 3"], 2, "(compare with ==)"),
     (["verify", READY, "more"], 2, "'more' is too much: `shardctl verify` takes DST|SHARD;"),
     (["convert", IN, OUT, "--overwrite=yes"], 2, "--overwrite takes no value; write it alone"),
     (["convert", IN, OUT, "--update", "--overwrite"], 2, "--update and --overwrite contradict each other"),
@@ -229,7 +261,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--transform", "mine.py:f"], 2, "write mine:f, without .py"),
     (["convert", IN, OUT, "--recipe", "quotes.toml"], 2, 'texts need quotes: store = "jpeg:90"'),
     (["convert", IN, OUT, "--recipe", "near.toml"], 2, "did you mean store? `shardctl recipe schema` lists all"),
-    (["convert", IN, OUT, "--recipe", "step.toml"], 2, "it is a step: give --step 'resize SETTING=VALUE'"),
+    (["convert", IN, OUT, "--recipe", "step.toml"], 2, "it is a step: give --resize, or in a file"),
     (["convert", IN, OUT, "--recipe", "quote.toml"], 3, "quote.toml: no such recipe file; did you mean quotes.toml?"),
     (["recipe", "check", "absent.toml"], 3, "absent.toml: no such recipe file"),
     (["recipe", "steps", "hflop"], 2, "did you mean hflip?"),
@@ -259,12 +291,12 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["bench", IN], 3, "in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one"),
     (["inspect", "redy"], 3, "redy: no such dataset; did you mean ready?"),
     (["compact", "absent"], 3, "absent: no such dataset"),
-    (["finish", IN], 3, "in: holds something else"),
+    (["finish", IN], 3, "in: there are no parts to finish"),
     (["cache", "ls", "absent"], 3, "absent: no such folder"),
     (["prune", READY, "--keys", "absent.txt"], 3, "absent.txt: no such file of keys"),
     (["inspect", READY, "--key", "nope"], 3, "ready: no key 'nope'"),
     (["prune", READY, "--key", "nope"], 3, "ready: no sample has the key nope"),
-    (["prune", READY], 2, "prune needs a condition or keys"),
+    (["prune", READY], 2, "prune needs --where, --key or --keys"),
     (["convert", IN, READY, "--resize", "64"], 3, "ready: holds a dataset that differs in its inputs and recipe (resize"),
     (
         ["convert", IN, OUT, "--labels", "lables.csv"],
@@ -324,7 +356,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
         UsageError,
         "verify takes .* without a name, and 9 were given",
     ),  # type: ignore[call-arg,arg-type]
-    (lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}), UsageError, r"give steps=\['resize SETTING=VALUE'\]"),
+    (lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}), UsageError, "it is a step: give resize, or in a file"),
     (lambda: shardctl.open(READY).loader(batch_size=0), UsageError, "a batch size of 0 is impossible; give at least 1"),
     (lambda: shardctl.open(READY).loader(batch_size="8"), UsageError, "batch_size must be a whole number; it is '8'"),
     (lambda: shardctl.open(READY).loader(batch_size=8, columns=["imge"]), UsageError, "no column 'imge'; did you mean image?"),
@@ -337,6 +369,21 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open(READY).loader(batch_size=8, shuffle="blok"), UsageError, "shuffle 'blok' is not known; use"),
     (lambda: shardctl.open(READY).filter("lable == 3"), UsageError, "no column 'lable'; did you mean label?"),
     (lambda: shardctl.open(READY).filter(len), UsageError, "filter takes a condition as text, such as 'label == 3'"),  # type: ignore[arg-type]
+    (lambda: shardctl.open(READY)["train"], TypeError, r'shardctl.open\(path, split="train"\) opens a split'),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY)[1.0], TypeError, "must be a whole number; it is 1.0"),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY).loder, AttributeError, r"did you mean loader\?"),  # type: ignore[attr-defined]
+    (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
+    (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), UsageError, "use float16"),
+    (lambda: shardctl.preview(IN), AttributeError, "it is a command: `shardctl preview -h`"),  # type: ignore[attr-defined]
+    (lambda: shardctl.verfy(IN), AttributeError, r"did you mean verify\?"),  # type: ignore[attr-defined]
+    (lambda: shardctl.write(OUT, IN), UsageError, "'in' is a path; shardctl.convert makes a dataset of files"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, {"a": [1]}), InputError, "a sample is a dict of field name to value, as in"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, pa.table({"a": [1]})), UsageError, r"give table.to_pylist\(\)"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, [{}]), InputError, "sample 0 is an empty dict; give it fields"),
+    (lambda: shardctl.prune(READY, keys="foo"), UsageError, r"write keys=\['foo'\]"),
+    (lambda: shardctl.convert(IN, OUT, steps=[{"name": "hflip"}]), UsageError, "steps is a string such as 'hflip p=0.5'"),  # type: ignore[list-item]
+    (lambda: shardctl.convert(IN, OUT, transforms=len), UsageError, "takes 'module:function', and not a function"),  # type: ignore[arg-type]
+    (lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t.json"}), UsageError, "give tokenizer to convert"),
     (lambda: shardctl.convert("nope", OUT), InputError, "nope: no such file or folder"),
     (lambda: shardctl.convert(IN, OUT, recipe={"stor": "raw"}), UsageError, r"did you mean store\?"),
     (lambda: shardctl.convert(IN, OUT, recipe="absent.toml"), InputError, "absent.toml: no such recipe file"),

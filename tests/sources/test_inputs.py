@@ -266,8 +266,8 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         3,
         "no image and no text and no table; files of this format are not read compressed",
     ),
-    ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "the records have a field text already"),
-    ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "the records have a field label already"),
+    ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "two fields of the records would be called text"),
+    ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "two fields of the records would be called label"),
     ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "the records have no field b; they have a"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
     ("a.txt", b"x\n", ["--record", "line", "--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
@@ -569,7 +569,7 @@ def test_the_index_that_pandas_writes_into_a_labels_file_is_kept_and_told(tmp_pa
         Image.new("RGB", (4, 4)).save(tmp_path / "in" / f"{name}.png")
     pd.DataFrame({"file_name": ["a.png", "b.png"], "label": ["x", "y"]}).to_csv(tmp_path / "in" / "labels.csv")
     (told,) = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="auto").notices
-    assert "the first column has no name: it is kept as Unnamed: 0; --drop-columns" in told
+    assert "the first column has no name: it is kept as Unnamed: 0; drop_columns=" in told
     assert [row["Unnamed: 0"] for row in shardctl.open(tmp_path / "out")] == [0, 1]
     assert shardctl.convert(tmp_path / "in", tmp_path / "less", labels="auto", drop_columns="Unnamed: 0").notices == ()
 

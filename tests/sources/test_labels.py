@@ -127,10 +127,10 @@ def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp
     source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
     column_told, label_told = notices_of(source, tmp_path / "out")
     assert (
-        "the column x is kept as text: some cells are NA or null, and all others numbers; with --null-values NA,null"
+        "the column x is kept as text: some cells are NA or null, and all others numbers; with null_values='NA,null'"
         in column_told
     )
-    assert "NA is a class (2 of 4 rows); if that is a missing label, use --null-values NA" in label_told
+    assert "NA is a class (2 of 4 rows); if that is a missing label, use null_values='NA'" in label_told
     assert column(tmp_path / "out", "x") == ("string", ["1", "NA", "null", ""])
     ran = cli("convert", source, tmp_path / "named", "--workers", "0", "--null-values", "NA,null", "--json")
     assert [notice.partition(": ")[2] for notice in ran.json["notices"]] == ["2 rows of 4 without a label"]
@@ -619,7 +619,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
+    with pytest.raises(UsageError, match="name those to keep with fields='A,B'"):
         notices_of(source, tmp_path / "out", drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* drop_columns='text'"):

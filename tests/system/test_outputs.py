@@ -45,7 +45,7 @@ def test_another_file_is_not_replaced(cli: Any, here: Path, photos: Path, comman
     ran = cli(*command.format(name, photos=photos).split())
     wrong_ending = "give a name that ends in" in ran.err
     assert ran.code == (2 if wrong_ending else 3)
-    assert wrong_ending or f"{name}: exists already, and is no " in ran.err
+    assert wrong_ending or f"{name}: exists already, and is not a " in ran.err
     assert (here / name).read_bytes() == before
     assert shardctl.verify(here / "out").ok
 
@@ -75,7 +75,7 @@ def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli: Any, here
     recipe = (here / "recipe.toml").read_text()
     (here / "recipe.toml").write_text(f"{recipe}seed = 7\n")
     ran = cli(*advise)
-    assert (ran.code, "recipe.toml: exists already, and is no recipe" in ran.err) == (3, True)
+    assert (ran.code, "recipe.toml: exists already, and is not a recipe" in ran.err) == (3, True)
     assert (here / "recipe.toml").read_text() == f"{recipe}seed = 7\n"
 
 
@@ -85,7 +85,7 @@ def test_metrics_are_not_written_into_another_file(tmp_path: Path, name: str) ->
     (tmp_path / "in").mkdir()
     for row in ("in/1.jsonl", name):
         (tmp_path / row).write_text('{"x": 1}\n')
-    with pytest.raises(StorageError, match=f"{name}: exists already, and is no file of metrics that shardctl wrote"):
+    with pytest.raises(StorageError, match=f"{name}: exists already, and is not a file of metrics that shardctl wrote"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, metrics=[tmp_path / name])
     assert (tmp_path / name).read_text() == '{"x": 1}\n'
     (tmp_path / name).unlink()

@@ -344,7 +344,7 @@ WRONG = {
     "empty.model": (b"", "not a SentencePiece model"),
     "twice.txt": (b"<unk>\na\na\n", "the word 'a' stands there twice"),
     "unknown.txt": (b"a\nb\n", "there is no unknown token"),
-    "empty.txt": (b"", "there is no word"),
+    "empty.txt": (b"", "it is empty; write a word on each line"),
     "latin.txt": (b"<unk>\n\xe9\n", "a vocabulary is UTF-8"),
     "cl100k_base.tiktoken": (b"YQ== 0\n", "there is no token for the byte 0"),
     "o200k_base.tiktoken": (b"YQ==\n", "line 1 is not a token in base 64 and its rank"),

@@ -220,15 +220,27 @@ def _note_sizes(side: Iterable[pa.Field], recipe: Recipe, listing: Listing) -> N
             listing.notices.append(notice)
 
 
+def _no_such_field(name: str, fields: pa.Schema) -> InputError:
+    """Return the error for a field that was named, and that records have not."""
+    outer = name.partition(".")[0]
+    inside = (
+        f"; {printable(outer)} is a struct, whose fields have no names here" if outer != name and outer in fields.names else ""
+    )
+    held = ", ".join(map(printable, fields.names))
+    return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
+
+
 def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     """Return those of the columns of records that the recipe keeps. Raises InputError if there is no such field."""
+    named = (recipe.text_field, recipe.label_field, recipe.key_field)
+    if absent := [name for name in named if name is not None and name not in fields.names]:
+        raise _no_such_field(absent[0], fields)
     wanted = recipe.chosen_fields
     if not wanted:
         return fields
     missing = [name for name in wanted if name not in fields.names]
     if missing:
-        held = ", ".join(map(printable, fields.names))
-        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+        raise _no_such_field(missing[0], fields)
     return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})})
 
 
@@ -325,8 +337,7 @@ def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
     missing = [name for name in renames if name not in fields.names]
     if missing:
-        held = ", ".join(map(printable, fields.names))
-        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+        raise _no_such_field(missing[0], fields)
     names = [renames.get(name, name) for name in fields.names]
     twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
     if twice is not None:

@@ -46,7 +46,7 @@ class Conversion:
     ) -> Conversion:
         """Settle the kind of the samples by a look at the sources. Raises InputError, UsageError, StoreError, InstallError."""
         started, given = time.monotonic(), dict(request.recipe)
-        check_sources(request.roots)
+        check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
         notices = settle_kind(given, request.roots, engine)
         recipe = Recipe.from_json(given)

@@ -6,6 +6,8 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import gt
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,8 @@ from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.duplicates.pictures import Repeats
+from shardctl.transforms.image.crop import Crop, RandomCrop
+from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.recipe import Recipe
 
 SHARD_BYTES = 128 << 20
@@ -239,6 +243,7 @@ def plan_conversion(
             listing.notices.append(null_label_notice(words, ""))
     listing.notices += _notices_on_streams(discovery, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
+    listing.notices += _notices_on_crops(recipe)
     return ConversionPlan(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
@@ -373,6 +378,18 @@ def _warnings_on_header(row: list[str]) -> list[str]:
         f"the first row ({some(row)}) is read as the names of the columns, but it looks like a record; if it is one, give the"
         " names with --columns A,B,C"
     ]
+
+
+def _notices_on_crops(recipe: Recipe) -> list[str]:
+    """Say which crops are larger than what the step before them leaves."""
+    notices = []
+    for before, after in pairwise(recipe.transforms):
+        if isinstance(before, Resize) and isinstance(after, Crop | RandomCrop):
+            left = (before.size,) * 2 if isinstance(before.size, int) else before.size
+            if before.size != after.size and before.side == "short" and any(map(gt, after.size, left)):
+                larger, smaller = ("x".join(map(str, dict.fromkeys(size))) for size in (after.size, left))
+                notices.append(f"{after.name} {larger} is larger than resize {smaller} leaves: images are enlarged for it")
+    return notices
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:

@@ -287,7 +287,7 @@ class Discovery:
         from shardctl.sources.formats.csv import first_row
 
         row = first_row(*self._first_delimited())
-        return row if any(is_number(name) or len(name) > LONG_NAME for name in row) else []
+        return row if any(is_number(name) or len(name) > LONG_NAME or name.startswith(("{", "[")) for name in row) else []
 
     def _first_delimited(self) -> tuple[bytes, str]:
         """Return the beginning of the first file and its delimiter. Nothing for files other than plain CSV files in UTF-8."""

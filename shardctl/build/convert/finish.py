@@ -25,12 +25,13 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import CONTINUES, DatasetError, UnfinishedError, explaining_interrupts
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST
+from shardctl.format.names import MANIFEST, STAGING
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import Phase, Progress, Report, progress_of
-from shardctl.system.text import counted
+from shardctl.system.stores import is_url
+from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
 
 NAMED_PARTS = 8
@@ -56,6 +57,7 @@ def finish(
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
+    _refuse_other_folder(dst)
     with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
         if not parted_jobs(folder) and not publish.needs_recovery(folder.root):
@@ -68,13 +70,24 @@ def finish(
             return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
 
 
+def _refuse_other_folder(dst: str | Path) -> None:
+    """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or a conversion."""
+    if is_url(dst) or not Path(dst).is_dir():
+        return
+    names = {path.name for path in Path(dst).iterdir()}
+    if names and names.isdisjoint((MANIFEST, STAGING)) and not publish.needs_recovery(Path(dst)):
+        raise _nothing_to_finish(printable(str(dst)))
+
+
+def _nothing_to_finish(shown: str) -> DatasetError:
+    return DatasetError(f"{shown}: there are no parts to finish; build them first (`shardctl convert SRC DST --part I/N`)")
+
+
 def _finished_before(target: Target, began: float) -> ConvertResult:
     folder = target.folder
     target.fetch_dataset()
     if not folder.path(MANIFEST).exists():
-        raise DatasetError(
-            f"{folder.shown()}: there are no parts to finish; build them first (`shardctl convert SRC DST --part I/N`)"
-        )
+        raise _nothing_to_finish(folder.shown())
     target.refuse_lost_files(Manifest.load(folder))
     return result_of(folder, "up-to-date", time.monotonic() - began)
 

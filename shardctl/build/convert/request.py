@@ -17,7 +17,7 @@ from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.roots import SourceRoot
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.stores import is_url
+from shardctl.system.stores import is_url, refuse_half_url
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -52,7 +52,11 @@ class ConvertRequest:
         if not isinstance(dst, str | Path) or not str(dst):
             raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
-            raise UsageError(f"the recipe is a dict, or the path of a recipe file; it is {recipe!r}")
+            raise UsageError(
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path of a file; it is {recipe!r}"
+            )
+        for place in (*several, dst):
+            refuse_half_url(str(place))  # before it is a path, which has one / for //
         chosen, given = chosen_options("convert", recipe, options)
         chosen.check()
         split = SplitRule.parse(chosen.split)

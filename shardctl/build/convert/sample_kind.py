@@ -8,6 +8,7 @@ from typing import Any
 from shardctl.build.plan.listing import detect_kind, first_file
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, ScanTask
+from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.export_description import described, may_be_of_export
@@ -16,6 +17,7 @@ from shardctl.sources.formats import Reading
 from shardctl.sources.formats.export_reader import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.types import Types
 from shardctl.system.text import printable
@@ -79,7 +81,13 @@ def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | N
     if reading.format:
         return "table"
     of_tables = reading.columns or reading.delimiter
-    if of_tables and first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None:
+    table = first_file(roots, KINDS["table"], reading, (Form.MANY,)) if of_tables else None
+    if table is not None:
+        if reading.columns and without_compression(ending_of(table.path, table.opened)) not in DELIMITED_SUFFIXES:
+            raise UsageError(
+                f"--columns names the columns of CSV files without a header, and {printable(table.path)} is none; to keep some"
+                " fields, use --fields A,B"
+            )
         return "table"
     return detect_kind(roots, KINDS.values(), reading)
 

@@ -314,7 +314,7 @@ def list_files(
                 listing.annotations.append(taken)
             listing.notices += without_category(side.columns.schema, side.shown)
     elif rule.drop:
-        lines = "; fields of the inputs themselves cannot be left out" if not listing.whole else ""
+        lines = "; of the fields of the inputs, name those to keep with --fields A,B" if not listing.whole else ""
         raise UsageError(f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
@@ -485,6 +485,18 @@ _PLAIN_TEXTS = frozenset((".log", ".text", ".asc", ".tex", ".rst", ".srt"))
 """Endings of texts that are not read as such."""
 
 
+_FRAMES = "ffmpeg -i FILE -vf fps=1 frames/%06d.jpg"
+_UNREAD = {
+    ".beton": "files of FFCV are not read; convert the images that they were made from",
+    **dict.fromkeys((".mp4", ".avi", ".mov", ".mkv", ".webm"), f"videos are not read; make images of them first: {_FRAMES}"),
+    **dict.fromkeys(
+        (".wav", ".mp3", ".flac", ".ogg"), "sounds are not read as files; put them into tars (WebDataset) or tables"
+    ),
+    **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle"), "files of pickle run code when they are read; save the data as .npz"),
+}
+"""Endings of files that are not read, and what to do about them."""
+
+
 def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
     """Say what may be done where no file can be converted: what most of them are decides."""
     root = Path(roots[0].text)
@@ -495,6 +507,10 @@ def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
         return f"unpack archives first: {_ARCHIVES[suffix].format(printable(name), printable(stem))}; then convert the folder"
     if suffix.endswith((".gz", ".bz2", ".xz", ".zst")):
         return f"files of this format are not read compressed; decompress them first, for instance: gunzip FILE{suffix}"
+    if suffix in _UNREAD:
+        return _UNREAD[suffix]
+    if suffix == ".bin" and any(not each.is_stored and Path(each.text, "index.json").is_file() for each in roots):
+        return "chunks of LitData are not read; convert the files that they were made from"
     if suffix in _PLAIN_TEXTS:
         return f"texts are read if their names end in .txt or .md: rename *{suffix} to *.txt"
     return "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
@@ -584,7 +600,8 @@ def _where_it_is(listing: Listing, name: str) -> str:
     ends = pc.ends_with(listing.table["path"], f"/{name}")
     place = pc.index(ends, True).as_py()
     if place < 0:
-        return ""
+        without_ending = pc.index(pc.starts_with(listing.table["path"], f"{name}."), True).as_py()
+        return f"write the names with their endings, as {printable(name)}.jpg" if without_ending >= 0 else ""
     path = listing.paths_at(np.array([place]))[0]
     folder = path.removesuffix(f"/{name}")
     shown = printable(folder)

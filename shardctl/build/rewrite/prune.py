@@ -73,7 +73,9 @@ def prune(
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError("prune needs a condition or keys: which samples are to go?")
+        raise UsageError("prune needs --where, --key or --keys: which samples are to go? `rm -r` deletes a dataset")
+    if isinstance(keys, str):
+        raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:

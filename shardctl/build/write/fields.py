@@ -201,7 +201,11 @@ class Fields:
 
 def _refuse_no_sample(sample: Any, number: int) -> None:
     if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
-        raise InputError(f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value")
+        raise InputError(
+            f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value, as in {{'label': 1}}"
+        )
+    if not sample:
+        raise InputError(f"sample {number:,} is an empty dict; give it fields")
 
 
 def _refuse_no_pixels(value: Any, who: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,19 @@ AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)
 
 Names = tuple[str, ...] | None
 
+_DICTS_OF = {"pyarrow": "table.to_pylist()", "pandas": 'frame.to_dict("records")', "polars": "frame.to_dicts()"}
+"""How tables of other packages give a dict for each row."""
+
 
 def elements_of(samples: Any) -> Iterable[Any]:
     """Return what yields the samples of a dataset of any library; an iterable as it is.
 
     A map-style dataset of PyTorch has no `__iter__` that ends, so it is asked for one index after the other.
     """
+    if isinstance(samples, str | Path):
+        raise UsageError(f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert makes a dataset of files")
+    if how := _DICTS_OF.get(type(samples).__module__.partition(".")[0]):
+        raise UsageError(f"samples are an iterable of dicts, and this is {describe(samples)}; give {how}")
     if hasattr(samples, "as_numpy_iterator"):  # tf.data.Dataset
         return samples.as_numpy_iterator()  # type: ignore[no-any-return]  # of a library that may be missing
     if is_indexed(samples):

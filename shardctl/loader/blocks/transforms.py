@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from shardctl.format.roles import Mask
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
-from shardctl.system.arguments import real_number
-from shardctl.system.text import lacks
+from shardctl.system.arguments import caller_level, real_number
+from shardctl.system.text import did_you_mean, lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.resize import Resize
@@ -209,6 +210,13 @@ def _check_normalization(name: str, normalization: Normalization, column: Column
             raise UsageError(f"normalize: {name} takes finite numbers, not {part.tolist()}")
     if not (std != 0).all():
         raise UsageError(f"normalize: {name} has a standard deviation of 0")
+    if column.picture is not None and column.pixel_dtype == np.uint8 and 0 < mean.max() <= 1 and abs(std).max() <= 1:
+        warnings.warn(
+            f"normalize: the mean and std of {name} look made for pixels from 0 to 1, and these are 0 to 255: multiply both by"
+            " 255",
+            UserWarning,
+            caller_level(),
+        )
 
 
 def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None:
@@ -217,7 +225,10 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
     except TypeError:
         wanted = np.dtype(object)
     if wanted.kind not in "fiu" or kind is None:
-        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers")
+        meant = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64"}.get(str(kind))
+        near = did_you_mean(str(kind), ("float16", "float32", "float64", "uint8", "int16", "int32", "int64"))
+        hint = f"; use {meant}" if meant else near or ", such as float16, float32, uint8 or int64"
+        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers{hint}")
     stored = column.pixel_dtype if column.dtype is None else column.dtype
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name

@@ -77,13 +77,16 @@ class JsonParts:
                 with _Text(raw, self._shown) as text:
                     yield from _parts_of(text, self._columns)
                 self.sha256 = raw.sha256
+        except IsADirectoryError:
+            raise InputError(f"{self._shown}: is a folder; give the file of the annotations") from None
         except OSError as error:
             raise InputError(f"{self._shown}: cannot be read ({error.strerror or error})") from error
 
 
 def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
     if text.mark("{") != "{":
-        raise text.wrong("it is not a JSON object")
+        what = "the file is empty" if text.is_at_end() else "it is not a JSON object, which begins with {"
+        raise text.wrong(what)
     if text.mark('}"', take=False) == "}":
         text.mark("}")
     else:
@@ -200,7 +203,7 @@ class _Text:
                     raise self.wrong(f"{_shown(name, number)} has over {ELEMENT_CHARACTERS} characters") from None
                 if not goes_on or not self._fill():
                     self._place = error.pos
-                    why = "the file ends" if goes_on else error.msg
+                    why = "the file is cut" if goes_on else error.msg
                     raise self.wrong(f"{why}, in {_shown(name, number)}") from None
             except RecursionError:
                 raise self.wrong(f"{_shown(name, number)} is nested too deep") from None

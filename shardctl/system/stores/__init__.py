@@ -31,7 +31,9 @@ def is_url(text: str | Path) -> bool:
 def refuse_half_url(text: str) -> None:
     """Raise UsageError for a URL of a store that lacks the slashes after its scheme: it would be a path here."""
     scheme, colon, rest = text.partition(":")
-    if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
+    if not colon:
+        scheme, colon, rest = text.partition("//")  # s3//bucket
+    if colon and scheme in SCHEMES and not (colon == ":" and rest.startswith("//")) and not os.path.lexists(text):
         raise UsageError(
             f"{printable(text)}: is not a URL, and would be a folder here; write {scheme}://{printable(rest.lstrip('/'))}"
         )

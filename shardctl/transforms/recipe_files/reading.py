@@ -152,6 +152,8 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
     elif found:
         line = text.rstrip("\n").count("\n") + 1
     hint = _unquoted(text.split("\n")[line - 1]) if line else ""
+    if shown.endswith((".yaml", ".yml", ".json")):
+        hint = "; recipes are TOML files: `shardctl recipe show @imagenet` prints one"
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
 
 

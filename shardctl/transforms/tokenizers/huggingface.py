@@ -294,7 +294,7 @@ def _object(data: bytes, where: str) -> dict[str, Any]:
     try:
         said = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error})") from None
+        raise InputError(f"{where}: not JSON ({error}); it may be cut short, get it again") from None
     if not isinstance(said, dict):
         raise InputError(f"{where}: not a JSON object")
     return said

@@ -131,7 +131,7 @@ def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
         ),
         ("x.json", '{"images": [], "annotations": []}', r"; if it is a COCO file, give coco:\S*x\.json$"),
         ("x.json", '{\n  "info": {},\n  "annotations": [\n]}', r"; if it is a COCO file, give coco:\S*x\.json$"),
-        ("x.json", '{"name": "a"}', r"must be called file_name [^;]*$"),
+        ("x.json", '{"name": "a"}', r"call one file_name [^;]*$"),
         ("absent.csv", None, r"absent\.csv: cannot be read [^;]*$"),
     ],
 )

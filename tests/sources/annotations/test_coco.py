@@ -284,10 +284,10 @@ def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: P
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "at character 0: it is not a JSON object"),
+        ("", "at character 0: the file is empty"),
         ("[]", "it is not a JSON object"),
         ('{"images": [], "annotations": []', "a comma or a bracket was expected"),
-        ('{"images": [{"id": 1, "file_name": "a.png"', "the file ends, in element 0 of images"),
+        ('{"images": [{"id": 1, "file_name": "a.png"', "the file is cut, in element 0 of images"),
         ('{"images": [{"id": 1,, "file_name": "a.png"}]}' + " " * 99, "in element 0 of images"),
         ('{"images": []}', "it has no annotations"),
         ('{"images": [], "annotations": []} x', "something follows the object"),
