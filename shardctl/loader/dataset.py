@@ -43,9 +43,9 @@ from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.python_names import named_arguments
+from shardctl.system.python_names import named_arguments, no_attribute
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted, did_you_mean, format_bytes, similar, size_of
+from shardctl.system.text import counted, format_bytes, similar, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -189,9 +189,7 @@ class Dataset:
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError, with what to write in place of another tool's word."""
-            answer = next((f"; {answer}" for words, answer in OF_DATASET.items() if name in words.split()), "")
-            answer = answer or did_you_mean(name, [each for each in dir(type(self)) if each[0] != "_"])
-            raise AttributeError(f"a dataset has no attribute {name!r}{answer}", name=name, obj=self)
+            raise no_attribute("a dataset", self, name, OF_DATASET)
 
     @property
     def root(self) -> Path:

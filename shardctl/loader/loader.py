@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.machine import usable_cores
+from shardctl.system.python_names import no_attribute
 from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
@@ -158,6 +159,18 @@ def _tuner(processes: int) -> Tuner:
     return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
 
 
+OF_LOADERS = {
+    "dataset": "keep the dataset that the loader was made of",
+    "batch_size drop_last num_workers": "loader.options has it",
+    "sampler batch_sampler": "loader.set_epoch(n) begins at an epoch; shuffle, rank and world_size decide the order",
+    "reset restart": "iterate again, or loader.set_epoch(0)",
+    "next get_next": "next(iter(loader)) gives a batch",
+    "to cuda device": 'shardctl.torch.Loader(loader, device="cuda") copies batches to a GPU',
+    "shutdown": "a loader ends its threads itself; nothing has to be closed",
+}
+"""Answers to attributes of other tools' loaders."""
+
+
 class Loader:
     """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
 
@@ -179,6 +192,12 @@ class Loader:
         self._spare: deque[BatchMemory] = deque()
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
+
+    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, with what to write in place of another tool's word."""
+            raise no_attribute("a loader", self, name, OF_LOADERS)
 
     def _batches_per_task(self) -> int:
         most = self.stream.together // self.options.batch_size

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.system.near_options import Known, meant_option
 from shardctl.system.options import Option
+from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,6 +125,14 @@ def _check_places(called: str, signature: inspect.Signature, arguments: Sequence
     if missing:
         example = ", ".join(_PLACES.get(each, (each, ""))[0] for each in needed if each != "self")
         raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
+
+
+def no_attribute(what: str, of: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that an object has not; `elsewhere` has answers to names of other tools."""
+    answer = next((f"; {answer}" for words, answer in elsewhere.items() if name in words.split()), "")
+    if not name.startswith("_"):
+        answer = answer or did_you_mean(name, [each for each in dir(type(of)) if each[0] != "_"])
+    return AttributeError(f"{what} has no attribute {name!r}{answer}", name=name, obj=of)
 
 
 def for_python(function: F, name: str) -> F:

@@ -374,6 +374,8 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open(READY).loder, AttributeError, r"did you mean loader\?"),  # type: ignore[attr-defined]
     (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
     (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), UsageError, "use float16"),
+    (lambda: shardctl.open(READY).loader(8).dataset, AttributeError, "keep the dataset that the loader was made of"),  # type: ignore[attr-defined]
+    (lambda: shardctl.open(READY).loader(8).reset(), AttributeError, r"iterate again, or loader.set_epoch\(0\)"),  # type: ignore[attr-defined]
     (lambda: shardctl.preview(IN), AttributeError, "it is a command: `shardctl preview -h`"),  # type: ignore[attr-defined]
     (lambda: shardctl.verfy(IN), AttributeError, r"did you mean verify\?"),  # type: ignore[attr-defined]
     (lambda: shardctl.write(OUT, IN), UsageError, "'in' is a path; shardctl.convert makes a dataset of files"),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_any_columns_come_out_as_they_went_in(
 
 
 TEXTS = ["", "a", "twelve bytes", "thirteen byte", "ünïcödé " * 5, "x" * 1000]
+
+
+def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    with pytest.warns(UserWarning, match="look made for pixels from 0 to 1, and these are 0 to 255: multiply both by 255"):
+        ds.loader(4, normalize={"image": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds.loader(4, normalize={"image": ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))})
+        ds.loader(4, normalize={"image": (0, 255)})
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
