@@ -37,10 +37,8 @@ def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None
             path = Path(root.text)
             if not path.exists():
                 refuse_half_url(root.text)
-                swapped = (
-                    f"; the last argument, {printable(dst)}, is taken as the destination" if dst and len(roots) > 1 else ""
-                )
-                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or swapped or near_path(path)}")
+                last = f"; the last argument, {printable(dst)}, is taken as the destination" if dst and len(roots) > 1 else ""
+                raise InputError(f"{shown}: no such file or folder{_of_pattern(root.text) or last or near_path(path)}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
         except OSError as error:  # a name that is too long, or a parent folder without permission

@@ -231,13 +231,10 @@ def _tell_old_names(command: click.Command, args: list[str]) -> None:
 
 def _refuse_second_number(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
     """Raise UsageError for `--resize 64 64`: the second number would be taken for a path."""
-    options = {
-        name: each for each in command.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
-    }
+    sizes = {name for each in command.params if "WxH" in (each.make_metavar(ctx) or "") for name in each.opts}
     for name, first, second in zip(args, args[1:], args[2:], strict=False):
-        if name in options and first.isdecimal() and second.isdecimal() and not os.path.lexists(second):
-            both = f"write {name} {first}x{second}" if "WxH" in (options[name].metavar or "") else f"leave out {second}"
-            raise click.UsageError(f"{name} takes one value, and {second} stands behind it; {both}", ctx)
+        if name in sizes and first.isdecimal() and second.isdecimal() and not os.path.lexists(second):
+            raise click.UsageError(f"{name} takes one value, and {second} stands behind it; write {name} {first}x{second}", ctx)
 
 
 def _no_such_option(command: Command, ctx: click.Context, typed: str, value: str) -> str:

@@ -164,6 +164,7 @@ _VALUES: dict[tuple[str, str], Values] = {
 """What is completed, by the command and the name of its parameter. Words of a choice and paths are completed by click."""
 
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
+"""What no shell takes for more than a word."""
 
 _LISTS = ("columns",)
 """Parameters whose value is several names, with commas between them."""

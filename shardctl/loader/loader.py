@@ -20,6 +20,7 @@ from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import EpochOrder, InOrder, neighbours
+from shardctl.loader.other_tools import LOADER_ATTRIBUTES
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
@@ -159,18 +160,6 @@ def _tuner(processes: int) -> Tuner:
     return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
 
 
-OF_LOADERS = {
-    "dataset": "keep the dataset that the loader was made of",
-    "batch_size drop_last num_workers": "loader.options has it",
-    "sampler batch_sampler": "loader.set_epoch(n) begins at an epoch; shuffle, rank and world_size decide the order",
-    "reset restart": "iterate again, or loader.set_epoch(0)",
-    "next get_next": "next(iter(loader)) gives a batch",
-    "to cuda device": 'shardctl.torch.Loader(loader, device="cuda") copies batches to a GPU',
-    "shutdown": "a loader ends its threads itself; nothing has to be closed",
-}
-"""Answers to attributes of other tools' loaders."""
-
-
 class Loader:
     """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
 
@@ -197,7 +186,7 @@ class Loader:
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError, with what to write in place of another tool's word."""
-            raise no_attribute("a loader", self, name, OF_LOADERS)
+            raise no_attribute("a loader", self, name, LOADER_ATTRIBUTES)
 
     def _batches_per_task(self) -> int:
         most = self.stream.together // self.options.batch_size

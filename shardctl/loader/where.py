@@ -77,13 +77,12 @@ def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         equals = re.search(r"(?<![<>=!])=(?!=)", text)
-        reason = (
-            "compare with =="
-            if equals
-            else "it is nested too deep"
-            if isinstance(error, RecursionError | MemoryError)
-            else first_line(error)
-        )
+        if equals:
+            reason = "compare with =="
+        elif isinstance(error, RecursionError | MemoryError):
+            reason = "it is nested too deep"
+        else:
+            reason = first_line(error)
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None

@@ -169,11 +169,13 @@ def _told_in_python(result: Any, function: Callable[..., Any]) -> Any:
     changes = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
-        if field.name in ("notices", "warnings", "notes") and isinstance(value, tuple):
-            told: Any = tuple(in_python(line, function) for line in value)
-        else:
+        if field.name not in ("notices", "warnings", "notes"):
             told = _told_in_python(value, function)  # the estimate of a conversion has its own
-        if told != value:
+        elif (lines := tuple(in_python(line, function) for line in value)) != value:
+            told = lines
+        else:
+            told = value
+        if told is not value:
             changes[field.name] = told
     return dataclasses.replace(result, **changes) if changes else result  # type: ignore[type-var]  # it is not a class
 

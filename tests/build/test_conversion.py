@@ -293,7 +293,7 @@ def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_
 def test_a_crop_that_is_larger_than_the_resized_image_is_told(photos: Path, tmp_path: Path) -> None:
     def told(**options: Any) -> bool:
         result = shardctl.convert(photos, tmp_path / "out", dry_run=True, workers=0, **options)
-        return "crop 48 is larger than resize 32 leaves: images are enlarged for it" in result.notices
+        return "crop 48 is larger than resize 32 leaves: images are enlarged" in result.notices
 
     assert told(resize=32, crop=48)
     assert not told(resize=48, crop=48)

@@ -223,9 +223,8 @@ def _note_sizes(side: Iterable[pa.Field], recipe: Recipe, listing: Listing) -> N
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     """Return the error for a field that was named, and that records have not."""
     outer = name.partition(".")[0]
-    inside = (
-        f"; {printable(outer)} is a struct, whose fields have no names here" if outer != name and outer in fields.names else ""
-    )
+    is_inside = outer != name and outer in fields.names
+    inside = f"; {printable(outer)} is a struct, which is kept or left out as a whole" if is_inside else ""
     held = ", ".join(map(printable, fields.names))
     return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
 

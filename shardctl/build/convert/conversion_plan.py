@@ -50,6 +50,7 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
+from shardctl.images.geometry import Size
 from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
@@ -382,14 +383,22 @@ def _warnings_on_header(row: list[str]) -> list[str]:
 
 def _notices_on_crops(recipe: Recipe) -> list[str]:
     """Say which crops are larger than what the step before them leaves."""
-    notices = []
-    for before, after in pairwise(recipe.transforms):
-        if isinstance(before, Resize) and isinstance(after, Crop | RandomCrop):
-            left = (before.size,) * 2 if isinstance(before.size, int) else before.size
-            if before.size != after.size and before.side == "short" and any(map(gt, after.size, left)):
-                larger, smaller = ("x".join(map(str, dict.fromkeys(size))) for size in (after.size, left))
-                notices.append(f"{after.name} {larger} is larger than resize {smaller} leaves: images are enlarged for it")
-    return notices
+    return [
+        f"{crop.name} {_in_pixels(crop.size)} is larger than resize {_in_pixels(resize.size)} leaves: images are enlarged"
+        for resize, crop in pairwise(recipe.transforms)
+        if isinstance(resize, Resize) and isinstance(crop, Crop | RandomCrop) and _is_beyond(crop.size, resize)
+    ]
+
+
+def _is_beyond(crop: Size, resize: Resize) -> bool:
+    """Return whether a side of every image is shorter than that of the crop, after it is resized."""
+    if not isinstance(resize.size, int):
+        return any(map(gt, crop, resize.size))
+    return resize.size < (min(crop) if resize.side == "short" else max(crop))
+
+
+def _in_pixels(size: int | Size) -> str:
+    return str(size) if isinstance(size, int) else "x".join(map(str, dict.fromkeys(size)))
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
