@@ -296,7 +296,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["prune", READY, "--keys", "absent.txt"], 3, "absent.txt: no such file of keys"),
     (["inspect", READY, "--key", "nope"], 3, "ready: no key 'nope'"),
     (["prune", READY, "--key", "nope"], 3, "ready: no sample has the key nope"),
-    (["prune", READY], 2, "prune needs --where, --key or --keys"),
+    (["prune", READY], 2, "prune needs a condition or keys: give --where or --keys"),
     (["convert", IN, READY, "--resize", "64"], 3, "ready: holds a dataset that differs in its inputs and recipe (resize"),
     (
         ["convert", IN, OUT, "--labels", "lables.csv"],

@@ -56,7 +56,8 @@ class ConvertRequest:
                 f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path of a file; it is {recipe!r}"
             )
         for place in (*several, dst):
-            refuse_half_url(str(place))  # before it is a path, which has one / for //
+            if not is_url(place):
+                refuse_half_url(str(place))  # before it is a path, which has one / for //
         chosen, given = chosen_options("convert", recipe, options)
         chosen.check()
         split = SplitRule.parse(chosen.split)

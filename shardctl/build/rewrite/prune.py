@@ -73,7 +73,7 @@ def prune(
     """
     here_only(dst, "prune")
     if where is None and keys is None:
-        raise UsageError("prune needs --where, --key or --keys: which samples are to go? `rm -r` deletes a dataset")
+        raise UsageError("prune needs a condition or keys: give --where or --keys; `rm -r` deletes a dataset")
     if isinstance(keys, str):
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isnan
 from typing import Any
 
 from shardctl.images.codecs import rle
@@ -32,7 +32,7 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
         "id": own if type(own) is int else None,
         "category": category,
         "bbox": bbox,
-        "area": area if isinstance(area, int | float) and type(area) is not bool and isfinite(area) else None,
+        "area": area if type(area) is int or (type(area) is float and not isnan(area)) else None,
         "iscrowd": bool(crowd) if crowd is not None else None,
         "segmentation": polygons,
         "rle": runs,
