@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -33,7 +32,8 @@ def meant_option(typed: str, known: Iterable[Known], elsewhere: Mapping[str, str
     `typed` is a name, with or without dashes. `elsewhere` has words for which there is an answer but no option. `given` is
     the value that came with it: a number is shown in place of an example that is one, and any value in place of {example}.
     """
-    from difflib import SequenceMatcher  # a wrong name is rare, and `--help` should not wait for this
+    import shlex  # a wrong name is rare, and `--help` should not wait for these
+    from difflib import SequenceMatcher
 
     word, known = typed.lstrip("-").replace("_", "-").lower(), list(known)
     for words, answer in elsewhere.items():

@@ -549,7 +549,7 @@ class Recipe(Settings):
             if isinstance(step, BatchTransform) and step.is_last and place < len(self.transforms) - 1:
                 yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
-                yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
+                yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images; leave it out")
             if isinstance(step, ImageTransform | Filter) and self.kind == UNDECIDED and self.batch_transforms:
                 yield _of_step(place, f"{step.name} is for images, and {self.batch_transforms[0].name} for text and tables")
             if own and not isinstance(step, SampleTransform):
