@@ -25,7 +25,12 @@ class TextBytes(NamedTuple):
 
 
 def bytes_of(texts: pa.Array) -> TextBytes:
-    """Return the bytes of texts, (n,) string. They are not copied. A missing text has none."""
+    """Return the bytes of texts, (n,) string. They are not copied. A missing text has none.
+
+    Raises TypeError for anything else: `encode` of a tokenizer gets what a person gives.
+    """
+    if not isinstance(texts, pa.Array):
+        raise TypeError(f"texts are an array of Arrow, as in pa.array(['one text']); it is {type(texts).__name__}")
     if not len(texts):
         return TextBytes(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     _, offsets_buffer, data_buffer = texts.buffers()

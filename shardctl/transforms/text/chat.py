@@ -87,7 +87,8 @@ class TokenizeChat(TokenStep):
             return io.TextIOWrapper(io.BytesIO(read_named(path)), encoding="utf-8").read()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise InputError(f"chat template {printable(str(path))}: it cannot be read ({reason})") from None
+            how = "give auto, chatml, or the path of a FILE.jinja"
+            raise InputError(f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}") from None
 
     def kept(self, digest: str | None) -> TokenizeChat:
         """Return the same step with the settings that open the files that a dataset keeps."""
