@@ -371,7 +371,11 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open(READY).filter(len), UsageError, "filter takes a condition as text, such as 'label == 3'"),  # type: ignore[arg-type]
     (lambda: shardctl.open(READY)["train"], TypeError, r'shardctl.open\(path, split="train"\) opens a split'),  # type: ignore[call-overload]
     (lambda: shardctl.open(READY)[1.0], TypeError, "must be a whole number; it is 1.0"),  # type: ignore[call-overload]
-    (lambda: shardctl.open(READY).tokenizer, DatasetError, "has no tokens, and so no tokenizer; convert texts with --tokenizer"),
+    (
+        lambda: shardctl.open(READY).tokenizer,
+        DatasetError,
+        "has no tokens, and so no tokenizer; convert texts with --tokenizer",
+    ),
     (lambda: shardctl.open(READY).loder, AttributeError, r"did you mean loader\?"),  # type: ignore[attr-defined]
     (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
     (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), UsageError, "use float16"),
