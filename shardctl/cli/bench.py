@@ -109,10 +109,10 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     --consumer-rate, exit code 1 means that the GPU would wait for data: it is busy for less than 90 % of the time (accelerator
     utilisation as MLPerf Storage defines it).
     """
-    keep_pandas_out_of_arrow()
     if list_consumers:
         _list_consumers(output.as_json)
         return 0
+    keep_pandas_out_of_arrow()
     if dataset is None:
         raise UsageError("DST is missing; for instance: shardctl bench out --consumer-rate 2500")
     watch, metrics = given.pop("watch"), given.pop("metrics")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -85,9 +84,13 @@ def _refuse_other_file(path: Path) -> None:
     """Raise DatasetError for a file that is neither a shard nor another file of a dataset."""
     if path.suffix == ".arrow" or path.name in BESIDE_SHARDS or not is_file(path):
         return
-    with suppress(OSError), open(path, "rb", opener=ordinary) as file:
-        if file.read(len(MAGIC)) == MAGIC:
-            return
+    try:
+        with open(path, "rb", opener=ordinary) as file:
+            begin = file.read(len(MAGIC))
+    except OSError:  # who reads the shard says why it cannot be read
+        return
+    if begin == MAGIC:
+        return
     makes = f"`shardctl convert {printable(str(path))} out` makes one if it is an input that shardctl reads"
     raise DatasetError(f"{printable(str(path))}: not a dataset, and not a shard of one; {makes}")
 

@@ -391,7 +391,7 @@ def _notices_on_crops(recipe: Recipe) -> list[str]:
 
 
 def _is_beyond(crop: Size, resize: Resize) -> bool:
-    """Return whether a side of every image is shorter than that of the crop, after it is resized."""
+    """Return whether every resized image is shorter than the crop on one of its sides."""
     if not isinstance(resize.size, int):
         return any(map(gt, crop, resize.size))
     return resize.size < (min(crop) if resize.side == "short" else max(crop))

@@ -26,6 +26,7 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import CONTINUES, DatasetError, UnfinishedError, explaining_interrupts
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, STAGING
+from shardctl.system.files import exists
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder
@@ -72,10 +73,10 @@ def finish(
 
 def _refuse_other_folder(dst: str | Path) -> None:
     """Raise DatasetError for a folder of this machine with files, and with nothing of a dataset or a conversion."""
-    if is_url(dst) or not Path(dst).is_dir():
+    here = Path(dst) if not is_url(dst) else None
+    if here is None or not here.is_dir() or exists(here / MANIFEST) or exists(here / STAGING):
         return
-    names = {path.name for path in Path(dst).iterdir()}
-    if names and names.isdisjoint((MANIFEST, STAGING)) and not publish.needs_recovery(Path(dst)):
+    if any(here.iterdir()) and not publish.needs_recovery(here):
         raise _nothing_to_finish(printable(str(dst)))
 
 
