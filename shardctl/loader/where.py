@@ -64,6 +64,17 @@ class Where:
     columns: tuple[str, ...]
 
 
+def _would_be_with_two(text: str) -> bool:
+    """Return whether a text that is not a condition would be one with == for =."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(re.sub(r"(?<![<>=!])=(?!=)", "==", text).strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
 def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], option: str = "--where") -> Where:
     """Read a condition on the columns of `schema`. `classes` has, by field of labels, the names of its values.
 
@@ -76,8 +87,7 @@ def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str
             warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        equals = re.search(r"(?<![<>=!])=(?!=)", text)
-        if equals:
+        if _would_be_with_two(text):
             reason = "compare with =="
         elif isinstance(error, RecursionError | MemoryError):
             reason = "it is nested too deep"

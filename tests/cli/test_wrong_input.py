@@ -174,6 +174,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--recipe", "single.toml"], 2, "write [[transform]] with two brackets"),
     (["inspect", READY, "--where", "label == cat"], 2, "write a text in quotes: 'cat'"),
     (["inspect", READY, "--where", "label = 3"], 2, "(compare with ==)"),
+    (["inspect", READY, "--where", "key == 'a=b"], 2, "unterminated string literal"),
     (["verify", READY, "more"], 2, "'more' is too much: `shardctl verify` takes DST|SHARD;"),
     (["convert", IN, OUT, "--overwrite=yes"], 2, "--overwrite takes no value; write it alone"),
     (["convert", IN, OUT, "--update", "--overwrite"], 2, "--update and --overwrite contradict each other"),
