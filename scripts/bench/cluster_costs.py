@@ -45,8 +45,8 @@ class Measured:
 class Assumed:
     """Figures that were not measured: look at your own store, machines and prices.
 
-    Prices are list prices of S3 Standard and EC2 in us-east-1, as they were known on 2026-11-23; docs/scale.md names who quotes
-    them. Lower prices for large amounts of storage are left out.
+    Prices are list prices of S3 Standard and EC2 in us-east-1, as they were known on 2026-11-23. Their sources are in
+    docs/explanation/scale.md. Lower prices for large amounts of storage are left out.
     """
 
     core_hour: float = 0.05

@@ -1,4 +1,4 @@
-"""Simulate conversions on large clusters, and calculate what they need: the tables of docs/scale.md.
+"""Simulate conversions on large clusters, and calculate what they need: the tables of docs/explanation/scale.md.
 
     .venv/bin/python scripts/bench/simulate_cluster.py run [--nodes 1000 --cores 32 --data 1PB --recipe clean --shard-size 1GiB]
         [--placing dynamic|parts] [--slow 0.05 --failure-hours 100 --spot 0.5 …] [--json]      one conversion
@@ -33,7 +33,7 @@ SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    tables = commands.add_parser("tables", help="print the tables of docs/scale.md")
+    tables = commands.add_parser("tables", help="print the tables of docs/explanation/scale.md")
     tables.add_argument("names", nargs="*", metavar="NAME", help=f"which: {' '.join(TABLES)} (all)")
     tables.set_defaults(call=print_tables)
     one = commands.add_parser("run", help="simulate one conversion", formatter_class=argparse.ArgumentDefaultsHelpFormatter)

@@ -76,7 +76,7 @@ def api_docs() -> str:
     parts = [
         "# The Python functions and classes",
         "Written by `make docs` from the source; edit the docstrings, not this page. [loader.md](loader.md) and"
-        " [bench.md](bench.md) say what the options do, [cli.md](cli.md) those of a conversion.",
+        " [bench.md](commands/bench.md) say what the options do, [cli.md](cli.md) those of a conversion.",
         "A function that runs long shows its progress on stderr: a bar at a terminal and in a notebook, elsewhere a line every"
         " 30 seconds. `progress=False` hides it.",
         "## shardctl",

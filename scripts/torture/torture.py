@@ -1,4 +1,4 @@
-"""The long proofs behind docs/reliability.md: real kills, random damage, hostile files, full disks, many converters.
+"""The long proofs of docs/explanation/reliability.md: real kills, random damage, hostile files, full disks, many converters.
 
     python scripts/torture/torture.py kills DATA [--times 200] [--source jsonl …]
         kill -9 of parent, workers, group at random moments

@@ -15,10 +15,20 @@ from shardctl.cli.output import Output, output_options, print_json
 from shardctl.cli.show.markdown import headings, terminal_text
 from shardctl.cli.show.message_table import Entry, all_entries, entries_with, entry_for
 from shardctl.errors import UsageError
-from shardctl.system.documents import documents
+from shardctl.system.documents import documents, pages
 from shardctl.system.text import counted, printable
 
 SHOWN_PAGES = 5
+
+SECTIONS = {
+    "Tutorials": "tutorials",
+    "One task each": "how-to",
+    "Coming from other tools": "coming-from",
+    "Commands": "commands",
+    "Reference": "",
+    "How it works": "explanation",
+}
+"""The headings of the list of pages, and the folder of docs/ of each."""
 
 _EXAMPLES = (
     ("shardctl help convert", "a command, with all its options"),
@@ -60,13 +70,12 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
 
 def topics() -> dict[str, str]:
     """Return the title of each page, by its name without .md."""
-    pages = sorted(documents().glob("*.md"))
-    return {page.stem: _title(page) for page in pages}
+    return {name: _title(page) for name, page in pages().items()}
 
 
 def page_text(topic: str) -> str:
     """Return a page, as it is in its file."""
-    return (documents() / f"{topic}.md").read_text(encoding="utf-8")
+    return pages()[topic].read_text(encoding="utf-8")
 
 
 def _title(page: Path) -> str:
@@ -77,7 +86,7 @@ def _title(page: Path) -> str:
 def _topic(named: str) -> str | None:
     """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels."""
     stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
-    return stem if stem in topics() else None
+    return stem if stem in pages() else None
 
 
 def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | None:
@@ -124,8 +133,11 @@ def _show_topics(context: click.Context, output: Output) -> None:
     lines.write_text("`shardctl --help` lists the commands.")
     with lines.section("Examples"):
         lines.write_dl(_EXAMPLES)
-    with lines.section("Pages"):
-        lines.write_dl(list(topics().items()))
+    for section, folder in SECTIONS.items():
+        found = [(name, _title(page)) for name, page in pages().items() if page.parent == documents() / folder]
+        if found:
+            with lines.section(section):
+                lines.write_dl(found)
     click.echo(lines.getvalue(), nl=False)
 
 

@@ -67,8 +67,9 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset, or one of its splits, as it is or as an earlier `generation` that was kept (docs/update.md).
 
-    The dataset may be on a store (s3://bucket/out, docs/cache.md). What is read of it is then kept in the folder `cache`, up to
-    `cache_limit` bytes (a number, or a text such as "500GB"). For None, the environment variables SHARDCTL_CACHE and
+    The dataset may be on a store (s3://bucket/out). What is read of it is then kept in the folder `cache`
+    (docs/commands/cache.md), up to `cache_limit` bytes (a number, or a text such as "500GB").
+    For None, the environment variables SHARDCTL_CACHE and
     SHARDCTL_CACHE_LIMIT say so; False is no cache. A local dataset is read where it is, whatever they say. Raises DatasetError,
     UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
     """

@@ -55,9 +55,9 @@ class LoaderStats:
     because too little of them was inside of the cut image, also in batches that are made ahead. `stages` is the time of the
     loader's threads by stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the number
     of worker processes, 0 if the threads are those of this process, and `processes_cpu_s` their processor time in seconds
-    since the loader was made. The figures of worker processes are part of all sums. Of a dataset on a store (docs/cache.md)
-    `requests`, `network_bytes`, `network_blocks` and `cached_blocks` count what came over the network and from the cache since
-    the dataset was opened, 0 for local ones.
+    since the loader was made. The figures of worker processes are part of all sums. For a dataset on a store
+    (docs/commands/cache.md), `requests`, `network_bytes`, `network_blocks` and `cached_blocks` count what came over
+    the network and from the cache since the dataset was opened, 0 for local ones.
     """
 
     threads: int

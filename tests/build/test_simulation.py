@@ -1,4 +1,4 @@
-"""The simulation of large clusters: what must be true of it, and that docs/scale.md has what it prints."""
+"""The simulation of large clusters: what must be true of it, and that docs/explanation/scale.md has what it prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import simulate_cluster
 from cluster_costs import SOURCES, fixed
 from cluster_model import Cluster, Dynamic, Parts, Result, Store, Work, simulate
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
 
 CALM = Cluster(nodes=5, cores=4, start_seconds=0)
 """Nothing goes wrong, and nodes are of use at once."""

@@ -13,9 +13,9 @@ import pytest
 
 from shardctl.cli.show.markdown import terminal_text
 from shardctl.cli.show.message_table import all_entries
-from shardctl.system.documents import documents
+from shardctl.system.documents import pages
 
-PAGES = sorted(documents().glob("*.md"))
+PAGES = list(pages().values())
 
 MARKDOWN = """# A page
 
@@ -91,7 +91,7 @@ def test_a_page_is_found_by_its_name_and_as_links_write_it(cli: Any, name: str) 
 
 
 def test_a_command_has_the_same_help_as_with_the_option(cli: Any) -> None:
-    assert cli("help", "convert").out == cli("convert", "--help").out
+    assert cli("help", "convert").out.startswith(cli("convert", "--help").out.rstrip())
     assert cli("help", "recipe", "check").out == cli("recipe", "check", "--help").out
 
 

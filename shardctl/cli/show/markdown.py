@@ -17,7 +17,7 @@ _ALONE = re.compile(r"\s*$|\s*```|#+ |\||<!--|\s*(?:[-*]|\d+\.) ")
 _CODE = re.compile(r"(`+[^`]+`+)")
 _IMAGE = re.compile(r"(?:<br>)?!\[[^]]*\]\([^)]*\)")
 _LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
-_PAGE = re.compile(r"([\w-]+)\.md(?:#.*)?")
+_PAGE = re.compile(r"(?:[\w.-]+/)*([\w-]+)\.md(?:#.*)?")
 _SITE = re.compile(r"<(https?:[^>]*)>")
 _CELL = re.compile(r"(?<!\\)\|")
 
@@ -149,7 +149,7 @@ def _plain(text: str) -> str:
 def _link(found: re.Match[str]) -> str:
     """Return the text of a link, and where it leads if the text does not say it: to a page, or to a site."""
     text, target = found[1], found[2]
-    page = _PAGE.fullmatch(target.removeprefix("docs/"))
+    page = _PAGE.fullmatch(target)
     if page is not None:
         return page[1] if text.endswith(".md") else text if page[1] in text.lower() else f"{text} (help {page[1]})"
     return f"{text} ({target})" if target.startswith("http") and target != text else text

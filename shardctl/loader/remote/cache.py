@@ -1,4 +1,4 @@
-"""A folder of this machine in which blocks of datasets are kept, for all processes that read them. docs/cache.md.
+"""A folder of this machine in which blocks of datasets are kept, for all processes that read them. docs/commands/cache.md.
 
     DIR/lock                   locked (flock) while space is reserved, and while datasets are removed
     DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are fetched

@@ -1,0 +1,103 @@
+"""The commands that pages show print what the pages say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doc_snippets import ROOT
+from sessions import blocks, differences, masked, needs, run, same
+from write_outputs import environment_of, run_page, write
+
+PAGES = [
+    path
+    for path in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
+]
+
+PAGE = """# A page
+
+```python title="count.py"
+print("three", 1 + 2)
+```
+
+```console
+$ python count.py
+three 3
+$ echo one \\
+>   two
+one two
+```
+"""
+
+
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_shows_what_its_commands_print(path: Path, tmp_path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    for name in needs(page):
+        if name != "s3":
+            pytest.importorskip(name)
+    with environment_of(page) as environment:
+        found = list(differences(path, tmp_path, environment))
+    assert not found, "\n\n".join(map(str, found)) + "\n\nscripts/docs/write_outputs.py writes the outputs"
+
+
+def test_a_page_without_faults_has_no_differences(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE)
+    assert run_page(tmp_path / "page.md") == []
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("three 3", "three 4"), ("one two", "one")])
+def test_another_output_is_found_and_written(tmp_path: Path, right: str, wrong: str) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(PAGE.replace(right, wrong))
+    found = run_page(path)
+    assert len(found) == 1
+    write(path, found)
+    assert run_page(path) == []
+
+
+def test_a_command_that_fails_is_a_difference(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE.replace("$ python count.py\nthree 3", "$ exit 3"))
+    assert [each.code for each in run_page(tmp_path / "page.md")] == [3]
+
+
+def test_what_stands_before_the_first_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 8"):
+        list(blocks(PAGE.replace("$ python count.py\n", "")))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("made 40 samples in 1.4 s (28 samples/s)", "made 40 samples in 12 s (1,200 samples/s)"),
+        ("378.3 KiB", "1 MiB"),
+        ("loss 2.31", "loss 0.4"),
+        ("a …, b", "a 17 c, b"),
+        ("first\n…\nlast", "first\nx\ny\nlast"),
+    ],
+)
+def test_figures_that_differ_from_machine_to_machine_are_the_same(shown: str, printed: str) -> None:
+    assert same(shown.split("\n"), printed.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("made 40 samples", "made 41 samples"),
+        ("out is whole", "out is damaged"),
+        ("first", "first\nsecond"),
+        ("a … b", "a b c"),
+    ],
+)
+def test_other_words_and_counts_are_not_the_same(shown: str, printed: str) -> None:
+    assert not same(shown.split("\n"), printed.split("\n"))
+
+
+def test_a_mask_leaves_names_as_they_are() -> None:
+    assert masked("shard-00001 of out2, 3 classes") == "shard-00001 of out2, 3 classes"
+
+
+def test_a_command_runs_with_the_python_of_the_tests(tmp_path: Path) -> None:
+    assert run("shardctl --version | head -c 8", tmp_path, {}) == (["shardctl"], 0)
