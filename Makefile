@@ -7,7 +7,7 @@
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test interop fuzz memcheck coverage lint docs bench clean
+.PHONY: setup demo test interop fuzz memcheck coverage lint docs site bench clean
 
 setup: .venv/.done
 
@@ -54,6 +54,10 @@ docs: setup
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
 	$(bin)/python scripts/docs/write_troubleshooting.py
+
+# The pages in a browser: python -m http.server -d build/site
+site: setup
+	$(bin)/python scripts/docs/build_site.py
 
 bench: setup
 	$(bin)/python scripts/bench/bench_decode.py

@@ -1,0 +1,102 @@
+"""Build the site of docs/ with Zensical: build/site/VERSION/, beside the folders of other versions that are there.
+
+The pages at the top of the repository become pages of the site: README.md is its first one. Links to files that are not part of
+the site, such as code, become plain text. Nothing is downloaded: a page of the site asks for nothing but the site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+PAGES, HTML, SITE = BUILD / "pages", BUILD / "html", BUILD / "site"
+
+TOP = {"README.md": "index.md"}
+"""Pages at the top of the repository that have another name on the site."""
+
+_LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)#\s]*)(#[^)]*)?\)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`(?!\])", re.DOTALL | re.MULTILINE)
+
+
+def sources() -> dict[Path, Path]:
+    """Return the pages, by their places in the site."""
+    top = {Path(TOP.get(path.name, path.name)): path for path in ROOT.glob("*.md")}
+    below = {path.relative_to(ROOT / "docs"): path for path in (ROOT / "docs").rglob("*.md") if "dev" not in path.parts}
+    return {**top, **below}
+
+
+def copy_pages() -> None:
+    """Copy the pages to build/pages, with links that are right there."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    kept = shutil.ignore_patterns("*.md", "dev", "messages")
+    shutil.copytree(ROOT / "docs", PAGES, ignore=kept)
+    places = {path: place for place, path in sources().items()}
+    for path, place in places.items():
+        (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
+        (PAGES / place).write_text(_relinked(path, places), encoding="utf-8")
+
+
+def _relinked(path: Path, places: dict[Path, Path]) -> str:
+    """Return the text of a page with links as they are on the site. Code stays as it is."""
+    page = path.read_text(encoding="utf-8")
+    parts, at = [], 0
+    for code in _CODE.finditer(page):
+        parts += [_LINK.sub(lambda found: _link(found, path, places), page[at : code.start()]), code[0]]
+        at = code.end()
+    return "".join([*parts, _LINK.sub(lambda found: _link(found, path, places), page[at:])])
+
+
+def _link(found: re.Match[str], path: Path, places: dict[Path, Path]) -> str:
+    mark, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+    if not target or ":" in target:
+        return found[0]
+    file = (path.parent / target).resolve()
+    place = places.get(file)
+    if place is None and file.is_file() and (ROOT / "docs") in file.parents:
+        place = file.relative_to(ROOT / "docs")
+    if place is None:
+        return text
+    return f"{mark}[{text}]({os.path.relpath(place, places[path].parent)}{anchor})"
+
+
+def build(version: str) -> Path:
+    """Build the pages into the folder of a version, and return it."""
+    copy_pages()
+    shutil.rmtree(HTML, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True)
+    folder = SITE / version
+    shutil.rmtree(folder, ignore_errors=True)
+    SITE.mkdir(parents=True, exist_ok=True)
+    HTML.rename(folder)
+    write_versions()
+    return folder
+
+
+def write_versions() -> None:
+    """Write versions.json, from which the pages offer the other versions, and a first page that leads to the newest one."""
+    folders = sorted((path.name for path in SITE.iterdir() if (path / "index.html").exists()), key=_order, reverse=True)
+    versions = [{"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []} for name in folders]
+    (SITE / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
+    refresh = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">'
+    page = f'<!doctype html>\n<title>shardctl</title>\n{refresh}\n<a href="{folders[0]}/">shardctl {folders[0]}</a>\n'
+    (SITE / "index.html").write_text(page, encoding="utf-8")
+
+
+def _order(version: str) -> list[tuple[int, int | str]]:
+    """Return the key that sorts versions: a release comes after its candidates."""
+    numbers, _, candidate = version.partition("rc")
+    return [*((0, int(number)) for number in numbers.split(".") if number.isdecimal()), (1, int(candidate or 10**9))]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    from shardctl.version import __version__
+
+    print(build(__version__))
