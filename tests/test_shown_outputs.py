@@ -76,6 +76,7 @@ def test_what_stands_before_the_first_command_is_refused() -> None:
         ("loss 2.31", "loss 0.4"),
         ("a …, b", "a 17 c, b"),
         ("first\n…\nlast", "first\nx\ny\nlast"),
+        ("one long\n  line", "one long line"),
     ],
 )
 def test_figures_that_differ_from_machine_to_machine_are_the_same(shown: str, printed: str) -> None:

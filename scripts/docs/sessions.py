@@ -5,9 +5,9 @@ backslash goes on in the next one, which may begin with "> ". The commands of a 
 empty at first. A block with a title (```python title="train.py") is written to a file of this name before the commands
 that stand below it. Other blocks are left alone.
 
-Times, rates and sizes differ from machine to machine: they are compared as if all were the same. "…" stands for any text in a
-line, and alone in a line for any lines. A command may not fail; where a page shows that it does, it prints the exit code:
-`shardctl verify out; echo "exit code $?"`.
+Times, rates and sizes differ from machine to machine: they are compared as if all were the same. So are line breaks, since a
+page breaks long lines. "…" stands for any text. The folder is shown as /home/you. A command may not fail. Where a page shows
+that it does, it prints the exit code: `shardctl verify out; echo "exit code $?"`.
 
 A comment at the top of a page names what it needs: <!-- needs: torch torchvision s3 -->.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 TITLED = re.compile(r'```\w+ .*title="([^"]+)"')
 NEEDS = re.compile(r"<!-- needs: ([^>]*) -->")
 LONGEST_S = 240
+SHOWN_FOLDER = "/home/you"
 
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _UNITS = r"s|ms|µs|min|h|bytes|B|kB|KiB|MB|MiB|GB|GiB|TB|%|x|(?:\w+ )?\w+/s|(?:samples|images) per second"
@@ -145,23 +146,18 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> tuple[lis
         text=True,
         timeout=LONGEST_S,
     )
-    return [line.rstrip() for line in done.stdout.rstrip().split("\n")] if done.stdout.strip() else [], done.returncode
+    printed = done.stdout.replace(str(folder), SHOWN_FOLDER).rstrip()
+    return [line.rstrip() for line in printed.split("\n")] if printed else [], done.returncode
 
 
 def same(shown: list[str], printed: list[str]) -> bool:
-    """Say whether lines are the ones that a page shows, apart from figures that differ from machine to machine."""
-    pattern = ""
-    for line in (line for line in shown if line.strip()):
-        if line.strip() == "…":
-            pattern += r"(?:[^\n]*\n)*?"
-        else:
-            pattern += r"[^\n]*".join(re.escape(masked(part)) for part in line.split("…")) + r"\n"
-    text = "".join(masked(line) + "\n" for line in printed if line.strip())
-    return re.fullmatch(pattern, text) is not None
+    """Say whether lines are the ones that a page shows. A page may break a long line, and figures may differ (see above)."""
+    parts = " ".join(shown).split("…")
+    return re.fullmatch(".*".join(re.escape(masked(part)) for part in parts), masked(" ".join(printed))) is not None
 
 
 def masked(line: str) -> str:
-    """Return a line with words in the place of the figures that differ from machine to machine."""
+    """Return text in one line, with words in the place of the figures that differ from machine to machine."""
     for pattern, word in _MASKS:
         line = pattern.sub(word, line)
     return line.strip()

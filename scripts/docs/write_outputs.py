@@ -10,10 +10,14 @@ import argparse
 import contextlib
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sessions import Difference, blocks, differences, needs
+
+WIDTH = 90
+"""Characters in a line of a page's code."""
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
@@ -45,10 +49,16 @@ def write(path: Path, found: list[Difference]) -> None:
         new = []
         for command in block.commands:
             first, *others = command.text.split("\n")
-            new += [f"$ {first}", *(f"> {line}" for line in others), *printed.get(command.line, command.shown)]
+            shown = [part for line in printed.get(command.line, command.shown) for part in _broken(line)]
+            new += [f"$ {first}", *(f"> {line}" for line in others), *shown]
         if block.commands:
             lines[block.begin : block.end] = new
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _broken(line: str) -> list[str]:
+    """Return a line in lines that fit a page."""
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False) if len(line) > WIDTH else [line]
 
 
 def main() -> None:
