@@ -42,6 +42,9 @@ CLASSES = {
 }
 """Classes that are not imported by name, but met."""
 
+ADAPTORS = ("torch", "tensorflow", "jax")
+"""Modules of which all is public."""
+
 SPECIAL = {"__len__": "len({0})", "__iter__": "for … in {0}", "__getitem__": "{0}[index]"}
 """Special methods, as they are called."""
 
@@ -83,23 +86,36 @@ def api_docs() -> str:
     ]
     stub = ast.parse((ROOT / "shardctl" / "__init__.pyi").read_text(encoding="utf-8"))
     with_options = {each.name: each.args for each in reversed(stub.body) if isinstance(each, Function)}
-    for name in shardctl.__all__:
-        if name in shardctl._PUBLIC:
-            module, attribute = shardctl._PUBLIC[name]
-            definition = Module.of(module.removeprefix("shardctl.")).definition(attribute)
-            if isinstance(definition, Function) and name in with_options:
-                definition.args = with_options[name]
-            parts += _described(definition, f"shardctl.{name}")
+    for name, definition in _public_functions():
+        if isinstance(definition, Function) and name in with_options:
+            definition.args = with_options[name]
+        parts += _described(definition, f"shardctl.{name}")
     for title, classes in CLASSES.items():
         parts.append(f"### {title}")
         for module, name in classes:
             parts += _described(Module.of(module).definition(name), name)
-    for module in ("torch", "tensorflow", "jax"):
+    for module in ADAPTORS:
         parts += [f"## shardctl.{module}"]
         for definition in Module.of(module).public():
             parts += _described(definition, f"shardctl.{module}.{definition.name}")  # type: ignore[attr-defined]
     parts += ["## shardctl.errors", "\n".join(_errors())]
     return "\n\n".join(parts) + "\n"
+
+
+def public_definitions() -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the functions and classes of the page, each with its name. scripts/docs/check_words.py reads their docstrings."""
+    yield from _public_functions()
+    for classes in CLASSES.values():
+        yield from ((name, Module.of(module).definition(name)) for module, name in classes)
+    for module in (*ADAPTORS, "errors"):
+        yield from ((f"{module}.{each.name}", each) for each in Module.of(module).public())  # type: ignore[attr-defined]
+
+
+def _public_functions() -> Iterator[tuple[str, ast.stmt]]:
+    for name in shardctl.__all__:
+        if name in shardctl._PUBLIC:
+            module, attribute = shardctl._PUBLIC[name]
+            yield name, Module.of(module.removeprefix("shardctl.")).definition(attribute)
 
 
 def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
