@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import runpy
 import sys
@@ -109,10 +110,9 @@ PENDING = {
 
 HARD = [
     (r"\b(that|those) of\b", "repeat the noun in place of 'that of'"),
-    (r"\bthe ones? (of|that)\b", "repeat the noun in place of 'the one'"),
     (r"\bbut for\b", "write 'except' in place of 'but for'"),
     (r"\bof which\b", "make two sentences of one with 'of which'"),
-    (r"(?<!\bthere )\b(is|are|was|were|be) no [a-z]+", "write 'is not a …' in place of 'is no …'"),
+    (r"(?<!\b[Tt]here )\b(is|are|was|were|be) no [a-z]+", "write 'is not a …' in place of 'is no …'"),
     (
         r"\bwhat (is|are|was|were|it|they|has|had|have|came|comes?|goes|went|lies|lay|stands?)\b",
         "name the thing, not 'what is'",
@@ -120,11 +120,11 @@ HARD = [
     (r"\b(who|whom|whose|whoever)\b", "name the program, the file or the process in place of 'who'"),
     (r"\b(is|are|was|were) (there|had|said|told|asked for|brought|left alone)\b", "say where it is, or what does it"),
     (r"\b(is|are|was|were) to be\b", "write 'must be', or a command"),
-    (r"\bas (it|they) (is|are|lies?|stands?|holds?|likes?|says?)\b", "say what happens in place of 'as it is'"),
+    (r"\bas (it|they) (lies?|stands?|holds?|likes?|says?)\b", "say what happens in place of 'as it lies'"),
     (r"\bsuch as (is|are|was|were)\b", "write 'for example'"),
     (r"\bby name\b", "say which name, and where it is written"),
     (r"\b(one|each) (behind|after) the (other|one before)\b", "write 'in sequence'"),
-    (r"\b([Nn]o|[Nn]one|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b", "one negation is enough"),
+    (r"\b([Nn]one|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b", "one negation is enough"),
     (r"\b(is|are) (kept|put|taken|made|written|read) (as|by|where|of)\b(.*\b(as|by|where|of)\b){2}", "two sentences"),
     (r"\b(anew|thereof|therein|thereby|wherein|whereof|whereby|hereby|whither|thence|lest)\b", "use a word of today"),
     (r"\bthan (is|are|was|were)\b", "say what is compared"),
@@ -203,8 +203,8 @@ def without_code(text: str) -> str:
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph."""
-    for sentence in re.split(r"(?<=[.!?])[*_]*\s+(?=[*_]*[A-Z\"'(])", without_code(text)):
+    """Yield the sentences of a paragraph. In help, a sentence may begin with a value or an option: `auto: …`."""
+    for sentence in re.split(r"(?<=[.!?])[*_]*\s+(?=[*_]*[A-Z\"'(]|[\w-]+(?: or [\w:-]+)?: )", without_code(text)):
         if words(sentence):
             yield sentence.strip()
 
@@ -212,7 +212,7 @@ def split(text: str) -> Iterator[str]:
 CHINESE = re.compile(r"[\u4e00-\u9fff]{12}")
 """A sentence of a page in Chinese; pages in English have words at most."""
 
-ITEM = re.compile(r"\s*([-*+]|\d+\.)\s+")
+ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s+")
 
 
 def blocks(text: str) -> Iterator[tuple[int, str, str]]:
@@ -279,8 +279,10 @@ def help_groups() -> Iterator[Group]:
 
     def walk(name: str, command: click.Command) -> Iterator[Group]:
         group = Group(f"{name} --help")
-        texts = [(command.help or "").replace("\b\n", "    "), getattr(command, "more", ""), command.short_help or ""]
-        texts += [f"# {comment}" for _, comment in getattr(command, "examples", ())]
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        described = [" ".join(each.split()) for each in paragraphs if not each.startswith("\b\n")]
+        texts = [*described, getattr(command, "more", ""), command.short_help or ""]
+        texts += [comment for _, comment in getattr(command, "examples", ())]
         for each in command.params:
             if isinstance(each, click.Option) and not each.hidden:
                 texts += [each.help or "", getattr(each, "brief", "")]

@@ -132,14 +132,15 @@ class AdviceOptions:
     python: str | None = option(
         FilePath(),
         None,
-        "SRC is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
+        "If SRC is shards of another tool: the Python that has their reader. Default: the Python that runs shardctl.",
         metavar="PATH",
         heading=TRIAL,
     )
     bandwidth: str | None = option(
         Text(),
         None,
-        "The dataset will be read from a store over a network of 2Gbit or 250MB per second: compute what that allows.",
+        "If the dataset will be on a store: the speed of the network per second, 2Gbit or 250MB. advise computes which reading"
+        " speed it allows.",
         metavar="RATE",
         heading=NETWORK,
     )
@@ -153,7 +154,7 @@ class AdviceOptions:
     cache_limit: int | str | None = option(
         Anything("int | str"),
         None,
-        "Size of a cache of what comes from the store, for instance 500GB. Default: no cache.",
+        "Size of the local cache for data from the store, for instance 500GB. Default: no cache.",
         metavar="SIZE",
         heading=NETWORK,
     )

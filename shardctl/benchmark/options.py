@@ -112,7 +112,8 @@ class BenchOptions:
     processes: int | None = option(
         Whole(),
         None,
-        "Make the batches in N worker processes, in which the threads are then: past a few cores (`shardctl help loader`).",
+        "Make the batches in N worker processes, which then have the threads. Use this on machines with many cores (`shardctl"
+        " help loader`).",
         metavar="N",
         heading=READING,
         alike={"worker-processes": "4"},
@@ -146,7 +147,7 @@ class BenchOptions:
     seconds: float | None = option(
         Real(),
         None,
-        "Each run reads for S seconds; a consumer too.  [default: 2; consumers: 5]",
+        "Each run, also with a consumer, takes S seconds.  [default: 2; consumers: 5]",
         metavar="S",
         heading=RUN,
         brief="seconds of each run",
@@ -185,8 +186,8 @@ class BenchOptions:
     consumer: str | None = option(
         Text(),
         None,
-        "The same with the rate of a published training run (--list-consumers), or with your own training step:"
-        " the function is called with every batch.",
+        "Simulate the GPU of a published training run (--list-consumers). Or use your own training step: a function that is"
+        " called with every batch.",
         metavar="PRESET|MODULE:FUNCTION",
         heading=CONSUMER,
         brief="a published run, or your own step",
@@ -229,7 +230,7 @@ class BenchOptions:
     transforms: tuple[str, ...] = option(
         Many(Text()),
         (),
-        "With --baseline: allow this function of yours to be called, if DST was made with it.",
+        "With --baseline, if DST was made with a function of yours: allow bench to call this function.",
         metavar="MODULE:FUNCTION",
         spelling="--transform",
         heading=COMPARED,
@@ -245,7 +246,8 @@ class BenchOptions:
     cache: str | Path | bool | None = option(
         CacheFolder(),
         None,
-        "DST is on a store: keep what is read in this folder (`shardctl help cache.md`). Default: $SHARDCTL_CACHE.",
+        "If DST is on a store: keep the data that was read in this folder (`shardctl help cache.md`). Default:"
+        " $SHARDCTL_CACHE.",
         metavar="DIR",
         heading=READING,
     )

@@ -127,11 +127,11 @@ class Options:
     labels: str | Path | Sequence[str | Path] = option(
         Labels(),
         "auto",
-        "Where labels come from: the folder that a file is in, or a CSV or JSONL with a row for each file. auto, the default,"
-        " takes metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL"
-        " lines, else the folders if there are two or more (`shardctl help inputs`). Annotations of images, any number of them:"
-        " coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR"
-        " (`shardctl help annotations`). none: no labels.",
+        "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for each file. none: labels are"
+        " not stored. auto, the default: metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs. Without"
+        " such a file, auto takes the field label of JSONL lines, else the folders if there are two or more (`shardctl help"
+        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR,"
+        " captions: or captions:DIR, imagenet:DIR (`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -147,7 +147,7 @@ class Options:
     boxes_outside: str = option(
         Word(*BOXES),
         "keep",
-        "Boxes that reach outside of their image: keep them, clip them, or drop their objects.",
+        "Boxes that reach outside of their image: keep the boxes, clip them, or drop their objects.",
         shows_default=True,
         heading=LABELS,
         was="boxes",
@@ -156,7 +156,8 @@ class Options:
     annotation_frame: str = option(
         Word(*FRAMES),
         "auto",
-        "Whether annotations are of the image as it is stored, or as EXIF turns it. auto: by the size that they say.",
+        "Which image the annotations fit. stored: the image as the file stores it. upright: the image after the turn that EXIF"
+        " asks for. auto: decided by the image size in the annotations.",
         shows_default=True,
         heading=LABELS,
         alike={"exif": "upright"},
@@ -164,14 +165,15 @@ class Options:
     yolo_task: str | None = option(
         Word(*TASKS),
         None,
-        "What a line of a YOLO file has: a box, a polygon or keypoints. Default: as data.yaml says, else by its length.",
+        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) or a rotated box (obb)."
+        " Default: the task in data.yaml, else decided by the length of the line.",
         heading=LABELS,
         was="task",
     )
     lenient_labels: bool = option(
         Flag(),
         False,
-        "Accept a labels file that does not match the inputs: rows without a file are skipped, missing values stay empty.",
+        "Accept a labels file that does not match the inputs. Rows without a file are skipped, and missing values stay empty.",
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
@@ -185,9 +187,9 @@ class Options:
     split: str = option(
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
-        "train=0.9,val=0.1 splits by a hash of the key. folder takes the top folders, source the names of the SRC, column the"
-        " column split of the labels file. none makes one split. auto decides by the names: train, val, test and the like"
-        " (`shardctl help inputs`).",
+        "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. source: by the names of the"
+        " SRC. column: by the column split of the labels file. none: only one split. auto: by names such as train, val and"
+        " test (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
@@ -201,7 +203,7 @@ class Options:
         Seed(),
         None,
         "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines and rows are mixed in pieces"
-        " of their files (`shardctl help inputs`); the loader's own shuffle mixes all.",
+        " of their files (`shardctl help inputs`). The loader's own shuffle mixes all samples.",
         metavar="[SEED|none]",
         shows_default=True,
         heading=SPLITS,
@@ -240,8 +242,9 @@ class Options:
     engine: str = option(
         Anything(),
         "local",
-        "What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
-        " paths (`shardctl help cluster`). --workers is then the number of shards that are built at a time.",
+        "Where the shards are built: local is in processes of this machine, ray is on a Ray cluster. All nodes of the cluster"
+        " must see SRC and DST at the same paths (`shardctl help cluster`). With ray, --workers is the number of shards that"
+        " are built at the same time.",
         metavar=registry.metavar(),
         shows_default=True,
         heading=RUNNING,
@@ -250,8 +253,8 @@ class Options:
     max_rejects: str | int | None = option(
         Anything("int | str"),
         None,
-        "Fail with exit code 1 if more inputs than this cannot be converted."
-        " Without it, a conversion does not begin if more than half of those that are tried first fail; 100% allows all.",
+        "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, a conversion does not start"
+        " if more than half of the inputs in a first trial fail. 100% allows all rejects.",
         metavar="N|P%",
         heading=REJECTS,
         alike={"max-errors ignore-errors skip-errors errors on-error tolerance": "100%"},
@@ -314,16 +317,16 @@ class Options:
     append: bool = option(
         Flag(),
         False,
-        "Add the inputs of SRC to the dataset at DST, in new shards, and do not look at the inputs that it has: for logs,"
-        " crawls and new days. Files inside a source of the dataset have the keys that they would have there. Without a dataset"
-        " at DST, make one.",
+        "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has already are not checked: use this"
+        " for logs, crawls and new days. Files inside a source of the dataset get the keys that they would have there. Without"
+        " a dataset at DST, make one.",
         heading=TARGET,
         alike={"add extend": ""},
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
-        "With --update: the place where a source was when the dataset was made, if it has moved; once for each source, in their"
+        "With --update, if a source has moved: its place when the dataset was made. Give it once for each source, in their"
         " order.",
         metavar="OLD",
         heading=TARGET,
@@ -332,8 +335,8 @@ class Options:
     keep_generations: int | None = option(
         Whole(),
         None,
-        "Keep the N generations before the one that --update or --append makes, in DST/generations. Shards that they share"
-        " are stored once. Default: the number of the last time; 0 for a new dataset.",
+        "When --update or --append makes a new generation, keep the N generations before it, in DST/generations. Shards that"
+        " they share are stored once. Default: the number used last time; 0 for a new dataset.",
         metavar="N",
         heading=TARGET,
         was="keep",

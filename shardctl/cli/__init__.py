@@ -36,7 +36,7 @@ COMMANDS = {
         "finish": "complete a conversion that was built in parts",
     },
     "Look and check": {
-        "inspect": "show what is in a dataset or a shard",
+        "inspect": "show the content of a dataset or a shard",
         "verify": "check that a dataset is undamaged",
         "repair": "rebuild damaged files from the sources",
         "bench": "measure whether a dataset keeps a GPU busy",
@@ -44,7 +44,7 @@ COMMANDS = {
     "Keep in order": {
         "compact": "put the shards in order after many updates",
         "prune": "remove samples for good",
-        "cache": "show or clear what is kept here of datasets on stores",
+        "cache": "show or clear the local cache of datasets on stores",
     },
     "Other tools": {
         "export": "write a dataset in the format of another tool",
@@ -62,7 +62,7 @@ RENAMED = {"merge": "finish"}
 """Old names of commands, which are still accepted."""
 
 WORDS = {
-    "info show stat stats ls list describe view cat head print look": "`shardctl inspect DST` shows what is in a dataset",
+    "info show stat stats ls list describe view cat head print look": "`shardctl inspect DST` shows the content of a dataset",
     "check validate test fsck audit checksum": "`shardctl verify DST` checks a dataset",
     "fix restore rebuild recover heal": "`shardctl repair DST` rebuilds damaged files",
     "delete remove rm drop forget erase": "`shardctl prune DST --key KEY` removes samples; `rm -r DST` deletes a dataset",
@@ -128,7 +128,7 @@ class Commands(Group):
     examples=(
         ("shardctl demo demo", "a small dataset to try things on"),
         ("shardctl convert demo/photos out --resize 256 --crop 224 --store raw", ""),
-        ("shardctl inspect out", "what is in it?"),
+        ("shardctl inspect out", "show its content"),
         ("shardctl bench out --consumer-rate 2500", "does it keep a GPU busy?"),
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
@@ -137,14 +137,19 @@ class Commands(Group):
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions and formats."
 )
 def cli() -> None:
-    """Preprocess a dataset once, prove it whole, and measure whether it keeps the GPU busy.
+    """Preprocess a dataset once, check that it is complete, and measure whether it keeps the GPU busy.
 
-    `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` all.
+    `shardctl COMMAND -h` shows the options that most people need, `shardctl COMMAND --help` shows all options.
 
     In Python: for batch in shardctl.open("out").loader(256): … (`shardctl help loader`)
 
-    Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
-    do it (no such input, disk full, bad dataset), 130 interrupted.
+    \b
+    Exit codes:
+      0    done
+      1    the check found something: damage, a GPU that waits, too many rejects
+      2    wrong usage
+      3    it cannot be done: no such input, a full disk, a damaged dataset
+      130  interrupted
     """
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NONE_KEEPS_UP = 1
 
 REFERENCE = (
-    "The options of convert that say how SRC is read and what is done to it are options of advise too: --kind, --resize,"
-    " --tokenizer, --recipe and others. `shardctl convert --help` lists them."
+    "advise also takes the options of convert for reading SRC and for its steps: --kind, --resize, --tokenizer, --recipe and"
+    " others. `shardctl convert --help` lists them."
 )
 
 _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
@@ -70,10 +70,10 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
     """Find the smallest way to store SRC that is fast enough to keep a GPU busy on this machine.
 
-    A few hundred inputs are converted in every way: images as original bytes, jpeg, webp, png and raw pixels with and without
-    compression; text with several compressions. Each result is read with shardctl's loader, as in training. The smallest one
-    that is fast enough is checked by simulating the GPU, and printed as a recipe for `shardctl convert`. Exit code 1 where none
-    is fast enough. Shards of another tool are also read with their own reader, where it is installed.
+    The command converts a few hundred inputs in every way. Images: original bytes, jpeg, webp, png, and raw pixels with and
+    without compression. Texts: several compressions. It reads each result with shardctl's loader, as in training. It checks the
+    smallest one that is fast enough with a simulated GPU, and prints it as a recipe for `shardctl convert`. If none is fast
+    enough, the exit code is 1. Shards of another tool are also read with their own reader, if it is installed.
     """
     keep_pandas_out_of_arrow()
     from shardctl.benchmark.advice import advise as find_advice

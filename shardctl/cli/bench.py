@@ -56,7 +56,7 @@ STARVES = 1
     "--order",
     heading=READING,
     type=OneOf(["global", "window", "block"]),
-    help="Which random order (`shardctl help loader` explains them). Default: the best that suits how DST is stored.",
+    help="Which random order (`shardctl help loader` explains them). Default: the best one for the way in which DST is stored.",
 )
 @option(
     "--list-consumers",
@@ -68,15 +68,14 @@ STARVES = 1
     "--against",
     heading=COMPARED,
     is_flag=True,
-    help="DST is shards of another tool: also convert some of its records to a scratch folder, and read them in turn with"
-    " shardctl.",
+    help="If DST is shards of another tool: also convert some of its records to a scratch folder, and read both in turn.",
 )
 @option(
     "--python",
     heading=COMPARED,
     type=click.Path(),
     metavar="PATH",
-    help="DST is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
+    help="If DST is shards of another tool: the Python that has their reader. Default: the Python that runs shardctl.",
 )
 @option(
     "--html",
@@ -91,7 +90,7 @@ STARVES = 1
     heading=COMPARED,
     type=click.Path(),
     metavar="FILE",
-    help="Compare with an earlier measurement: FILE is what `shardctl bench --json` printed.",
+    help="Compare with an earlier measurement. FILE has the output of `shardctl bench --json`.",
 )
 @option(
     "--watch",
@@ -104,10 +103,10 @@ STARVES = 1
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
 
-    The data is read with shardctl's loader, as in training. Shards of other tools (tars of WebDataset, TFRecord, TFDS, MDS,
-    Parquet and Arrow of Hugging Face) are read with their own reader, where that is installed. With --consumer or
-    --consumer-rate, exit code 1 means that the GPU would wait for data: it is busy for less than 90 % of the time (accelerator
-    utilisation as MLPerf Storage defines it).
+    The data is read with shardctl's loader, as in training. Shards of other tools (WebDataset, TFRecord, TFDS, MDS, Parquet and
+    Arrow of Hugging Face) are read with their own reader, if it is installed. With --consumer or --consumer-rate, exit code 1
+    means that the GPU would wait for data. It is then busy for less than 90 % of the time (accelerator utilisation as in MLPerf
+    Storage).
     """
     if list_consumers:
         _list_consumers(output.as_json)

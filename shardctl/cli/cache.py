@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def cache() -> None:
     """Show and remove what this machine keeps of datasets on object stores.
 
-    A dataset that is opened with cache=DIR keeps in DIR what was read of it (`shardctl help cache.md`). DIR is by default
-    that of the environment variable SHARDCTL_CACHE.
+    If you open a dataset with cache=DIR, the data that you read is kept in DIR (`shardctl help cache.md`). By default, DIR is
+    the folder in the environment variable SHARDCTL_CACHE.
     """
 
 
@@ -43,7 +43,7 @@ def cache() -> None:
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
 @output_options
 def list_datasets(folder: str | None, output: Output) -> int:
-    """List the datasets in DIR: how much of each is there, when it was opened last, and whether a process uses it."""
+    """List the datasets in DIR: how much of each is cached, when it was last opened, and whether a process uses it."""
     opened = _opened(folder)
     entries = opened.entries()
     if output.as_json:
@@ -69,7 +69,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
 @click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=click.Path())
 @output_options
 def clear(places: tuple[str, ...], output: Output) -> int:
-    """Remove the datasets in DIR, or the one of URL. Those that a process uses stay, and are named."""
+    """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay, and the command names them."""
     from shardctl.system.stores import is_url
 
     urls = [place.rstrip("/") for place in places if is_url(place)]

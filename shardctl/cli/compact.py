@@ -14,14 +14,14 @@ from shardctl.system.text import counted, format_bytes, printable
 
 @command(examples=(("shardctl compact out", ""),))
 @click.argument("dst", metavar="DST", type=click.Path())
-@option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
+@option("--dry-run", is_flag=True, help="Print how many shards there would be, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """Put the shards of a dataset in order after many updates.
 
-    Full shards without gaps, with the samples in the order of a fresh conversion. Rows are copied and nothing is decoded; the
-    sources are not needed. Until it is done, readers find the dataset as it was.
+    The new shards are full and have no gaps, and the samples are in the order of a fresh conversion. Rows are copied without
+    decoding. The sources are not needed. Until the command is done, readers see the old dataset.
     """
     keep_pandas_out_of_arrow()
     from shardctl.build.rewrite.compact import compact as compact_dataset

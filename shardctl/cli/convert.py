@@ -49,9 +49,9 @@ def _sources_and_destination(
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
-    Images in folders (a folder for each class, or flat); text files, by file, line or paragraph; tables: JSONL, JSON, CSV, TSV,
-    Parquet, Arrow; shards of other tools. Text files and tables may be compressed (.gz .bz2 .xz .zst).
-    `shardctl help inputs` says how each is read.
+    Inputs are images (a folder for each class, or flat), text files (by file, line or paragraph), tables and shards of other
+    tools. Tables are JSONL, JSON, CSV, TSV, Parquet and Arrow. Text files and tables may be compressed (.gz .bz2 .xz .zst).
+    `shardctl help inputs` explains how each is read.
 
     Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
     DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.

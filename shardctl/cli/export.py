@@ -41,12 +41,13 @@ _HELP = f"""Write the dataset DST, a folder or a URL (s3://bucket/out), in anoth
 \b
 {_FORMS}
 
-{_OF_TOKENS} are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. In the others each shard
-becomes a file. OUT/shardctl.json has the types, classes and names of the columns, and OUT/SHA256SUMS the checksums. Every
-block of the dataset is checked on the way. Nothing is in OUT before all of it is; when stopped, the same command goes on.
+{_OF_TOKENS} are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. In the other forms,
+each shard becomes a file. OUT/shardctl.json has the types, classes and names of the columns, and OUT/SHA256SUMS the checksums.
+Every block of the dataset is checked during the export. OUT appears only when it is complete. If the export was stopped, run
+the same command again to continue.
 
-Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 cannot do it (no tokens, a damaged dataset,
-a vocabulary too large for the form, OUT holds something, disk full), 130 interrupted.
+Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 it cannot be done, 130 interrupted. Reasons for 3: no
+tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a full disk.
 """
 
 
@@ -75,7 +76,7 @@ a vocabulary too large for the form, OUT holds something, disk full), 130 interr
 @options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
 @option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.", alike={"force replace y": ""})
-@option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
+@option("--dry-run", is_flag=True, help="Show how each column would be written, and which data would be lost. Write nothing.")
 @progress_options
 def export(
     dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any

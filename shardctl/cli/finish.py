@@ -23,10 +23,11 @@ from shardctl.system.startup import keep_pandas_out_of_arrow
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
-    """Make a dataset of the shards that `convert --part I/N` has built.
+    """Complete the dataset from the shards that `convert --part I/N` has built.
 
-    All at once: until then there is no dataset at DST, or the one of before. The sources are not needed. Exit code 1 if shards
-    are missing; the message names their parts, which can be run again. A dataset that was finished before is up to date.
+    The dataset appears at once. Until then, DST has no dataset, or still the old one. The sources are not needed. If shards are
+    missing, the exit code is 1, and the message names their parts: run these parts again. A dataset that was finished before is
+    up to date.
     """
     keep_pandas_out_of_arrow()
     from shardctl.build.convert.finish import finish as finish_parts

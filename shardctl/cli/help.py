@@ -45,7 +45,7 @@ _EXAMPLES = (
 @output_options
 @click.pass_context
 def help(context: click.Context, words: tuple[str, ...], output: Output) -> None:
-    """Show a page of the documentation, the help of a command, or what a message means. Without a name, list all pages.
+    """Show a page of the documentation, the help of a command, or the meaning of a message. Without a name, list all pages.
 
     Exit codes: 0 done, 2 no command, page, message or word of this name.
     """

@@ -120,8 +120,8 @@ PICTURES = 64
     brief="exact numbers: reads all shards",
     alike={"statistics summary full": ""},
     is_flag=True,
-    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class, tokens;"
-    " with --shard, also check the checksums of its blocks.",
+    help="Read all shards, not only a few blocks. This shows exact bytes by column, objects by category, pixels of masks by"
+    " class, and tokens. With --shard, also check the checksums of its blocks.",
 )
 @option(
     "--save",
@@ -169,17 +169,17 @@ PICTURES = 64
     alike={"compare": "DST2"},
     type=click.Path(),
     metavar="DST",
-    help="Compare with another dataset; exit code 1 where samples differ.",
+    help="Compare with another dataset; exit code 1 if samples differ.",
 )
 @progress_options
 def inspect(target: str, output: Output, **given: Any) -> int:
-    """Show what is in a dataset, in a split, in a shard, in one block or in one sample.
+    """Show the content of a dataset, a split, a shard, one block or one sample.
 
-    Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
-    DOCUMENT shows the blocks that have it, and each block its documents.
+    Tokens are shown with the beginning of their text (-v: all of it). If blocks have tokens of several documents, --key
+    DOCUMENT shows the blocks with this document. Each block lists its documents.
 
-    A condition may use the columns, and width, height, image_bytes (of one of several fields of images: NAME.width), split,
-    shard, row and index; == != < <= > >= in, is None, and, or, not, + - * /, len(column), lower(column),
+    A condition may use the columns, and width, height, image_bytes, split, shard, row and index. With several fields of images,
+    write NAME.width. Operators: == != < <= > >= in, is None, and, or, not, + - * /. Functions: len(column), lower(column),
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()

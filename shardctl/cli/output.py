@@ -52,7 +52,9 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for declared in (
         click.option("-v", "--verbose", is_flag=True, help="Print more on stderr."),
         click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else, also no progress."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the result as one JSON object, without notes and progress."
+        ),
     ):
         command = declared(command)
     return command

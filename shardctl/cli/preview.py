@@ -40,8 +40,8 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
 """The options of convert that are options of preview too."""
 
 REFERENCE = (
-    "The options of convert that say how SRC is read and what is done to it are options of preview too: --labels, --resize,"
-    " --recipe and others. `shardctl convert --help` lists them."
+    "preview also takes the options of convert for reading SRC and for its steps: --labels, --resize, --recipe and others."
+    " `shardctl convert --help` lists them."
 )
 
 
@@ -56,7 +56,7 @@ REFERENCE = (
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
-@option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
+@option("--images", type=click.Path(), metavar="FILE", help="Draw the same images into one PNG file.")
 @option(
     "--inputs",
     type=WholeNumber(1, 1000),
@@ -69,16 +69,17 @@ REFERENCE = (
     "--variants",
     type=WholeNumber(),
     metavar="K",
-    help="Make K samples of every input, each with other random numbers. Default: as the recipe says, else 4 if it is random.",
+    help="Show K variants of every input, each with its own random numbers. Default: the number in the recipe, else 4 if the"
+    " recipe is random.",
 )
 @options_of(BORROWED, hidden=True)
 @progress_options
 def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
-    """Show what convert would make of a few images, before it does: each before and after, with its annotations.
+    """Show what a conversion would make of a few images: each before and after, with its annotations.
 
-    Samples have the bytes that a conversion with the same options stores. Of a random recipe 4 variants of each input are
-    shown; the first is the one that is stored without --variants. Inputs that would be rejected are shown with the reason.
-    Nothing is written but the page and the picture that are asked for; with neither, a table is printed.
+    The samples have exactly the bytes that a conversion with the same options stores. If the recipe is random, you see 4
+    variants of each input; a conversion without --variants stores the first one. Inputs that would be rejected are shown with
+    the reason. Give --html for a page, or --images for a picture. Without them, the command prints a table and writes no files.
     """
     if given["inputs"] is not None and given["keys"]:
         raise UsageError("--inputs and --key contradict each other; use one of them")

@@ -33,11 +33,13 @@ SHOWN = 5
 )
 @click.argument("dst", metavar="DST", type=click.Path())
 @option(
-    "--where", metavar="CONDITION", help="The samples that match a condition, as `inspect --where` takes it; not with keys."
+    "--where",
+    metavar="CONDITION",
+    help="The samples that match a condition, written as for `inspect --where`. Not together with keys.",
 )
-@option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
-@option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
-@option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
+@option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one key on each line.")
+@option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key. May be given several times.")
+@option("--dry-run", is_flag=True, help="Print how many samples would be removed, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def prune(
@@ -45,8 +47,9 @@ def prune(
 ) -> None:
     """Remove samples from a dataset for good, for instance after a takedown request.
 
-    No byte of them stays in any file of the dataset; earlier generations that were kept are deleted, since they have them too.
-    The keys are recorded in DST/rejects.jsonl, and no later --update brings the samples back. Their sources are not touched.
+    No byte of these samples stays in any file of the dataset. Kept earlier generations are deleted, because they have the
+    samples too. DST/rejects.jsonl records the keys, so that a later --update does not bring the samples back. The sources are
+    not touched.
     """
     keep_pandas_out_of_arrow()
     from shardctl.build.rewrite.prune import prune as prune_dataset

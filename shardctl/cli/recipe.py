@@ -28,7 +28,7 @@ PROBLEMS_FOUND = 1
 @click.group(
     cls=Group,
     examples=(
-        ("shardctl recipe check recipe.toml", "what does it do, what is wrong?"),
+        ("shardctl recipe check recipe.toml", "find its problems, or list its steps"),
         ("shardctl convert photos out --recipe recipe.toml", ""),
         ("shardctl recipe steps", "all steps of recipes"),
         ("shardctl recipe show out", "the recipe of a dataset"),
@@ -42,7 +42,7 @@ PROBLEMS_FOUND = 1
     },
 )
 def recipe() -> None:
-    """Write, check and reuse recipes: TOML files that say what is done to every input.
+    """Write, check and reuse recipes. A recipe is a TOML file with the steps for every input.
 
     \b
     A recipe.toml:
@@ -58,7 +58,7 @@ def recipe() -> None:
 
 
 @recipe.command(
-    short_help="find what is wrong with a recipe file, and what it does", examples=(("shardctl recipe check recipe.toml", ""),)
+    short_help="find the problems of a recipe file, or list its steps", examples=(("shardctl recipe check recipe.toml", ""),)
 )
 @click.argument("file", metavar="FILE.toml|@NAME", type=click.Path())
 @option(
@@ -69,12 +69,13 @@ def recipe() -> None:
 )
 @output_options
 def check(file: str, output: Output, imports: bool) -> int:
-    """Find everything that is wrong with a recipe file, and say what it does.
+    """Find all problems of a recipe file, or list its steps.
 
-    Each problem is a line with its place: recipe.toml:12: step 2 (crop): size must be …. Without problems, the steps are
-    printed with all their settings, the size of the images that come out, and the annotations that can move with them.
+    Each problem is a line with its place: recipe.toml:12: step 2 (crop): size must be …. If there are no problems, the command
+    prints the steps with all their settings. It also prints the size of the output images, and the annotations that can move
+    with them.
 
-    Exit codes: 0 nothing is wrong, 1 problems, 3 no such file.
+    Exit codes: 0 no problems, 1 problems, 3 no such file.
     """
     keep_pandas_out_of_arrow()
     from shardctl.transforms.recipe_files.checking import check_recipe
@@ -107,8 +108,8 @@ def check(file: str, output: Output, imports: bool) -> int:
 def show(dst: str, output: Output) -> None:
     """Print the recipe that made the dataset DST, or a ready recipe, as a recipe file.
 
-    That of a dataset has every key and every setting, defaults too, so that it means the same in later versions. What is no
-    part of a recipe (sources, labels, splits, the order) is in the comment at its top.
+    The recipe of a dataset has every key and every setting, also the defaults, so that it means the same in later versions.
+    Sources, labels, splits and the order are not part of a recipe; they are in the comment at its top.
     """
     if dst.startswith(MARK):
         _show_ready(dst, output)
@@ -173,7 +174,7 @@ def list_ready(output: Output) -> None:
 @recipe.command(short_help="print the JSON schema of recipe files, for editors")
 @output_options
 def schema(output: Output) -> None:
-    """Print the JSON schema of recipe files, with which editors complete and check them.
+    """Print the JSON schema of recipe files. Editors complete and check the files with it.
 
     Write it beside your recipes, and name it in their first line; editors with Taplo (Even Better TOML in VS Code) read that:
 

@@ -38,7 +38,7 @@ SHOWN = 10
     multiple=True,
     metavar="SRC",
     type=click.Path(),
-    help="New place of the sources, if they have moved; once per source, in the order in which they were converted.",
+    help="If the sources have moved: their new place. Give it once for each source, in the order in which they were converted.",
 )
 @option(
     "--transform",
@@ -50,7 +50,7 @@ SHOWN = 10
 @option(
     "--drop-lost",
     is_flag=True,
-    help="Remove lost samples whose sources changed or are gone from the dataset; rejects.jsonl lists them.",
+    help="If sources changed or are gone, remove the lost samples from the dataset. rejects.jsonl lists them.",
 )
 @option_of("workers", WORKERS)
 @progress_options
@@ -59,14 +59,14 @@ def repair(
 ) -> int:
     """Rebuild damaged or missing files from the sources.
 
-    Only damaged files are rebuilt, and a rebuilt file is used only if its SHA-256 is the recorded one. Samples that cannot
-    be rebuilt, because their source changed or is gone, are listed; the exit code is then 1. Files that were renamed or
-    swapped are restored without the sources.
+    Only damaged files are rebuilt. A rebuilt file is used only if its SHA-256 is the recorded one. If the source of samples
+    changed or is gone, they cannot be rebuilt: they are listed, and the exit code is 1. Files that were renamed or swapped are
+    restored without the sources.
 
-    The sources are read where manifest.json says, if that is whole; a line on stderr names the places first. Otherwise you
-    are asked for --source.
+    The sources are read from the places in manifest.json, if that file is undamaged; a line on stderr names these places first.
+    Otherwise, give --source.
 
-    DST may be on a store (s3://bucket/out): all of it is read, and what was rebuilt is put back.
+    DST may be on a store (s3://bucket/out): all of it is read, and the rebuilt files are put back.
     """
     keep_pandas_out_of_arrow()
     from shardctl.build.repair import Listener

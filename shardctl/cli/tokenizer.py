@@ -29,9 +29,9 @@ from shardctl.system.text import counted, format_bytes, printable
     ),
 )
 def tokenizer() -> None:
-    """Make tokenizers of your own texts, and look at any.
+    """Train tokenizers on your own texts, and look at any tokenizer.
 
-    `shardctl help text` says which there are, and how chats are written.
+    `shardctl help text` explains the kinds of tokenizers, and how chats are written.
     """
 
 
@@ -50,42 +50,53 @@ def tokenizer() -> None:
     type=OneOf(["bpe", "unigram", "words"]),
     default="bpe",
     show_default=True,
-    help="bpe and unigram work on bytes, and give back every text; words are what stands between white space.",
+    help="bpe and unigram work on bytes, and give back every text. words: the parts between white space.",
 )
 @option(
-    "--vocab-size", type=WholeNumber(), default=32_768, show_default=True, metavar="N", help="Number of tokens, all included."
+    "--vocab-size",
+    type=WholeNumber(),
+    default=32_768,
+    show_default=True,
+    metavar="N",
+    help="Number of all tokens, also the special ones.",
 )
 @option(
     "--special-tokens",
     metavar="A,B,…",
-    help="Tokens that stand for no text; they come first. Default: <|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
+    help="Tokens that do not stand for text. They have the first numbers. Default:"
+    " <|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
 )
 @option(
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml|@NAME",
-    help="A recipe that cleans the texts first, the one of the conversion; the steps from tokenize on are left out.",
+    help="Clean the texts with this recipe first: give the recipe of the conversion. The step tokenize and the steps after it"
+    " are left out.",
 )
-@option("--record", type=OneOf(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file.")
-@option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
+@option(
+    "--record",
+    type=OneOf(["file", "line", "paragraph"]),
+    help="One text of a text file: the whole file, a line or a paragraph. Default: file.",
+)
+@option("--text-field", metavar="FIELD", help="Field of the records with the text.")
 @option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
 @option(
     "--max-bytes",
     callback=reading(ByteSize()),
     metavar="SIZE",
-    help="Train on about this much text, from all over the sources.",
+    help="Train on about this much text, taken from all parts of the sources.",
 )
-@option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
+@option("--overwrite", is_flag=True, help="Replace OUT.json if it exists.")
 @option_of("workers", WORKERS)
 @progress_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
-    """Train a tokenizer on the texts of SRC: any sources of convert, or datasets.
+    """Train a tokenizer on the texts of SRC. SRC may be any sources of convert, or datasets.
 
-    The texts of sources are cleaned and written to a scratch folder first (TMPDIR), and then read from there, so that memory
-    does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face; words can also be
-    written as OUT.txt, one on each line.
+    The texts of sources are first cleaned and written to a scratch folder (TMPDIR). They are read from there, so that memory
+    does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face. A tokenizer of
+    words can also be written as OUT.txt, with one word on each line.
 
-    Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full, 130 interrupted.
+    Exit codes: 0 done, 2 wrong usage, 3 no such source, no text or a full disk, 130 interrupted.
     """
     keep_pandas_out_of_arrow()
     from shardctl.build.train_tokenizer import train_tokenizer
@@ -122,15 +133,15 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
             note(notice)
 
 
-@tokenizer.command(short_help="show what a tokenizer is", examples=(("shardctl tokenizer show tokenizer.json", ""),))
+@tokenizer.command(short_help="show the tokens of a tokenizer", examples=(("shardctl tokenizer show tokenizer.json", ""),))
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options
 def show(file: str, output: Output) -> None:
-    """Show what a tokenizer is: its tokens, what is special, whether it gives every text back, and what does the work.
+    """Show a tokenizer: its tokens, its special tokens, whether it gives back every text, and which library does the work.
 
-    FILE is what --tokenizer of convert takes.
+    FILE may be anything that `convert --tokenizer` takes.
 
-    Exit codes: 0 done, 2 wrong usage, 3 no such file, or no tokenizer.
+    Exit codes: 0 done, 2 wrong usage, 3 no such file, or not a tokenizer.
     """
     keep_pandas_out_of_arrow()
     from shardctl.transforms.tokenizers.showing import describe

@@ -40,15 +40,16 @@ FOUND_SOMETHING = 1
 def verify(target: str, level: str, output: Output) -> int:
     """Check that a dataset, or one shard on its own, is undamaged.
 
-    Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, such
-    as a file that does not belong to it, does not. A dataset can also be checked without shardctl:
-    cd DST && sha256sum -c SHA256SUMS.
+    Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, for
+    instance about a file that does not belong to the dataset, does not change the exit code. A dataset can also be checked
+    without shardctl: cd DST && sha256sum -c SHA256SUMS.
 
-    DST may be on a store (s3://bucket/out): quick lists it and reads the end of each shard, the other levels read all of it.
+    DST may be on a store (s3://bucket/out): quick lists the files and reads the end of each shard, the other levels read
+    everything.
 
-    The shards of other tools are checked too, whatever the level: every record of .tar, .tfrecord, .mds, .parquet and others is
-    read, with the checksums that the format has. Each finding names the file and the number of the record. Of an export to
-    files, coco or yolo the checksums of all files are compared.
+    Shards of other tools are checked too, at every level in the same way. Every record of .tar, .tfrecord, .mds, .parquet and
+    others is read, and the checksums of the format are compared. Each finding names the file and the number of the record. For
+    an export to files, coco or yolo, the checksums of all files are compared.
     """
     keep_pandas_out_of_arrow()
     from shardctl.interop.foreign.shards import is_foreign, refuse_text

@@ -43,20 +43,21 @@ class RecipeOptions:
         Word(*KINDS),
         UNDECIDED,
         "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: the rows of .csv, .json, .parquet"
-        " and the like. auto: what the sources contain. A format: as auto, and only its files are read.",
+        " and the like. auto: decided by the content of the sources. A format: like auto, but only files of this format are"
+        " read.",
         heading=READING,
         alike={"type input-format input-type data-type modality": "image"},
     )
     record: str | None = _key(
         Word(*RECORDS),
         "file",
-        "What one sample of a text file (.txt, .md) is: the file, a line or a paragraph.",
+        "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
         heading=READING,
     )
     text_field: str | None = _key(
         Text(),
         None,
-        "Field of the records that is the text; it is renamed to text.",
+        "Field of the records with the text. It is renamed to text.",
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
@@ -65,7 +66,7 @@ class RecipeOptions:
     label_field: str | None = _key(
         Text(),
         None,
-        "Field of the records that is the label; it is renamed to label.",
+        "Field of the records with the label. It is renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
         alike={"label label-column label-key class-field class-column target cls": "{category}"},
@@ -73,8 +74,8 @@ class RecipeOptions:
     key_field: str | None = _key(
         Text(),
         None,
-        "Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made of the"
-        " file and the number of the record, FILE#N.",
+        "Field of the records with the keys of the samples. Each key must occur once. The field is renamed to key. Default:"
+        " keys are made of the file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
         alike={"id id-field id-column index-column": "{id}"},
@@ -82,8 +83,8 @@ class RecipeOptions:
     image_field: str | None = _key(
         Text(),
         None,
-        "Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
-        " type and name. With the kind table, none keeps structs of bytes and path as they are.",
+        "Field of a table with the images: bytes, paths, or structs of both. It is renamed to image. Default: found by its"
+        " type and name. none, with --kind table: keep structs of bytes and path unchanged.",
         metavar="FIELD|none",
         heading=FIELDS,
         alike={"image image-column image-key img img-field": "{photo}"},
@@ -91,8 +92,8 @@ class RecipeOptions:
     format: str | None = _key(
         Word(*FORMATS),
         UNDECIDED,
-        "Read only files of this format, such as webdataset or tfrecord. auto: files of any format. A format that is given as"
-        " the kind is short for this.",
+        "Read only files of this format, such as webdataset or tfrecord. auto: files of any format. You can also give the"
+        " format as the kind.",
         heading=READING,
     )
     fields: str | None = _key(
@@ -113,7 +114,7 @@ class RecipeOptions:
     delimiter: str | None = _key(
         Text(),
         None,
-        "What is between the cells of CSV files, for instance ; or tab. Default: a comma, and in .tsv files a tab.",
+        "Character between the cells of CSV files, for instance ; or tab. Default: a comma, in .tsv files a tab.",
         metavar="C|tab",
         heading=READING,
         alike={"sep separator": "{tab}"},
@@ -121,7 +122,7 @@ class RecipeOptions:
     null_values: str | None = _key(
         Anything("str | Sequence[str]"),
         (),
-        "Cells of CSV files, and of labels files, that stand for a missing value, for instance NA,null. Default: none"
+        "Texts that mean a missing value in the cells of CSV files and labels files, for instance NA,null. Default: none"
         " (`shardctl help inputs`).",
         metavar="A,B,…",
         heading=READING,
@@ -129,7 +130,7 @@ class RecipeOptions:
     encoding: str | None = _key(
         Text(),
         "utf-8",
-        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is found for each file.",
+        "Encoding of text files: a name that Python knows, for instance gbk. detect: it is guessed for each file.",
         metavar="NAME",
         heading=READING,
         alike={"charset codepage": "gb18030"},
@@ -137,8 +138,8 @@ class RecipeOptions:
     schema: str | None = _key(
         Written("str | Path | Mapping[str, str]", ":"),
         None,
-        "Types of the fields of records, as NAME:TYPE,… or a file that has this: string, int64, float64 or bool; other fields"
-        " are left out. Default: all fields, with the types that are found in the records.",
+        "Types of the fields of records: NAME:TYPE,… or a file with this text. A type is string, int64, float64 or bool. Other"
+        " fields are left out. Default: all fields, with the types found in the records.",
         metavar="TYPES",
         heading=FIELDS,
         alike={"types dtypes features": "id:int64,name:string"},
@@ -161,8 +162,8 @@ class RecipeOptions:
     compression: str | None = _key(
         Text(),
         "auto",
-        "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and tables, none for images and"
-        " packed tokens.",
+        "Compression of the blocks: none, lz4, zstd or zstd:LEVEL. auto: zstd:3 for text and tables; images and packed tokens"
+        " are not compressed.",
         metavar="HOW",
         heading=STORAGE,
         alike={"compress compressor zstd compression-level codec gzip lz4": "zstd:3"},
@@ -173,7 +174,7 @@ class RecipeOptions:
     variants: int | None = _key(
         Whole(),
         1,
-        "Samples made of every input, each with other random numbers.",
+        "Number of samples made of every input, each with its own random numbers.",
         metavar="K",
         heading=STEPS,
         alike={"copies num-variants repeats augment-times": "4"},
@@ -189,17 +190,17 @@ class RecipeOptions:
     truncated: str | None = _key(
         Word(*TRUNCATED),
         "reject",
-        "Truncated images: reject them, or keep the part that is there and fill the rest with grey.",
+        "Truncated images: reject them, or keep the part that can be read and fill the rest with grey.",
         heading=IMAGES,
     )
     duplicates: str | None = _key(
         Text("exact"),
         "keep",
-        "keep: all. exact: reject an image of the same bytes, or a text that is the same, as one before it. similar or"
-        " similar:BITS: reject an image that looks like one before it: up to BITS of 64 bits of a hash differ,"
-        f" {DISTANCE} if not given. near or near:SHARE: reject a text that is nearly the same as one before it: SHARE of their"
-        f" 5-word sequences is the same, {SIMILARITY} if not given. line, paragraph: drop lines or paragraphs of texts that"
-        " were there before. For texts, this is the step deduplicate after the last step that changes them.",
+        "keep: keep all. exact: reject an image with the same bytes, or the same text, as an earlier one. similar or"
+        " similar:BITS: reject an image that looks like an earlier one. Up to BITS of the 64 bits of their hashes differ,"
+        f" {DISTANCE} by default. near or near:SHARE: reject a text that is nearly the same as an earlier one. At least SHARE"
+        f" of their 5-word sequences are the same, {SIMILARITY} by default. line, paragraph: drop lines or paragraphs that an"
+        " earlier text had. For texts, this is the step deduplicate after the last step that changes them.",
         metavar="WHICH",
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
@@ -208,16 +209,16 @@ class RecipeOptions:
     resampling: str | None = _key(
         Word(*RESAMPLING),
         PILLOW,
-        "What resamples images in crops, resizes and warps: pillow, or opencv. opencv is faster, its pixels differ slightly,"
-        " and it needs the extra opencv.",
+        "Library that resamples images in crops, resizes and warps: pillow or opencv. opencv is faster, but its pixels differ"
+        " slightly. It needs the extra opencv.",
         heading=IMAGES,
         alike={"interpolation resample": "opencv"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),
         KEPT_SHARE,
-        "Objects in images that are cut: keep those of which at least this share of the area is visible. center: keep those"
-        " whose centre is visible.",
+        "When an image is cut: keep an object if at least this share of its area stays visible. center: keep an object if its"
+        " centre stays visible.",
         metavar="SHARE|center",
         heading=LABELS,
         alike={"min-visibility min-area": "0.5"},
@@ -225,16 +226,16 @@ class RecipeOptions:
     unmoved: str | None = _key(
         Anything("str | Sequence[str]"),
         (),
-        "Fields that look like places, masks or other images: keep them as they are where steps move the pixels of the image."
-        " Such a conversion is refused unless they are named here.",
+        "Fields that look like places, masks or other images: keep them unchanged when steps move the pixels of the image. If"
+        " you do not name them here, such a conversion is refused.",
         metavar="A,B,…",
         heading=FIELDS,
     )
     mask_fields: str | None = _key(
         Anything("str | Sequence[str]"),
         (),
-        "Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in"
-        " the loader. Default: where steps move pixels, fields whose names and first values show masks.",
+        "Fields of records that are masks: images with one number for each pixel of their image. They move with it, as in the"
+        " loader. Default: if steps move pixels, the fields with names and first values of masks.",
         metavar="A,B,…",
         heading=FIELDS,
     )

@@ -83,7 +83,7 @@ SHORTCUTS = {
         metavar="P",
         alike={"hflip horizontal-flip mirror random-flip random-horizontal-flip": "0.5"},
     ),
-    "strip_html": _alone("html", "Take HTML out, with scripts and styles.", alike={"remove-html clean-html": ""}),
+    "strip_html": _alone("html", "Remove HTML, with its scripts and styles.", alike={"remove-html clean-html": ""}),
     "unicode": _giving(
         "normalize",
         "unicode",
@@ -96,7 +96,9 @@ SHORTCUTS = {
     "strip_control_chars": _alone(
         "control_characters", "Remove control characters, but keep tabs and newlines.", was="strip_controls"
     ),
-    "whitespace": _alone("whitespace", "Runs of white space become one space; spaces at the edges and blank lines go."),
+    "whitespace": _alone(
+        "whitespace", "Make each run of white space one space, and remove blank lines and spaces at the edges."
+    ),
     "redact": _giving(
         "redact",
         "patterns",
@@ -143,8 +145,8 @@ SHORTCUTS = {
         "tokenize",
         "tokenizer",
         Written("str | Path"),
-        "Make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a SentencePiece"
-        " .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (`shardctl help text`).",
+        "Make tokens of the texts, after all other steps except packing. Give a tokenizer.json, a folder with one, a"
+        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (`shardctl help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
@@ -154,8 +156,8 @@ SHORTCUTS = {
         "tokenize_chat",
         "template",
         Written("str | Path"),
-        "With --tokenizer, make tokens of chats, the field messages, and a mask of the tokens that the loss counts. auto: the"
-        " template of the tokenizer's folder.",
+        "With --tokenizer: make tokens of chats (the field messages), and a mask of the tokens that count for the loss. auto:"
+        " the template in the tokenizer's folder.",
         TOKENS,
         metavar="auto|chatml|FILE",
         alike={"chat messages template apply-chat-template": "auto"},
@@ -164,7 +166,7 @@ SHORTCUTS = {
         "pack",
         "length",
         Whole(least=2),
-        "Pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
+        "Pack the tokens of documents into blocks of L tokens. This is the last step, after --tokenizer.",
         TOKENS,
         metavar="L",
         brief="pack tokens into blocks of L tokens",
@@ -177,8 +179,8 @@ SHORTCUTS = {
         "pack",
         "method",
         Word("concat", "bfd", "none"),
-        "How documents are packed. concat: in sequence, cut at the ends of blocks. bfd: best-fit decreasing, which cuts no"
-        " document that fits in a block. none: a row for each document, or for each piece of at most L tokens.",
+        "How documents are packed. concat: in sequence, cut where a block ends. bfd: best-fit decreasing; a document that fits"
+        " in a block is not cut. none: one row for each document, or for each piece of at most L tokens.",
         TOKENS,
         otherwise="concat",
         alike={"packing packing-method": "bfd"},
@@ -190,9 +192,9 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "recipe": Option(
         FilePath(),
         None,
-        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl recipe list`). Options"
-        " change what it says: each has the key of its name, and wins; --resize, --crop, --random-crop and --flip change the"
-        " step of the file.",
+        "A recipe file (`shardctl help recipes`), or a ready recipe such as @imagenet (`shardctl recipe list`). An option"
+        " replaces the key of the same name in the file. --resize, --crop, --random-crop and --flip change the step in the"
+        " file.",
         metavar="FILE.toml|@NAME",
         heading=STEPS,
         brief="a file with all steps and keys, or @imagenet",
@@ -201,8 +203,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "steps": Option(
         Many(Text("hflip p=0.5")),
         (),
-        "Any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after the steps"
-        " of the recipe and of the other options. May be given several times.",
+        "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'. It is done after"
+        " the steps of the recipe and of the other options. May be given several times.",
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
         heading=STEPS,
@@ -211,8 +213,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "transforms": Option(
         Many(Text(), alone=True),
         (),
-        "Your own function, called with every sample; or your own class, such as a model, of which each worker makes an object,"
-        " called with lists of samples. May be given several times.",
+        "Your own function, called with each sample. Or your own class, such as a model: each worker makes one object of it,"
+        " and calls it with lists of samples. May be given several times.",
         metavar="MODULE:NAME",
         spelling="--transform",
         heading=STEPS,

@@ -62,24 +62,26 @@ class Choice:
     columns: tuple[str, ...] | None = option(
         Columns(), None, "Export these columns only, and the key.  [default: all]", metavar="A,B,…"
     )
-    rename: Mapping[str, str] = option(NewNames(), dict, "Call the column A B there; repeatable.", metavar="A=B")
+    rename: Mapping[str, str] = option(
+        NewNames(), dict, "Write the column A under the name B. May be given several times.", metavar="A=B"
+    )
     where: str | None = option(
         Text(),
         None,
-        "Export the samples for which this is true: 'label == \"cat\" and width > 500'.",
+        "Export only the samples that match a condition: 'label == \"cat\" and width > 500'.",
         metavar="EXPR",
     )
     store: str | None = option(
         Text(),
         None,
-        "How raw images are written; encoded ones stay as they are.  [default: png where the form has no arrays]",
+        "How raw images are written. Encoded images are copied unchanged.  [default: png where the form has no arrays]",
         metavar="keep|png|jpeg:Q",
     )
     on_loss: str = option(
         OnLoss("fail", "json", "drop"),
         "fail",
         f"Columns that the form cannot hold: an error, JSON text, or left out. {' and '.join(made_of('objects'))} have no JSON"
-        " text, and leave out of the objects what they cannot hold.",
+        " text; they leave out parts of objects that they cannot hold.",
         shows_default=True,
     )
 
@@ -102,7 +104,7 @@ class FormSettings:
     eos: bool | None = option(
         Off(),
         None,
-        f"{', '.join(that_have('eos'))}: put no end-of-text token behind documents that do not end with it.",
+        f"{', '.join(that_have('eos'))}: do not add an end-of-text token to documents that do not end with it.",
         spelling="--no-eos",
     )
     task: str | None = option(
