@@ -176,7 +176,7 @@ def test_a_linked_staging_folder_is_refused_by_its_name(here: Path, command: str
     message = refused(COMMANDS[command], here)
     assert message is not None
     assert "out/.shardctl: a link to " in message
-    assert "Remove the link (what it leads to stays as it is)" in message
+    assert "Remove the link (its target stays unchanged)" in message
 
 
 def test_a_lease_that_is_a_link_is_not_written_to(here: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here: Path,
             write_lines(here / "raw" / "1.jsonl", 14)
         message = refused(COMMANDS[command], here)
         assert message is not None, command
-        assert f"{name}: has the name of a folder that shardctl makes and deletes" in message, command
+        assert f"{name}: shardctl needs this name for its own folder" in message, command
         assert (state(here / name), state(here / "out")) == (before, dataset), command
 
 
@@ -358,7 +358,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     for command in ("up to date", "repair", "overwrite"):
         refused(COMMANDS[command], here)
         assert state(trash) == before, command
-    with pytest.raises(StorageError, match=r"old/mine\.txt: not a file of the replaced dataset"):
+    with pytest.raises(StorageError, match=r"old/mine\.txt: the replaced dataset is deleted here"):
         COMMANDS["repair"](here)
     (trash / "mine.txt").rename(here / "mine.txt")
     COMMANDS["repair"](here)
@@ -496,11 +496,11 @@ def test_a_cache_follows_no_link(here: Path) -> None:
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(StorageError, match="the cache needs this name, but something else is there"):
+    with pytest.raises(StorageError, match="the cache needs this name, but a link or other files have it"):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(StorageError, match="the cache needs this name, but something else is there"):
+    with pytest.raises(StorageError, match="the cache needs this name, but a link or other files have it"):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()

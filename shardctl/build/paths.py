@@ -32,7 +32,7 @@ def check_sources(src: Iterable[str | Path | SourceRoot], dst: str | None = None
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
-                    raise InputError(f"{shown}: there is no such object, and none whose key begins so")
+                    raise InputError(f"{shown}: there is no object with this key, and no key begins with it")
                 continue
             path = Path(root.text)
             if not path.exists():

@@ -122,7 +122,7 @@ def _check_target(target: Path, kind: str, overwrite: bool) -> None:
     if target.suffix not in endings:
         raise UsageError(f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}")
     if target.exists() and not overwrite:
-        raise StorageError(f"{shown}: is there already; give --overwrite to replace it, or another name")
+        raise StorageError(f"{shown}: exists already; give --overwrite to replace it, or another name")
 
 
 def _datasets(

@@ -312,7 +312,7 @@ def _why_no_manifest(folder: Folder) -> str:
         )
     instead = ""
     if here is not None and any(exists(here / name) for name in BESIDE_SHARDS):
-        return f"{shown}: its {MANIFEST} is missing, and the rest of a dataset is there; `shardctl repair {shown}` rebuilds it"
+        return f"{shown}: its {MANIFEST} is missing, but the rest of a dataset exists; `shardctl repair {shown}` rebuilds it"
     if here is not None:
         instead = f"; `shardctl convert {shown} out` makes one"
         with contextlib.suppress(OSError):

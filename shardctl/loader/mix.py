@@ -91,7 +91,7 @@ class Mix:
             if name not in together:
                 bare = self._datasets[next(place for place, names in enumerate(every) if name not in names)]
                 raise UsageError(
-                    f"the values of {name} in {printable(bare.location)} have no names and those of another dataset have: they"
+                    f"the values of {name} in {printable(bare.location)} have no names, but in another dataset they have: they"
                     " cannot be combined; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}

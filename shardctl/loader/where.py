@@ -128,8 +128,8 @@ def _check(where: Where, schema: pa.Schema, option: str) -> None:
     except (pa.ArrowException, TypeError, ValueError):
         types = ", ".join(f"{name} is {_KINDS.get(kind_of(t), t)}" for name in names for t in [schema.field(name).type])
         raise UsageError(
-            f"{option} {quoted(where.text)} does not fit the columns ({types}): a condition is true or false of a sample,"
-            " compares numbers with numbers and text with text, and computes with numbers"
+            f"{option} {quoted(where.text)} does not fit the columns ({types}). A condition is true or false for each sample."
+            " It compares numbers with numbers and text with text, and computes with numbers"
         ) from None
 
 

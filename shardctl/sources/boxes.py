@@ -190,7 +190,7 @@ def why_places(moves: str, places: Sequence[str], names: Collection[str]) -> tup
     if len(places) > 1:
         they = "they look like places in the image, masks or other images, and are"
     why = f"{they} no mask and no objects by role (`shardctl help annotations`)"
-    return columns, f"{moves} moves what is in the images, but not {some(places)}: {why}"
+    return columns, f"{moves} moves the content of the images, but not {some(places)}: {why}"
 
 
 def values_matter(field: pa.Field) -> bool:
@@ -204,7 +204,7 @@ def values_matter(field: pa.Field) -> bool:
 def why_images(step: str, columns: list[str]) -> str:
     """Return why a step of a recipe is refused beside columns of records whose values are images, and what to do."""
     they = "its values are images" if len(columns) == 1 else "their values are images"
-    return f"{step} moves what is in the images, but not {some(columns)}: {they}. {ways_out(step, columns, [])}"
+    return f"{step} moves the content of the images, but not {some(columns)}: {they}. {ways_out(step, columns, [])}"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
@@ -227,7 +227,7 @@ def why_no_masks(step: str, columns: list[str]) -> str:
     """Return why a step is refused beside columns that are called masks and are none, and what to do."""
     they = "its name says mask, and its first values are" if len(columns) == 1 else "their names say mask, and first values are"
     none = "not images with one number for each pixel of the main image"
-    return f"{step} moves what is in the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
+    return f"{step} moves the content of the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:

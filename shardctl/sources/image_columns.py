@@ -113,8 +113,8 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
             several = ", ".join(map(printable, candidates))
             raise InputError(f"several fields may hold the images: {several}; say which with --image-field")
     raise InputError(
-        f"no field of the records is known to hold images (their fields are {shown}); say which one has the bytes or the paths"
-        " of the images with --image-field, or convert the records as they are with --kind table"
+        f"no field of the records is known to hold images (their fields are {shown}). Name the field with the bytes or the"
+        " paths of the images (--image-field), or convert the records unchanged with --kind table"
     )
 
 

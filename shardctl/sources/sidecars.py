@@ -224,8 +224,8 @@ def _refuse_other_files(description: str) -> None:
         sizes = sum(_size_of(join(folder, name), description) for name in loose_names(folder, export))
     except (OSError, ValueError):
         raise InputError(
-            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one"
-            f" sample each; get it again, or move {DESCRIPTION} away to read what is there"
+            f"{printable(folder)}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one sample"
+            f" each. Get it again, or move {DESCRIPTION} away to read the files without it"
         ) from None
     if export.loose is not None and sizes != export.loose.bytes:
         what = f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those that are damaged)"
@@ -242,8 +242,8 @@ def _size_of(file: str, description: str) -> int:
 
 def _another_size(file: str, what: str, wanted: int) -> InputError:
     return InputError(
-        f"{printable(file)}: {what}, and {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read"
-        " what is there"
+        f"{printable(file)}: {what}, but {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read the"
+        " files without it"
     )
 
 

@@ -194,7 +194,7 @@ def refuse_link(path: Path) -> None:
     if path.is_symlink():
         raise StorageError(
             f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; shardctl writes and deletes nothing behind a"
-            " link. Remove the link (what it leads to stays as it is), then run the same command again"
+            " link. Remove the link (its target stays unchanged), then run the same command again"
         )
 
 

@@ -43,8 +43,8 @@ def refuse_while_importing(what: str) -> None:
     itself."""
     if _IMPORTING.modules:
         raise UsageError(
-            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when it is imported, and it is imported to find a"
-            ' function: put the call under `if __name__ == "__main__":`, or the function into a file of its own'
+            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when it is imported, but shardctl imports it to find a"
+            ' function. Put the call under `if __name__ == "__main__":`, or the function into a file of its own'
         )
 
 

@@ -63,8 +63,8 @@ class Model(GroupTransform):
             raise rejection_of(self.target, error) from error
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
-                f"{self.target} returned {describe(results)} for a list of {count}; it must return a list of the same length,"
-                " with the sample (a dict), a list of them, or None for each"
+                f"{self.target} returned {describe(results)} for a list of {count}; it must return a list of the same length."
+                " For each sample, it has a dict, a list of dicts, or None"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]

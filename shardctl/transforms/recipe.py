@@ -494,14 +494,14 @@ class Recipe(Settings):
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
             yield SettingError(
-                "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
-                " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)",
+                "store raw needs images of one size, and the recipe must name this size, even if all images already have it."
+                " Add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)",
                 "store",
             )
         if self.store and self.store.name == "none" and not self.sample_transforms:
             yield SettingError(
-                "store none keeps no image, and nothing in the recipe makes another field of it: add your own function or model"
-                " (--transform), or store the images",
+                "store none drops the images, and the recipe does not make another field of them. Add your own function or"
+                " model (--transform), or store the images",
                 "store",
             )
         yield from self._misfits_of_steps()
@@ -567,8 +567,8 @@ class Recipe(Settings):
             return
         if self.kind == "table" and self.image_field != NO_IMAGES:
             yield SettingError(
-                f"--image-field {printable(self.image_field)} is for --kind image; as a table, all structs of bytes and path"
-                " are images, and with --image-field none no field is",
+                f"--image-field {printable(self.image_field)} is for --kind image; in a table, all structs of bytes and path"
+                " are images. With --image-field none, they are not",
                 "image_field",
             )
         if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):

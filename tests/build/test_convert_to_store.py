@@ -610,7 +610,7 @@ def test_a_shard_that_is_gone_before_the_commit_is_built_again(
         convert(photos, url)
     object_server.clear()
     open_store(url).delete([key for key in keys(url) if key.endswith("/train-00003.arrow")])
-    with pytest.raises(StorageError, match=r"train-00003\.arrow: is missing, or differs from what was built"):
+    with pytest.raises(StorageError, match=r"train-00003\.arrow: is missing, or is not the file that was built"):
         convert(photos, url)
     assert "manifest.json" not in keys(url)
     assert convert(photos, url).status == "resumed"

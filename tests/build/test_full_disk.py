@@ -61,7 +61,7 @@ def test_a_full_disk_beside_a_store_is_said(
     full = rf"^shardctl: {disk}: the disk is full \(.* free\); "
     ran = cli("verify", url)
     assert ran.code == 3
-    assert re.search(full + "shards are brought there: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$", ran.err, re.MULTILINE)
+    assert re.search(full + "shards are downloaded to it: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$", ran.err, re.MULTILINE)
     ran = cli("convert", photos, f"{url}2", *options)
     assert ran.code == 3
     assert re.search(full + r"a shard for each .* set TMPDIR .*\. \d of 7 shards are done; run the same", ran.err, re.MULTILINE)

@@ -347,7 +347,7 @@ def test_a_part_that_finds_other_types_says_what_to_do(tmp_path: Path, monkeypat
         lines = [json.dumps({"n": "many" if (name, n) == ("d", 1111) else n}) for n in range(2000)]
         (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(lines))
     given: dict[str, Any] = {"workers": 0, "recipe": {"kind": "table"}, "labels": "none"}
-    with pytest.raises(InputError, match="the parts cannot find the types anew: give them"):
+    with pytest.raises(InputError, match="the parts cannot look for the types again: give them"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", part="1/1", **given)
 
 

@@ -218,7 +218,7 @@ def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
     source.touch()
     convert(source, out, recipe={"key_field": "id"}, overwrite=True)
     convert(source, tmp_path / "mixed", recipe={"key_field": "id"}, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled, so that it is not known which records"):
+    with pytest.raises(UsageError, match="its records were shuffled, so that shardctl does not know the records"):
         shardctl.prune(tmp_path / "mixed", keys=["u33"])
 
 
@@ -268,7 +268,7 @@ def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: An
     with pytest.raises(InputError, match=r"no sample has the key nowhere\.jpg"):
         shardctl.prune(dataset, keys=["nowhere.jpg"])
     packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
-    with pytest.raises(UsageError, match="its samples are made of several records each"):
+    with pytest.raises(UsageError, match="each sample is made of several records"):
         shardctl.prune(packed, keys=["a"])
     assert cli("prune", dataset, "--keys", tmp_path / "none.txt").code == 3
     assert cli("prune", dataset, "--where", "nonsense ==").code == 2

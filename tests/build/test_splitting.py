@@ -92,7 +92,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
     [
         (("train/1.png", "val/2.png", "stray/3.png"), "train, val are named as splits, but these beside them are not: stray"),
         (("train/1.png", "other/2.png"), "train is named as a split, but these beside them are not: other"),
-        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) is in no folder; move such files"),
+        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) is in no folder. Move such files"),
         (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
         (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
@@ -137,7 +137,7 @@ def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) 
 def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
-    with pytest.raises(InputError, match="of the sources train is named as a split, and more is not; use split='source'"):
+    with pytest.raises(InputError, match=r"of the sources train is named as a split, but more is not\. Use split='source'"):
         planned(both, tmp_path / "out")
     assert splits(planned(both, tmp_path / "out", split="source")) == {"train": 1, "more": 1}
     assert splits(planned(both, tmp_path / "out", split="none")) == {"train": 2}

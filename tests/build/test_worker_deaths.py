@@ -164,7 +164,7 @@ def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_pa
     """Not hanging, not succeeding."""
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'broken installation'); os._exit(1)")
-    with pytest.raises(WorkerError, match=r"4 worker processes in a row .* at no input of theirs: broken installation"):
+    with pytest.raises(WorkerError, match=r"4 worker processes in a row .* not at one of their inputs: broken installation"):
         shardctl.convert(source, tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
 
@@ -307,7 +307,7 @@ def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tm
 def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path: Path, at: Path) -> None:
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "no memory").touch()
-    with pytest.raises(WorkerError, match=r"4 worker processes in a row could get no more memory .* use fewer workers"):
+    with pytest.raises(WorkerError, match=r"4 worker processes in a row ran out of memory .* Use fewer workers"):
         shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
 
 

@@ -307,7 +307,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=8500, n=1))
     assert "sample 8,500: making it raised ValueError: no such number" in run().stderr
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=-1, n=2))
-    assert "made with other arguments or other code; overwrite=True begins anew" in run().stderr
+    assert "made with other arguments or other code; overwrite=True starts over" in run().stderr
     assert run(", overwrite=True").returncode == 0
     assert {sample["n"] for sample in shardctl.open(tmp_path / "out")} == {2}
 
@@ -365,5 +365,5 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
 def test_what_contradicts_itself_is_wrong_usage(samples: Any, options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         shardctl.write(tmp_path / "out", samples, **options)
-    with pytest.raises(InputError, match="is a dict, whose values have names"):
+    with pytest.raises(InputError, match="is a dict, so its values have names"):
         shardctl.write(tmp_path / "out", [{"a": 1}], fields=["b"])

@@ -80,7 +80,7 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path: Pa
         ({"objects": {"role": "objects", "name": ["cat"]}}, "objects is not as `shardctl help format` describes a role"),
         ({"objects": {"role": "objects", "names": "cat"}}, "objects is not as `shardctl help format` describes a role"),
         ({"things": "objects"}, "the samples have no field things; they have image, objects"),
-        ({"objects": 5}, "roles: that of objects must be a name or a dict; it is 5"),
+        ({"objects": 5}, "roles: the role of objects must be a name or a dict; it is 5"),
         (["objects"], "roles must be a dict such as"),
     ],
 )

@@ -90,7 +90,7 @@ def test_examples_are_commands_that_can_be_read(name: str) -> None:
     [
         ("convrt in out", "there is no command 'convrt'; did you mean shardctl convert?"),
         ("Convert in out", "did you mean shardctl convert?"),
-        ("info out", "`shardctl inspect DST` shows what is in a dataset"),
+        ("info out", "`shardctl inspect DST` shows the content of a dataset"),
         ("check out", "`shardctl verify DST` checks a dataset"),
         ("tokeniser", "`shardctl tokenizer train SRC OUT.json` trains a tokenizer"),
         ("version", "`shardctl --version` shows the version"),

@@ -104,7 +104,7 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Pat
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.kind, finding.message) == (
         "missing-manifest",
-        "manifest.json is missing, and the rest of a dataset is there; `shardctl repair` repairs it",
+        "manifest.json is missing, but the rest of a dataset exists; `shardctl repair` repairs it",
     )
 
 

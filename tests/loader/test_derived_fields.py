@@ -224,7 +224,7 @@ def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -
 def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path: Path, lengths: list[list[int]]) -> None:
     columns = {"tokens": [[1, 2, 3, 4]] * 2, "document_lengths": lengths}
     ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int64())})
-    with pytest.raises(DatasetError, match="document_lengths are not those of blocks of 4"):
+    with pytest.raises(DatasetError, match="document_lengths do not fit blocks of 4"):
         next(iter(ds.loader(2, derive=["labels", "position_ids"])))
 
 

@@ -420,7 +420,9 @@ def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tu
 
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path: Path) -> None:
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
-    with pytest.raises(UsageError, match="flip: the keypoints of objects do not say which point is which in a mirrored image"):
+    with pytest.raises(
+        UsageError, match="flip: the keypoints of objects do not say which points change places in a mirrored image"
+    ):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]
@@ -610,7 +612,7 @@ def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
     shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
     ds = shardctl.open(tmp_path / "out")
     (name,) = option
-    with pytest.raises(UsageError, match=f"{name} moves what is in the images, but not {named}: it looks .*columns="):
+    with pytest.raises(UsageError, match=f"{name} moves the content of the images, but not {named}: it looks .*columns="):
         ds.loader(1, **option)
     (batch,) = ds.loader(1, **option, columns=["key", "image", "numbers"])
     assert batch["numbers"][0].tolist() == [1, 2, 3]

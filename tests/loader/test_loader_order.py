@@ -567,7 +567,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> N
     wrong = labelled(tmp_path, "wrong", ("hen", "dog"), [0, 5] * 20)
     mix = shardctl.mix([named, bare], [1, 1])
     assert mix.classes is None
-    with pytest.raises(UsageError, match=r"bare have no names and those of another dataset have.*columns="):
+    with pytest.raises(UsageError, match=r"bare have no names, but in another dataset they have.*columns="):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
     with pytest.raises(DatasetError, match=r"row 1, key 'wrong1': label 5 is not one of the 2 classes"):

@@ -98,7 +98,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
         ("yes == 1", "yes is True or False; compare it with True or False, not with 1"),
         ("text > 3", "text is text; compare it with '3', not with 3"),
         ("text not in [3]", "text is text; compare it with '3', not with 3"),
-        ("len(n) > 1", "does not fit the columns (n is a number): a condition is true or false of a sample"),
+        ("len(n) > 1", "does not fit the columns (n is a number). A condition is true or false for each sample"),
         ("n", "does not fit the columns (n is a number)"),
         ("ids > 3", "does not fit the columns (ids is list<item: int64>)"),
         ("n in ids", "goes with a list"),

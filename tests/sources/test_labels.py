@@ -561,7 +561,7 @@ def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
     source = images(tmp_path / "in", 1)
     (source / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "label": "a", **row}))
     recipe = {"transform": [step]}
-    with pytest.raises(UsageError, match=f"{step['name']} moves what is in the images") as caught:
+    with pytest.raises(UsageError, match=f"{step['name']} moves the content of the images") as caught:
         notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
     columns = str(caught.value).rpartition("drop_columns=")[2].strip("'")
     assert f"unmoved='{columns}';" in str(caught.value)

@@ -87,7 +87,7 @@ def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch
         pieces = [piece.to_pybytes() for piece in store.pieces(found, start, at_once)]
         assert b"".join(pieces) == data[start:]
         assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
-    with pytest.raises(ShortAnswerError, match=r"k: [0-3] bytes came where [1-4] were asked for; run the same command again"):
+    with pytest.raises(ShortAnswerError, match=r"k: the store sent [0-3] bytes in place of [1-4]; run the same command again"):
         list(store.pieces(Entry("k", size + 1, "")))
 
 
@@ -510,7 +510,7 @@ os.waitpid(child, 0)
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ('store.put("k", b"1")', "was forked from one that had used an object store"),
+        ('store.put("k", b"1")', "was forked from a process that had used an object store"),
         ("", "None\n"),
         ("client = shardctl.system.stores.client_of(sys.argv[1])", "None\n"),
     ],

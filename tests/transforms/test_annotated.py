@@ -233,7 +233,11 @@ def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
             {"name": "maybe", "steps": [{"name": "elastic"}]},
             "elastic in maybe cannot move boxes and polygons",
         ),
-        ({"keypoints": [[[1, 1, 2]]]}, {"name": "hflip"}, "hflip mirrors the images, and it is not known which keypoints"),
+        (
+            {"keypoints": [[[1, 1, 2]]]},
+            {"name": "hflip"},
+            "hflip mirrors the images, but shardctl does not know which left and right keypoints",
+        ),
     ],
 )
 def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(
@@ -265,7 +269,7 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     rows = [{"image": {"bytes": encoded.getvalue(), "path": "a.png"}, "bbox": [1.0, 2.0, 3.0, 4.0]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    with pytest.raises(UsageError, match="crop moves what is in the images, but not bbox: it looks like a place"):
+    with pytest.raises(UsageError, match="crop moves the content of the images, but not bbox: it looks like a place"):
         shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
 
 
@@ -445,7 +449,7 @@ def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordin
     steps = [{"name": "maybe", "p": 1, "steps": [{"name": "invert", "p": 1}, {"name": "grayscale"}]}]
     sample = converted(source, steps)
     assert list(sample["bbox"]) == [1, 2, 3, 4]
-    with pytest.raises(UsageError, match="hflip moves what is in the images"):
+    with pytest.raises(UsageError, match="hflip moves the content of the images"):
         shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)
 
 

@@ -126,7 +126,7 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
         ),
         ('kind = "text"\nstore = "png"\n', 2, "store", "store png is for images"),
         ("variants = 2\n", 1, "variants", "nothing in the recipe is random"),
-        ('\nstore = "raw"\n', 2, "store", "store raw needs every image to have the same size"),
+        ('\nstore = "raw"\n', 2, "store", "store raw needs images of one size"),
         ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "so hflip cannot apply"),
         ('store = "tiff"', 1, "store", "store 'tiff' is not known; use source"),
         ('compression = "zstd:99"', 1, "compression", "compression 'zstd:99' is not known"),

@@ -506,7 +506,7 @@ def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path: Path, monkeypat
     assert len(shardctl.open(tmp_path / "out")) == 2
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
     assert (reject.key, reject.error) == ("in.jsonl#2", "too-large")
-    assert "the text has 801 B and no place where it can be cut" in reject.message
+    assert "the text has 801 B and cannot be cut" in reject.message
 
 
 def test_a_long_text_that_can_be_cut_is_not_too_long(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,7 +609,7 @@ def test_fields_of_questions_and_answers_are_chats(bpe: bytes, tmp_path: Path) -
 
 
 TEMPLATES = {
-    "{{ messages[0]['content'] }}": "does not say which parts the loss counts: put {% generation %}",
+    "{{ messages[0]['content'] }}": "does not mark the parts that the loss counts. Put {% generation %}",
     "{% generation %}{{ x }": "line 1 of the chat template: ",
     "{% for m in messages %}{% generation %}": "line 1 of the chat template: ",
     "{% generation %}{{ messages|random }}{% endgeneration %}": "No filter named 'random'",
@@ -676,7 +676,10 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe: by
     (tmp_path / "t.json").write_bytes(bpe)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     for arguments, problem in (
-        (("--tokenizer", tmp_path / "t.json"), "the records have messages and no text: they are chats; --chat-template chatml"),
+        (
+            ("--tokenizer", tmp_path / "t.json"),
+            "the records have messages and no text: they are chats. To make tokens of them, use --chat-template chatml",
+        ),
         (("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"), "the tokenizer has no chat template; use template ="),
         (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
     ):
@@ -734,7 +737,7 @@ def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path
         (("in.jsonl", "t.json", "--vocab-size", "100"), 2, "give 260 or more; it is 100"),
         (("in.jsonl", "t.bin"), 2, "a tokenizer is written to a file that ends in .json"),
         (("nothing", "t.json"), 3, "nothing: no such file or folder"),
-        (("in.jsonl", "old.json"), 3, "old.json: is there already; give --overwrite to replace it"),
+        (("in.jsonl", "old.json"), 3, "old.json: exists already; give --overwrite to replace it"),
         (("empty.jsonl", "t.json"), 3, "there is no text to train on"),
         (("other.jsonl", "t.json"), 3, "there are no texts to train on: the records have key, n"),
         (("in.jsonl", "t.json", "--special-tokens", "<a>,<a>"), 2, "the special tokens must be different names"),

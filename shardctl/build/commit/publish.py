@@ -153,8 +153,8 @@ def _refuse_others_beside(target: Path) -> None:
 
 def _not_ours(path: Path) -> StorageError:
     return StorageError(
-        f"{printable(str(path))}: has the name of a folder that shardctl makes and deletes, and was not made by it; move it"
-        " away, or remove it if it is a link"
+        f"{printable(str(path))}: shardctl needs this name for its own folder, but did not make this one; move it away, or"
+        " remove it if it is a link"
     )
 
 
@@ -346,8 +346,8 @@ def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
             raise StorageError(
-                f"{printable(str(path))}: not a file of the replaced dataset that is to be deleted here; move it away, then run"
-                " the same command again"
+                f"{printable(str(path))}: the replaced dataset is deleted here, but this does not belong to it; move it away,"
+                " then run the same command again"
             )
 
 

@@ -179,7 +179,7 @@ def known_layout(
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
-            raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
+            raise InputError("the inputs already have a field label, so no other labels can be added; use --labels none")
         fields.append(pa.field("label", pa.int64()))
     clash = {f.name for f in side} & {f.name for f in fields}
     if clash:
@@ -264,7 +264,8 @@ def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mappin
         odd = next((name for name, said in columns.items() if together.setdefault(name, said) != said), None)
         if odd is not None:
             raise InputError(
-                f"the sources are exports whose shardctl.json differ in {printable(odd)}; convert each into its own dataset"
+                f"the sources are exports, and their shardctl.json differ in {printable(odd)}; convert each into its own"
+                " dataset"
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
@@ -391,9 +392,9 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
         if f.name in RESERVED_FIELDS:
             images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
             raise InputError(
-                f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it (--fields NEW=OLD,…),"
-                " or leave it out: --fields and --schema name those that are wanted (--drop-columns is for labels files, not"
-                f" for fields of records){images}"
+                f"the records have a field {f.name!r}, but shardctl makes a field of this name itself. Rename it (--fields"
+                " NEW=OLD,…), or leave it out: name only the other fields in --fields or --schema (--drop-columns is for"
+                f" labels files){images}"
             )
 
 
@@ -410,9 +411,9 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
                 )
             if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
                 raise UsageError(
-                    f"{step.name} mirrors the images, and it is not known which keypoints of the left and of the right side"
-                    f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
-                    " names such as left_eye and right_eye)"
+                    f"{step.name} mirrors the images, but shardctl does not know which left and right keypoints change places"
+                    f" ({printable(name)}). Leave out the step, or add this to the source: flip_idx of YOLO, or names such as"
+                    " left_eye and right_eye"
                 )
 
 
@@ -453,7 +454,7 @@ def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
         if len(left) > 1:
             they = "they look like places or masks, and are no members of objects that shardctl moves"
         raise UsageError(
-            f"{step} moves what is in the images, but not {some(left)}: {they} (`shardctl help annotations`)."
+            f"{step} moves the content of the images, but not {some(left)}: {they} (`shardctl help annotations`)."
             f" {ways_out(step, [OBJECTS], [])}"
         )
 

@@ -114,7 +114,7 @@ def _refusal(wanted: Wanted, there: Manifest, verdict: Verdict) -> DatasetError:
     """Return the error for a dataset that is another one, and may not be replaced."""
     differs = difference(there.fingerprint_parts, wanted.parts)
     if verdict == "update":
-        advice = "use --update to bring it up to date, --overwrite to make it anew, or another destination"
+        advice = "use --update to bring it up to date, --overwrite to make it again, or another destination"
     else:
         advice = "use --overwrite to replace it, or another destination"
     settings = shown_differences(between_settings(there, wanted.recipe, wanted.settings))

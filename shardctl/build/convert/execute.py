@@ -79,7 +79,7 @@ def _advice_for_scratch() -> str:
     place = Path(tempfile.gettempdir())
     return (
         f"{printable(str(place))}: the disk is full ({format_bytes(free_bytes(place))} free); a shard for each worker is built"
-        " there before it is put: set TMPDIR to a folder on a larger disk, or fewer --workers"
+        " there before the upload. Set TMPDIR to a folder on a larger disk, or use fewer --workers"
     )
 
 

@@ -250,7 +250,7 @@ class _Building:
                 made = build(job, chosen, before, engine, self.request.options.max_rejects, listener)
         except TypesDifferError as error:
             raise InputError(
-                f"{error}; the parts cannot find the types anew: give them (--schema), or convert without --part"
+                f"{error}; the parts cannot look for the types again: give them (--schema), or convert without --part"
             ) from error
         held.check()
         return self._result(made)

@@ -89,8 +89,8 @@ def _all_labels(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
     if types is not None and rules.labels.mode == "auto" and types.disputed_classes:
         raise InputError(
-            f"the files give different names to the classes of {some(types.disputed_classes)}, so that their numbers mean"
-            " different things; convert them into datasets of their own, or keep the numbers with --labels none"
+            f"the files give different names to the classes of {some(types.disputed_classes)}, so that one number means"
+            " different classes. Convert each file into its own dataset, or keep the numbers with --labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)
     if types is None or rules.labels.mode != "auto":
@@ -194,8 +194,8 @@ def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classe
     lie += f" beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
-            f"{lie} would have no label: move or remove other files, or use --labels folder to leave such labels"
-            " empty, --labels none to have no labels at all"
+            f"{lie} would have no label. Move or remove these files, or use --labels folder to leave their labels empty, or"
+            " --labels none for a dataset without labels"
         )
     listing.notices.append(f"{lie}: no label")
 

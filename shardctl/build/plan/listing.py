@@ -473,7 +473,7 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         return f"{shown}: no {kind}; {_remedy(roots, ignored)}"
     if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
         shows = "`shardctl inspect` shows it, `shardctl export` writes it in another form"
-        return f"{shown}: is a dataset of shardctl already: {shows}; to make it anew, give the sources that it was made from"
+        return f"{shown}: is a dataset of shardctl already: {shows}; to make it again, give its sources"
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     return f"{shown}: no {kind} among its {counted(ignored.total(), 'file')} ({held}); {_remedy(roots, ignored)}"
 
@@ -513,7 +513,7 @@ def _remedy(roots: Sequence[SourceRoot], ignored: Counter[str]) -> str:
         return "chunks of LitData are not read; convert the files that they were made from"
     if suffix in _PLAIN_TEXTS:
         return f"texts are read if their names end in .txt or .md: rename *{suffix} to *.txt"
-    return "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
+    return "images are found by their ending or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
 
 
 def _nothing_in(file: str) -> str:

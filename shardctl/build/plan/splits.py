@@ -196,14 +196,14 @@ def _found(listing: Listing, column: bool) -> str:
     if len(sources) > 1 and by_source:
         if by_top:
             raise InputError(
-                f"the sources ({some(sources)}) and what is in them ({some(_sorted(by_top))}) are both named as splits;"
-                " say which of them are: --split source or --split folder"
+                f"the sources ({some(sources)}) and the files or folders in them ({some(_sorted(by_top))}) are both named as"
+                " splits; choose one: --split source or --split folder"
             )
         others = [name for name in sources if name not in by_source]
         if others:
             raise InputError(
-                f"of the sources {some(_sorted(by_source))} is named as a split, and {some(others)} is not; use"
-                " --split source to make each source a split, or --split none for one split of all"
+                f"of the sources {some(_sorted(by_source))} is named as a split, but {some(others)} is not. Use --split source"
+                " to make each source a split, or --split none for only one split"
             )
         return "source"
     if by_top:
@@ -255,12 +255,12 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
-            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; move such files into the folder"
-            " of a split or out of the source, or use --split none for one split of all"
+            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder. Move such files into the folder"
+            " of a split or out of the source, or use --split none for only one split"
         )
     raise InputError(
-        f"{roots}: {splits}, but these beside them are not: {some([other for other in others if other])}; use --split folder to"
-        " make each of them a split, --split none for one split of all, or move other folders away"
+        f"{roots}: {splits}, but these beside them are not: {some([other for other in others if other])}. Use --split folder to"
+        " make each of them a split, --split none for only one split, or move the other folders away"
     )
 
 
@@ -275,8 +275,8 @@ def _refuse_deeper(listing: Listing) -> None:
     if len({word.role for word in words}) > 1:
         example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
         raise InputError(
-            f"folders or files further down are named as splits ({example}), which only those right below a source can be:"
-            " give the folder that contains them as the source, or use --split none"
+            f"folders or files further down are named as splits ({example}), but splits must be right below a source. Give the"
+            " folder that contains them as the source, or use --split none"
         )
 
 

@@ -166,8 +166,8 @@ class Repair:
         for name in sorted(unreadable.keys() & set(self.names)):
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}); --drop-lost does not remove samples that may"
-                " still be there: bring back its disk or server, repair without --drop-lost, or move it away if it is lost"
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, so that --drop-lost does not"
+                " remove them. Bring back the disk or server, repair without --drop-lost, or move the file away if it is lost"
             )
 
     @property

@@ -133,7 +133,7 @@ class _Plan:
         if old.stored.joins:
             raise UsageError(
                 f"{printable(str(old.root))}: its samples are packed shard by shard, and cannot be moved to others; convert the"
-                " sources anew with --overwrite"
+                " sources again with --overwrite"
             )
 
     @cached_property
@@ -188,8 +188,8 @@ class _Plan:
         units = self._old.stored.units(shard)
         if not units.in_order:
             raise UsageError(
-                f"{printable(str(self._old.root))}: its records were shuffled within their shards, and cannot be moved;"
-                " convert the sources anew with --overwrite"
+                f"{printable(str(self._old.root))}: its records were shuffled within their shards, and cannot be moved; convert"
+                " the sources again with --overwrite"
             )
         count = len(units)
         return np.stack([np.full(count, shard), units.first_row, units.samples, units.records, units.number], axis=1)

@@ -116,8 +116,8 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: its samples are made of several records each, so that none can be taken out alone;"
-            " take the record out of the source, and convert it anew"
+            f"{printable(str(old.root))}: each sample is made of several records, so that no record can be removed alone."
+            " Remove the record from the source, and convert it again"
         )
     kept = kept_generations(old.root)
     if where is not None:
@@ -318,8 +318,8 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that it is not known which records these"
-        " samples were made of; take them out of the source, and convert it anew"
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}, so that shardctl does not know the records of"
+        " these samples. Remove the records from the source, and convert it again"
     )
 
 

@@ -117,7 +117,7 @@ class CrashPolicy:
             within = f" in {names}" if names else ""
             raise WorkerError(
                 f"each of the first {len(lost):,} inputs that were tried took longer than {self._limits.seconds:g} s{within};"
-                " nothing was committed. Raise --input-timeout if that is what they need"
+                " nothing was committed. If they need more time, raise --input-timeout"
             )
 
     def _has_many(self, unit: int) -> bool:
@@ -127,12 +127,12 @@ class CrashPolicy:
         what = "tried some inputs beforehand" if task["shard"] is None else f"wrote shard {task['shard']}"
         if death.out_of_memory:
             return (
-                f"{FATAL_ACCIDENTS} worker processes in a row could get no more memory while they {what}, at no input of"
-                " theirs; use fewer --workers, or a higher --worker-memory; nothing was committed"
+                f"{FATAL_ACCIDENTS} worker processes in a row ran out of memory while they {what}, and not at one of their"
+                " inputs. Use fewer --workers, or a higher --worker-memory; nothing was committed"
             )
         said = f": {death.last_words}" if death.last_words else ""
         return (
-            f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, at no input of theirs{said};"
+            f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, and not at one of their inputs{said};"
             " nothing was committed"
         )
 

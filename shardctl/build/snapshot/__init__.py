@@ -187,8 +187,8 @@ class _Snapshot:
         shown = self.request.folder.shown()
         if verdict == "anew" and not self.overwrite:
             raise DatasetError(
-                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it anew, `shardctl convert"
-                " --explain` says what differs, or give another destination"
+                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it again, `shardctl convert"
+                " --explain` shows the difference, or give another destination"
             )
         if verdict == "update" and not self.update and not self.overwrite:
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up to date")

@@ -155,7 +155,7 @@ class ShardWatcher:
             opened = open_dataset(self._target, self._split)
             if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
                 raise DatasetError(
-                    f"{printable(str(self._target))}: was brought up to date while its first epoch was read; begin it anew"
+                    f"{printable(str(self._target))}: was updated while its first epoch was read; start the epoch again"
                 )
             return opened
         for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):

@@ -179,11 +179,11 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         by_split = {Splits((name,)): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
-            raise UsageError("parts= is empty; give what the function is called with, one after the other")
+            raise UsageError("parts= is empty; give the arguments of the function, one for each call")
         return _Parts(samples, made, workers)
     if isinstance(samples, Mapping):
         if not samples:
-            raise UsageError("no split was given; give an iterable of samples, or one for each split by name")
+            raise UsageError("no split was given; give an iterable of samples, or a dict with one for each split")
         streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
     else:
         streams = [(splits, samples)]
@@ -196,7 +196,9 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
         ]
         return _Parts(Stretches([each for _, each in streams]), stretches, workers)
     if workers:
-        raise UsageError("workers= needs parts=: one process takes an iterable; give a function, and what it is called with")
+        raise UsageError(
+            "workers= needs parts=, since only one process can read an iterable; give a function, and its arguments in parts="
+        )
     return streams
 
 
@@ -286,7 +288,7 @@ def _write_parts(
         with naming_the_path(folder):
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
-                    raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
+                    raise InputError("the first samples differ from those in the stopped call; overwrite=True starts over")
                 discard(folder)
             if new.exists():
                 remove_tree(new, target)  # what a killed process has put together in part

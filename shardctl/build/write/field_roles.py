@@ -42,7 +42,7 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
         raise UsageError(f"roles must be a dict such as {{'objects': 'objects'}}; it is {describe(given)}")
     for name, said in (given or {}).items():
         if not isinstance(said, str | Mapping):
-            raise UsageError(f"roles: that of {printable(str(name))} must be a name or a dict; it is {describe(said)}")
+            raise UsageError(f"roles: the role of {printable(str(name))} must be a name or a dict; it is {describe(said)}")
         facts = {"role": said} if isinstance(said, str) else dict(said)
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:

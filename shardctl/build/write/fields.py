@@ -102,7 +102,7 @@ class Fields:
         kept = isinstance(value, bytes)
         self._store = ImageEncoding.parse(store or ("source" if kept else "raw"))
         if self._store.name == "none":
-            raise UsageError("store none is for conversions; to store no image, leave the field image out of the samples")
+            raise UsageError("store none is for conversions; here, leave the field image out of the samples")
         if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):
             came = "encoded images are kept as they are (store source)" if kept else "pixels cannot be kept as source"
             raise UsageError(f"store {self._store} does not fit the field image: {came}")
@@ -118,7 +118,7 @@ class Fields:
         if isinstance(role, Objects):
             return objects_column(name, values, given, role)
         if given is not None and not given.equals(ENCODED_IMAGE):
-            raise UsageError(f"roles: {printable(name)} is a mask, whose type is {ENCODED_IMAGE}; the schema says {given}")
+            raise UsageError(f"roles: {printable(name)} is a mask and needs the type {ENCODED_IMAGE}; the schema says {given}")
         return ENCODED_IMAGE
 
     def _refuse_roles(self, names: list[str]) -> None:
@@ -212,8 +212,8 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
     fits = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray) and value.dtype == np.uint8
     if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
         raise InputError(
-            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8, or"
-            " the bytes of an image file, the same in all samples"
+            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8. Or"
+            " give the bytes of an image file in all samples"
         )
 
 

@@ -88,7 +88,7 @@ def _raised(error: Exception, number: int, where: str) -> InputError:
 
 def _sample(element: Any, names: Names, number: int, where: str) -> Any:
     if isinstance(element, dict) and names is not None:
-        raise InputError(f"{where}sample {number:,} is a dict, whose values have names; leave out fields=")
+        raise InputError(f"{where}sample {number:,} is a dict, so its values have names; leave out fields=")
     if isinstance(element, tuple | list) and names is not None:
         if len(element) != len(names):
             raise InputError(f"{where}sample {number:,} has {len(element)} values, and fields= names {len(names)}")

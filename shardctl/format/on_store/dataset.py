@@ -313,7 +313,9 @@ class _State:
         data = self.store.store.get(found.name, start, length, found.version)
         if data.size != length:
             where = self.store.shown(found.name)
-            raise ShortAnswerError(f"{where}: {data.size} bytes came where {length} were asked for; run the same command again")
+            raise ShortAnswerError(
+                f"{where}: the store sent {data.size} bytes in place of {length}; run the same command again"
+            )
         return data
 
     def _fill(self, name: str, found: Entry, new: NewFile) -> int:
@@ -346,5 +348,5 @@ def _on_disk(folder: Path) -> Iterator[None]:
             yield
     except DiskFullError as error:
         raise DiskFullError(
-            f"{error}; shards are brought there: set TMPDIR to a folder on a larger disk, or SHARDCTL_SCRATCH_LIMIT to less"
+            f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or SHARDCTL_SCRATCH_LIMIT to less"
         ) from error

@@ -40,7 +40,7 @@ def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
         lost = all(folder.stat(name) is not None for name in (PLAN, SHARDS, CHECKSUMS))
         if not lost or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
             Manifest.load(folder)  # says what this is instead: no dataset, or a conversion that is not finished
-        return None, [error("missing-manifest", f"{MANIFEST} is missing, and the rest of a dataset is there; {MEND}")]
+        return None, [error("missing-manifest", f"{MANIFEST} is missing, but the rest of a dataset exists; {MEND}")]
     except OSError as fault:
         if here is not None and not exists(here):
             Manifest.load(folder)  # says why nothing is known of the folder

@@ -41,7 +41,7 @@ def marked_columns(source: Source) -> tuple[str, str]:
     """Return the column of the image and that of its objects. Raises InputError if it cannot be told."""
     image, objects = source.exported.roles.main_image, list(source.exported.roles.objects)
     if image is None:
-        raise InputError(f"{source.shown}: has no image whose objects could be written; export it to parquet")
+        raise InputError(f"{source.shown}: has no images, so that objects cannot be written; export it to parquet")
     if not objects:
         raise InputError(
             f"{source.shown}: has no column of objects: a column has this role if `convert --labels coco:FILE` (or yolo, voc,"

@@ -76,8 +76,8 @@ def _why_kept(folder: Path, other: str) -> str:
         next(loose_names(folder, export), None)
     except (OSError, ValueError):
         return (
-            f"holds an export whose {CHECKSUMS} is lost or changed, so that its files cannot be told from others; remove the"
-            " folder yourself, or give another one"
+            f"holds an export, but its {CHECKSUMS} is lost or changed, so that shardctl cannot tell its files from others."
+            " Remove the folder yourself, or give another one"
         )
     return strange
 

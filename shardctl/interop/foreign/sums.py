@@ -33,8 +33,8 @@ def refuse_export(path: Path) -> None:
     export = export_of_files(path)
     if export is not None:
         raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}, whose files are no shards; look at them as they"
-            " are, and check them with `shardctl verify`"
+            f"{printable(str(path))}: is an export of shardctl to {export.to}, and its files are not shards; open them"
+            " directly, and check them with `shardctl verify`"
         )
 
 

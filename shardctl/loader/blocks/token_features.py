@@ -196,7 +196,7 @@ class Deriver:
         wrong = (layout.lengths <= 0) | (layout.lengths > layout.width)
         if wrong.any() or (layout.filled > layout.width).any():
             raise DatasetError(
-                f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"
+                f"{self._shards.root}: {DOCUMENT_LENGTHS} do not fit blocks of {layout.width} tokens; {VERIFY_ADVICE}"
             )
         return layout
 

@@ -112,8 +112,9 @@ class Transforms:
         assert column.objects is not None
         if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
             raise UsageError(
-                f"flip: the keypoints of {column.name} do not say which point is which in a mirrored image; convert them with"
-                f" the flips of their points, or leave them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
+                f"flip: the keypoints of {column.name} do not say which points change places in a mirrored image. Convert them"
+                f" with the flips of their points, or leave them out: columns=[…, '{column.name}.bbox',"
+                f" '{column.name}.category']"
             )
 
     @property

@@ -65,8 +65,8 @@ def _check_unmoved(shards: Shards, transforms: Transforms) -> None:
         what = "a mask" if isinstance(role, Mask) else "an image" if isinstance(role, Image) else "objects"
         if isinstance(role, Image | Objects):
             raise UsageError(
-                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the images; leave it out of"
-                f" unmoved=, or read it as it is with another loader, without {transforms.moving}"
+                f"unmoved: {name} is {what} by its role, and {transforms.moving} moves it with the images. Leave it out of"
+                f" unmoved=, or read it unchanged with another loader, without {transforms.moving}"
             )
 
 

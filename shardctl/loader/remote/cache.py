@@ -140,8 +140,8 @@ class Cache:
                 return found
         if os.path.lexists(folder) and not (_is_cached(folder) or _has_nothing_of_ours(folder)):
             raise StorageError(
-                f"{printable(str(folder))}: the cache needs this name, but something else is there (a link, or other files);"
-                " move it away, or remove it if it is a link"
+                f"{printable(str(folder))}: the cache needs this name, but a link or other files have it; move them away, or"
+                " remove the link"
             )
         _remove(folder)  # an unfinished one: nobody else may make it now
         needed = self.page * _OWN_PAGES + size

@@ -369,7 +369,7 @@ class RemoteDataset:
         except ValueError as error:
             raise DatasetError(f"{shown}: not a readable Arrow file ({error}); run `shardctl verify` on the dataset") from None
         if len(extents.starts) != self.table.block_counts[shard]:
-            raise DatasetError(f"{shown}: its blocks are not those of the dataset; run `shardctl verify` on the dataset")
+            raise DatasetError(f"{shown}: its blocks do not fit the dataset; run `shardctl verify` on the dataset")
         return extents
 
     def _reader(self, shard: int, fields: Fields, mapped: bool) -> BlockFile:

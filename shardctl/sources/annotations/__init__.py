@@ -39,7 +39,7 @@ LOOKED_AT = 1 << 20
 def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
     if is_folder(file):
-        return "it is a folder; give a CSV or JSONL file, or say what it has: yolo:DIR, voc:DIR, masks:DIR"
+        return "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR, voc:DIR, masks:DIR"
     format_word, equals, path = file.partition("=")
     if equals and format_word in FORMATS:
         return f"write {format_word}:{printable(path)}"

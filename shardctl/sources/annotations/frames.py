@@ -68,10 +68,10 @@ class Evidence:
         stored, upright, unclear = len(self.stored), len(self.upright), self.unclear + self.unsized
         if stored and upright:
             raise InputError(
-                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. Those of"
-                f" {counted(stored, 'image')} are of the image as it is stored ({printable(self.stored[0])}), those of"
-                f" {upright:,} of the upright image ({printable(self.upright[0])}). Convert them apart, or give"
-                " --annotation-frame stored or upright, which rejects the others"
+                f"{name}: EXIF turns some images, and the sizes in the annotations disagree. For {counted(stored, 'image')}"
+                f" they fit the stored image ({printable(self.stored[0])}), for {upright:,} the upright image"
+                f" ({printable(self.upright[0])}). Convert them separately, or give --annotation-frame stored or upright, which"
+                " rejects the others"
             )
         if not unclear:
             return ()

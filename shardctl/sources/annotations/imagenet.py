@@ -61,8 +61,8 @@ class Imagenet:
         missing = [row for row, number in enumerate(found) if number is None]
         if len(missing) == len(found):
             raise InputError(
-                f"{lists.shown}: no image has a class of ImageNet: it lies in a folder such as n01440764, has a name that"
-                f" begins so, or is in a list of validation images ({some(inputs.paths_at([0]))})"
+                f"{lists.shown}: no image has a class of ImageNet. An image needs a folder such as n01440764, a name that"
+                f" begins so, or a line in a list of validation images ({some(inputs.paths_at([0]))})"
             )
         said = []
         if missing:
@@ -179,7 +179,7 @@ class _Lists:
         mapping = self._find(NUMBERED)
         if mapping is None:
             raise InputError(
-                f"{printable(file)}: its numbers are those of the development kit's meta.mat, and no places in the sorted"
+                f"{printable(file)}: its numbers come from meta.mat of the development kit, and are not places in the sorted"
                 f" list of classes; put {NUMBERED} beside it, or use {SOLUTION}"
             )
         by_id = {}

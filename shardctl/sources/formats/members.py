@@ -43,7 +43,7 @@ def value_of(field: str, data: bytes) -> Any:
 def _number(field: str, data: bytes) -> int:
     if not _WHOLE.fullmatch(data):
         shown = printable(data[:40].decode("utf-8", "replace"))
-        message = f"its member {printable(field)} is to be a whole number, and is {shown}; fix it, or name it .txt"
+        message = f"its member {printable(field)} must be a whole number; it is {shown}. Fix it, or name it .txt"
         raise Rejection("decode", "not-a-number", message)
     return int(data)
 

@@ -122,7 +122,7 @@ def _check_lengths(arrays: list[Stored]) -> None:
     words = {each.name: word for each in arrays if (word := split_word(each.name)) is not None}
     if len({word.role for word in words.values()}) > 1:
         named = " and ".join(map(printable, sorted(words)))
-        message = f"its arrays {named} are of several splits; save those of each split as a file of its own, such as train.npz"
+        message = f"its arrays {named} belong to several splits; save each split in a file of its own, such as train.npz"
         raise Rejection("read", "several-splits", message)
     other = next((each for each in arrays if each.rows != arrays[0].rows), None)
     if other is not None:

@@ -93,15 +93,15 @@ class Compression:
     def refused(self, error: Exception) -> Rejection:
         """Return what the library means."""
         if "memory" in str(error).lower():
-            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it anew with a smaller window"
+            message = f"it takes over {WINDOW_BYTES >> 30} GiB of memory to read; compress it again with a smaller window"
             return Rejection("read", "needs-memory", message)
         return self.damaged()
 
     def damaged(self) -> Rejection:
         """Return why nothing of a file is used. How far it could be read would differ with the version of the library."""
         message = (
-            f"its {self.name} data is damaged, and nothing of it is used; get the file again, or save what can be saved"
-            f" with {self.name} -dc into a new file"
+            f"its {self.name} data is damaged, and the file is not used. Get the file again, or save its readable part with"
+            f" {self.name} -dc into a new file"
         )
         return Rejection("read", "damaged", message)
 

@@ -41,5 +41,5 @@ def unconditional(store: Store) -> StoreError:
     """Return the error for a store that ignores conditions."""
     return StoreError(
         f"{printable(store.url)}: this store ignores conditions (If-None-Match), so that two jobs could overwrite each other's"
-        " work; use one that knows them, or convert to a local folder and upload that"
+        " work. Use a store that knows them, or convert to a local folder and upload the folder"
     )

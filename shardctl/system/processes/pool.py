@@ -150,8 +150,8 @@ class Pool:
             possible = len(self._workers)
             wanted = counted(self._fewest, "worker process", "worker processes")
             raise WorkerError(
-                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER} (a socket, a pipe, a file)"
-                f", and there is room for {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn shows it)"
+                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER}, and there is room for"
+                f" {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn shows it)"
             )
 
     def _new_worker(self, place: int) -> _Worker:

@@ -83,7 +83,7 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
     if isinstance(error, FileNotFoundError) or (action in ("read", "copy") and status == "404"):
         return NoSuchKeyError(f"{where}: there is no such object")
     if kind == "PreconditionError" or (action == "read" and status == "412"):
-        return ObjectChangedError(f"{where}: has changed since it was first read; begin again with what is there now")
+        return ObjectChangedError(f"{where}: has changed since it was first read; start again with the new object")
     if kind == "InvalidPathError":
         return StoreError(f"{doing} failed: the name of an object there cannot be used ({_short(error)}); rename or delete it")
     return _unanswered(text, status, code, cloud, doing) or StoreError(f"{doing} failed: {_short(error)}")

@@ -27,7 +27,7 @@ def note_use() -> None:
     """Note that this process uses a store. Raises StoreError in a process whose parent had used one before the fork."""
     if _Process.inherited:
         raise StoreError(
-            "this process was forked from one that had used an object store, and cannot use one itself: start processes with"
-            " the method spawn or forkserver, or fork before the first use"
+            "this process was forked from a process that had used an object store, so it cannot use one itself. Start"
+            " processes with the method spawn or forkserver, or fork before the first use"
         )
     _Process.used = True

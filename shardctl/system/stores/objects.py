@@ -124,7 +124,7 @@ class Objects:
         data = self.get(found.name, start, length, found.version or None)
         if data.size != length:
             raise ShortAnswerError(
-                f"{self._where(found.name)}: {data.size} bytes came where {length} were asked for; run the same command again"
+                f"{self._where(found.name)}: the store sent {data.size} bytes in place of {length}; run the same command again"
             )
         return data
 

@@ -40,8 +40,8 @@ class DuplicateRule:
         if mode == "near" and (threshold := _share(number)) is not None:
             return cls(mode, threshold=threshold)
         raise UsageError(
-            f"duplicates must be keep or exact; for images similar or similar:BITS, with 0 to {MOST_DISTANCE} bits; for"
-            f" texts near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
+            f"duplicates must be keep or exact. For images: similar or similar:BITS, with 0 to {MOST_DISTANCE} bits. For texts:"
+            f" near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph. It is {text!r}"
         )
 
     def __str__(self) -> str:

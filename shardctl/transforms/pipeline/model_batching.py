@@ -91,9 +91,9 @@ class ModelBatcher:
         rejected = {record: each for record, each in alone.items() if isinstance(each, Rejection)}
         if not rejected:
             raise InputError(
-                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, and with each of them alone"
-                f" {failed.who} works: do they fit together (images of one size: add a resize or a crop), or do they need too"
-                " much memory (set batch lower)?"
+                f"{failed.rejection.message}. This was a call with {len(failed.records)} inputs, but {failed.who} works with"
+                " each of them alone. If their images differ in size, add a resize or a crop. If they need too much memory,"
+                " set batch lower"
             ) from failed
         self._called.update(rejected)
         return dict(rejected)

@@ -39,7 +39,7 @@ def show_recipe(root: Path) -> ShownRecipe:
     recipe = {key: value for key, value in manifest.recipe.items() if value is not None and value != []}
     steps = recipe.get("transform", [])
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DatasetError(f"{shown}: its recipe has steps that are no tables; it was not made by shardctl convert")
+        raise DatasetError(f"{shown}: its recipe has steps that are not tables; it was not made by shardctl convert")
     if not manifest.sources:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
     errors: list[SettingError] = []

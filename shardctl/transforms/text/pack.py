@@ -95,7 +95,7 @@ class Pack(BatchTransform):
             what = f"method {self.method}" if self.packs else "stride"
             raise SettingError(f"{what} needs length, the tokens of a block (--block-length 2048)", "length")
         if self.packs and self.stride:
-            raise SettingError(f"stride is for method none, not for {self.method}, which repeats no token", "stride")
+            raise SettingError(f"stride is for method none; {self.method} does not repeat tokens", "stride")
         if self.length is not None and self.stride >= self.length:
             raise SettingError(f"stride must be below length, {self.length}; it is {self.stride}", "stride")
 
@@ -144,9 +144,9 @@ class Pack(BatchTransform):
         known = role if isinstance(role, Tokens) else Tokens()
         eos = known.eos if isinstance(self.eos, bool) else self.eos
         if self.eos is True and eos is None:
-            why = f"the tokenizer {printable(known.tokenizer)} has none" if known.tokenizer else "it is not known which it is"
+            why = f"the tokenizer {printable(known.tokenizer)} has none" if known.tokenizer else "its number is not known"
             raise SettingError(
-                f"pack ends each document with the token EOS, and {why}; give the number of a token (--step 'pack eos=2 …'), or"
+                f"pack ends each document with the token EOS, but {why}. Give the number of a token (--step 'pack eos=2 …'), or"
                 " eos = false to put nothing between documents",
                 "eos",
             )

@@ -54,8 +54,8 @@ class TokenStep(BatchTransform):
         if kept and found != self.digest:
             where = printable(str(Path(folder or ".") / self.tokenizer))
             raise InputError(
-                f"{where}: it is not the tokenizer of the recipe: the SHA-256 of its files is {str(found)[:12]}…, and the"
-                f" recipe has {str(self.digest)[:12]}…; put the right one there, or leave digest out of the recipe"
+                f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is {str(found)[:12]}…, and the"
+                f" recipe has {str(self.digest)[:12]}…. Use the right tokenizer, or leave digest out of the recipe"
             )
         return step.kept(found)
 

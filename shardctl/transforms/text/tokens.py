@@ -41,8 +41,8 @@ class Tokenize(TokenStep):
         """Return the columns with tokens in the place of text, or before it. Raises InputError if there are no texts."""
         if TEXT not in given.names and "messages" in given.names:
             raise InputError(
-                "the records have messages and no text: they are chats; --chat-template chatml (or auto, or a FILE.jinja) makes"
-                " tokens of them, as does the step tokenize_chat"
+                "the records have messages and no text: they are chats. To make tokens of them, use --chat-template chatml (or"
+                " auto, or a FILE.jinja), or the step tokenize_chat"
             )
         require_text(given, self.name)
         self.refuse_tokens(given)
@@ -93,8 +93,8 @@ class Tokenize(TokenStep):
 
         for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))} and no place where it can be cut, and this tokenizer takes a"
-                " hundred times as much memory: make smaller records (--record paragraph)"
+                f"the text has {format_bytes(int(sizes[row]))} and cannot be cut, and this tokenizer takes a hundred times as"
+                " much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))
         return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)

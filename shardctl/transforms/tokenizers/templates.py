@@ -48,8 +48,8 @@ class Template:
     def __init__(self, source: str, special: Mapping[str, str | None], where: str) -> None:
         if not _TAG.search(source):
             raise InputError(
-                f"{where}: the chat template does not say which parts the loss counts: put {{% generation %}} and"
-                " {% endgeneration %} around what an assistant says, and give the file as template = FILE.jinja"
+                f"{where}: the chat template does not mark the parts that the loss counts. Put {{% generation %}} and"
+                " {% endgeneration %} around the text of an assistant, and give the file as template = FILE.jinja"
             )
         self._template = _environment(where)(source)
         self._names = {name: token for name, token in special.items() if token is not None}
@@ -59,7 +59,7 @@ class Template:
         from jinja2 import TemplateError
 
         if any(mark in text for text in strings_in(list(messages)) for mark in (_BEGIN, _END)):
-            raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are no characters")
+            raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are not characters")
         try:
             made = self._template.render(messages=messages, add_generation_prompt=False, **_NOTHING, **self._names)
         except TemplateError as error:

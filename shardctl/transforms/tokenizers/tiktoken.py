@@ -106,7 +106,7 @@ class Tiktoken:
         taken = set(ranks.values())
         clash = next((token for token, number in encoding.special.items() if number in taken), None)
         if clash is not None:
-            raise InputError(f"{where}: these are not the ranks of {name}: the number of {clash} is that of another token")
+            raise InputError(f"{where}: these are not the ranks of {name}: the number of {clash} belongs to another token")
         self.special = encoding.special
         self.files: Mapping[str, bytes] = {FILE: data, FACTS: json.dumps({"encoding": name}).encode()}
         self.core, self.versions = open_core(name, encoding.pattern, ranks, encoding.special, where)

@@ -325,7 +325,7 @@ def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp
     write(tmp_path / "other", columns)
     for name in ("one", "other"):
         shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
-    with pytest.raises(InputError, match=r"exports whose shardctl.json differ in mask; convert each"):
+    with pytest.raises(InputError, match=r"exports, and their shardctl.json differ in mask; convert each"):
         shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
 
 
@@ -343,10 +343,10 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path: Pa
     image = a_bit_of_all()["image"]
     columns = {"image": image, "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES)}
     write(tmp_path / "dataset", columns)
-    with pytest.raises(UsageError, match="flip moves what is in the images, but not regions: it looks like a place"):
+    with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: it looks like a place"):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
-    with pytest.raises(UsageError, match=r"hflip moves what is in the images, but not regions: .* unmoved='regions';"):
+    with pytest.raises(UsageError, match=r"hflip moves the content of the images, but not regions: .* unmoved='regions';"):
         shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": [{"name": "hflip"}]}, workers=0)
 
 

@@ -174,7 +174,9 @@ NO_MASKS = {
 def test_what_is_no_plain_mask_is_refused(case: str, tmp_path: Path, cli: Any) -> None:
     write, name = NO_MASKS[case]
     source = write(tmp_path)
-    with pytest.raises(UsageError, match=f"hflip moves what is in the images, but not {name}: .*unmoved='{name}'; or leave"):
+    with pytest.raises(
+        UsageError, match=f"hflip moves the content of the images, but not {name}: .*unmoved='{name}'; or leave"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     told = shardctl.convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0)
     assert told.samples == 3

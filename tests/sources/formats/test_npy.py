@@ -234,7 +234,7 @@ def test_one_structured_array_has_its_fields_as_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", SAVE)
 def test_several_splits_in_one_archive_are_refused_with_what_to_do(how: str, tmp_path: Path) -> None:
     SAVE[how](tmp_path / "a.npz", x_train=np.zeros(3), y_train=np.zeros(3), x_test=np.zeros(3), y_test=np.zeros(3))
-    with pytest.raises(Rejection, match=r"several splits; save those of each split as a file of its own"):
+    with pytest.raises(Rejection, match=r"several splits; save each split in a file of its own"):
         read(NPZ, tmp_path / "a.npz")
 
 

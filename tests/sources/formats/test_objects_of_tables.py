@@ -71,7 +71,9 @@ def test_members_that_would_stay_behind_are_refused(member: str, tmp_path: Path)
     types = {"bbox": NUMBERS, "category": pa.list_(pa.int64()), "colour": pa.list_(pa.string()), member: type_}
     given = {"bbox": [[1, 2, 3, 4]], "category": [0], "colour": ["red"], member: value}
     source = table(tmp_path, given, types)
-    with pytest.raises(UsageError, match=rf"hflip moves what is in the images, but not objects\.{member}: .*unmoved='objects'"):
+    with pytest.raises(
+        UsageError, match=rf"hflip moves the content of the images, but not objects\.{member}: .*unmoved='objects'"
+    ):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["objects"]}, workers=0)
     assert stored(tmp_path / "out", "objects") == [given] * 3

@@ -86,7 +86,7 @@ CASES = {
 def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case: str, tmp_path: Path) -> None:
     write, columns = CASES[case]
     source, recipe = write(tmp_path), {**FLIP, "image_field": "jpg" if case == "the image of the other eye" else None}
-    with pytest.raises(UsageError, match="hflip moves what is in the images, but not ") as caught:
+    with pytest.raises(UsageError, match="hflip moves the content of the images, but not ") as caught:
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert f"unmoved='{','.join(columns)}'; or leave them out, those of records with fields" in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -108,7 +108,7 @@ def test_a_loader_that_moves_pixels_leaves_nothing_behind(case: str, option: dic
     ds = shardctl.open(tmp_path / "out")
     (name,) = option
     with pytest.raises(
-        UsageError, match=f"{name} moves what is in the images, but not {columns[0]}.* unmoved=.* columns="
+        UsageError, match=f"{name} moves the content of the images, but not {columns[0]}.* unmoved=.* columns="
     ) as caught:
         ds.loader(1, **option)
     assert f"unmoved={columns}" in str(caught.value)
@@ -146,21 +146,21 @@ BY_VALUE: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_the_first_values_of_records_are_looked_at(name: str, tmp_path: Path) -> None:
     source = of_table(tmp_path, {name: BY_VALUE[name]})
-    with pytest.raises(UsageError, match=f"hflip moves what is in the images, but not {name}.* unmoved='{name}'; or leave"):
+    with pytest.raises(UsageError, match=f"hflip moves the content of the images, but not {name}.* unmoved='{name}'; or leave"):
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert not (tmp_path / "out").exists()
     told = {**FLIP, "unmoved": [name]}
     assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
     assert shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0).samples == 3
     assert stored(tmp_path / "told", name) == stored(tmp_path / "kept", name)
-    with pytest.raises(UsageError, match=f"flip moves what is in the images, but not {name}"):
+    with pytest.raises(UsageError, match=f"flip moves the content of the images, but not {name}"):
         shardctl.open(tmp_path / "kept").loader(3, flip=True)
 
 
 @pytest.mark.parametrize(("ending", "data"), [("txt", YOLO), ("ann", VOC)])
 def test_annotations_in_a_tar_are_not_left_behind(ending: str, data: bytes, tmp_path: Path) -> None:
     source = write_tar(tmp_path, {ending: data})
-    with pytest.raises(UsageError, match=f"crop moves what is in the images, but not {ending}: .* unmoved='{ending}'"):
+    with pytest.raises(UsageError, match=f"crop moves the content of the images, but not {ending}: .* unmoved='{ending}'"):
         shardctl.convert(
             source,
             tmp_path / "out",
@@ -195,7 +195,7 @@ def test_a_preview_refuses_texts_that_are_places(tmp_path: Path, cli: Any) -> No
     source = of_table(tmp_path, {"boxes_json": ["[[1, 2, 3, 4]]"] * 3})
     refused = cli("preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html")
     assert refused.code == 2
-    assert "hflip moves what is in the images, but not boxes_json" in refused.err
+    assert "hflip moves the content of the images, but not boxes_json" in refused.err
 
 
 def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli: Any) -> None:
@@ -203,7 +203,7 @@ def test_the_command_line_and_the_preview_take_the_same_word(tmp_path: Path, cli
     arguments = ["--kind", "image", "--step", "hflip p=1", "--workers", "0"]
     refused = cli("convert", source, tmp_path / "out", *arguments)
     assert refused.code == 2
-    assert "hflip moves what is in the images, but not depth.png: it looks like a place" in refused.err
+    assert "hflip moves the content of the images, but not depth.png: it looks like a place" in refused.err
     assert cli("convert", source, tmp_path / "out", *arguments, "--unmoved", "depth.png").code == 0
     assert shardctl.open(tmp_path / "out").manifest.recipe["unmoved"] == ["depth.png"]
     page = cli(
@@ -244,7 +244,7 @@ def test_a_loader_goes_by_the_first_values_too(name: str, values: list[Any], tmp
     beside: Extra = {"y1": [1, 2, 3]} if name == "x1" else {}
     ds = written(tmp_path, {name: values, **beside})
     columns = ["image", name]  # y1 tells what x1 is, and is not read
-    with pytest.raises(UsageError, match=f"flip moves what is in the images, but not {name}.*unmoved=.'{name}'"):
+    with pytest.raises(UsageError, match=f"flip moves the content of the images, but not {name}.*unmoved=.'{name}'"):
         ds.loader(3, flip=True, columns=columns)
     (batch,) = ds.loader(3, flip=True, columns=columns, unmoved=[name])
     assert name in batch

@@ -85,8 +85,8 @@ class FolderTarget:
         """It is here, and a shard takes its place by rename. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
-                f"{printable(str(job.folder / JOB))}: the job of a dataset on a store ({printable(job.url)}), and this one is"
-                " here; delete the folder that it is in, and run the same command again"
+                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store ({printable(job.url)}), but this"
+                " dataset is on this machine. Delete the folder of the job, and run the same command again"
             )
 
     def fetch_done(self, job: DatasetJob, chosen: Chosen) -> None:

@@ -438,8 +438,8 @@ class StoreTarget:
         if lost:
             self._store.delete([f"{done_folder(new.parent)}{number:07d}.arrow" for number in lost])
             raise StorageError(
-                f"{printable(self.url)}/{base}{table.names[lost[0]]}: is missing, or differs from what was built (so"
-                f" do {len(lost):,} shards in all); run the same command again"
+                f"{printable(self.url)}/{base}{table.names[lost[0]]}: is missing, or is not the file that was built"
+                f" ({len(lost):,} such shards in all); run the same command again"
             )
 
     def _forget_dataset(self, base: str, kept: set[str]) -> None:

@@ -87,5 +87,5 @@ class Appending:
 def refuse_anew(why: str, folder: LocalFolder) -> InputError:
     """Return the error where an addition would change all shards."""
     return InputError(
-        f"{folder.shown()}: --append only adds shards, and with these inputs all would be made anew, since {why}; use --update"
+        f"{folder.shown()}: --append only adds shards, but these inputs would change all shards, since {why}; use --update"
     )

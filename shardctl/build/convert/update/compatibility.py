@@ -50,25 +50,25 @@ def why_not_followed(
         return written
     if not all(before.get(name, "lost") for name in parts):
         return DatasetError(
-            f"{shown}: repair has rebuilt its manifest, which no longer says what it was made from; make the dataset anew"
-            " with --overwrite"
+            f"{shown}: repair has rebuilt its manifest, which no longer names its sources and options; use --overwrite to make"
+            " the dataset again"
         )
     names = [name for name in differing_parts(before, parts) if name not in FOLLOWED]
     if names == ["settings"] and _is_drawn_by_numbers(manifest):
         return DatasetError(
-            f"{shown}: cannot be brought up to date, since an earlier version drew its splits by the numbers of its records,"
-            " and now their keys decide (--key-field); use --overwrite to make all of it anew"
+            f"{shown}: cannot be brought up to date. An earlier version chose the splits by the numbers of the records, and now"
+            " their keys decide (--key-field). Use --overwrite to make the dataset again"
         )
     if names:
         return DatasetError(
-            f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}; use the same"
-            " options and code, or --overwrite to make all of it anew"
+            f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}. Use the same"
+            " options and code, or --overwrite to make the dataset again"
         )
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
     if made_by != now:
         return DatasetError(
-            f"{shown}: cannot be brought up to date, since other versions made it, which may give other values"
-            f" ({version_changes(made_by, now)}); use those versions, or --overwrite to make all of it anew"
+            f"{shown}: cannot be brought up to date, since other versions made it, and their values may differ"
+            f" ({version_changes(made_by, now)}). Use those versions, or --overwrite to make the dataset again"
         )
     if tuple(moved or sources) != manifest.sources:
         were = "said to have been" if moved else "given"

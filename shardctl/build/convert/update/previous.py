@@ -50,7 +50,7 @@ class PreviousDataset:
             self.state = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
-                f"{problem}; without it shardctl cannot tell which inputs changed; make the dataset anew with --overwrite"
+                f"{problem}; without it shardctl cannot tell which inputs changed; use --overwrite to make the dataset again"
             ) from problem
         self.table = ShardTable(folder)
         making = self.table.making

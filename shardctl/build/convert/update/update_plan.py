@@ -269,8 +269,8 @@ class _Planning:
             there = name in files.column_names and files[name].null_count < files.num_rows
             if name in self.before.files.column_names and not there:
                 raise DatasetError(
-                    f"{self.before.folder.shown()}: its samples have {what}, and the sources have none any more; has a"
-                    " labels file or a folder gone away? Bring it back, or make the dataset anew with --overwrite"
+                    f"{self.before.folder.shown()}: its samples have {what}, but the sources no longer have any. Is a labels"
+                    " file or a folder missing? Bring it back, or use --overwrite to make the dataset again"
                 )
 
     def _other_columns(self, labelling: Labelling) -> str:
