@@ -63,19 +63,19 @@ class NoSuchKeyError(StoreError):
 
 
 class ObjectChangedError(StoreError):
-    """An object is not the one that it was: it was written anew since."""
+    """An object was written again while it was in use."""
 
 
 class ShortAnswerError(StoreError):
-    """An object store sent fewer bytes than the object has by its own word."""
+    """An object store sent fewer bytes than it had announced for the object."""
 
 
 class NotPermittedError(StoreError):
-    """An object store does not permit what was asked: of this object, or of all."""
+    """An object store does not permit a request: for this object, or for all."""
 
 
 class UnansweredError(StoreError):
-    """An object store did not answer, or said that it cannot at the moment: nobody knows whether it did what it was asked."""
+    """An object store did not answer, or cannot answer at the moment. The request may have been carried out, or not."""
 
 
 class BrokenAnswerError(UnansweredError):
@@ -83,7 +83,7 @@ class BrokenAnswerError(UnansweredError):
 
 
 class StandstillError(BrokenAnswerError):
-    """One request to an object store took all of the time that there is to make it again: this process may have stood still."""
+    """One request to an object store took all the time for retries: this process may have stood still."""
 
 
 class DatasetError(ShardctlError):
@@ -102,7 +102,7 @@ class WorkerError(ShardctlError):
 
 
 class BusyError(ShardctlError):
-    """Another process is writing the same dataset: `owner`, where it is known."""
+    """Another process is writing the same dataset: `owner`, if it is known."""
 
     def __init__(self, message: str, owner: str = "") -> None:
         super().__init__(message)
@@ -110,11 +110,11 @@ class BusyError(ShardctlError):
 
 
 class PerhapsBusyError(BusyError):
-    """Another process may be writing the same dataset, or has gone: time shows it."""
+    """Another process may be writing the same dataset, or may have ended: shardctl cannot know yet."""
 
 
 class UnfinishedError(ShardctlError):
-    """Parts of a conversion are still to be built: the conversion cannot be finished yet."""
+    """Some parts of a conversion are not built yet, so that the conversion cannot be finished."""
 
     exit_code = 1
 
@@ -137,10 +137,10 @@ class TooManyRejectsError(ShardctlError):
 
 
 class Rejection(Exception):
-    """One input could not be converted. It never leaves what reads inputs: it becomes a line of rejects.jsonl.
+    """One input could not be converted. You never see this exception: it becomes a line of rejects.jsonl.
 
-    `stage` is one of plan, read, decode, filter, transform, encode; `error` is a short stable name for the reason
-    (a class of fault, to count by); `message` is the sentence for a person.
+    `stage` is one of plan, read, decode, filter, transform, encode. `error` is a short stable name for the reason (a class of
+    fault, to count by). `message` is the sentence for a person.
     """
 
     def __init__(self, stage: str, error: str, message: str) -> None:

@@ -63,13 +63,13 @@ def detection(
     - `labels` (objects,) int64: the category and `label_offset`. The models of torchvision need 1: their class 0 is the
       background.
     - `keypoints`: tv_tensors.KeyPoints (objects, points, 2), and `visibility` (objects, points) int64, if there are any.
-    - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 where the polygons or the RLE of the object are, if there are any and
-      unless `masks` is False.
+    - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 inside the polygons or the RLE of the object, if there are any.
+      `masks=False` leaves them out.
     - `area`, `iscrowd` and all other members that are numbers, and `image_id` if it is in the batch.
     - `mask`: tv_tensors.Mask (H, W) of that field, if it is in the batch and the sample has one.
 
-    The target of a sample that is not annotated is None. Raises UsageError if the batch does not have what is needed,
-    ImportError without torchvision.
+    The target of a sample that is not annotated is None. Raises UsageError if the batch lacks a needed field, ImportError
+    without torchvision.
     """
     if box_format not in _BOX_FORMATS:
         raise UsageError(f"box_format is {' or '.join(_BOX_FORMATS)}; it is {box_format!r}")
@@ -142,10 +142,10 @@ def distributed_rank() -> tuple[int, int]:
 class IterableDataset(_IterableDataset[dict[str, Any]]):
     """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
 
-    Every iteration begins the next epoch, also after a `break`. Rank and world size are those of torch.distributed, unless
-    they are among the options. Worker processes divide the samples of the rank, each like a separate rank; because of
-    shardctl's threads, few or no workers are needed. Has state_dict and load_state_dict for torchdata's
-    StatefulDataLoader: with the same number of workers, each continues where it was.
+    Every iteration begins the next epoch, also after a `break`. Rank and world size come from torch.distributed, unless they
+    are among the options. Worker processes divide the samples of the rank, each like a separate rank; because of shardctl's
+    threads, few or no workers are needed. Has state_dict and load_state_dict for torchdata's StatefulDataLoader: with the same
+    number of workers, each continues where it was.
     """
 
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
@@ -216,10 +216,10 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
-    If torch.distributed is initialised, only this rank's part, unless the loader was given a rank and a world size.
-    With a CUDA device, the loader's threads copy each batch into pinned memory. From there it is copied to the device on a
-    separate stream, while the previous batch is in use. The other methods (len, state_dict, set_epoch, stats) are those of
-    the shardctl loader.
+    If torch.distributed is initialised, only this rank's part, unless the loader was given a rank and a world size. With a CUDA
+    device, the loader's threads copy each batch into pinned memory. From there it is copied to the device on a separate stream,
+    while the previous batch is in use. The other methods (len, state_dict, set_epoch, stats) work like those in the shardctl
+    loader.
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:

@@ -124,7 +124,7 @@ HARD = [
     (r"\bsuch as (is|are|was|were)\b", "write 'for example'"),
     (r"\bby name\b", "say which name, and where it is written"),
     (r"\b(one|each) (behind|after) the (other|one before)\b", "write 'in sequence'"),
-    (r"\b([Nn]one|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b", "one negation is enough"),
+    (r"\b([Nn]one of|none|[Nn]obody|[Nn]othing|[Nn]either)\b.*\b(no|none|nobody|nothing|nor)\b", "one negation is enough"),
     (r"\b(is|are) (kept|put|taken|made|written|read) (as|by|where|of)\b(.*\b(as|by|where|of)\b){2}", "two sentences"),
     (r"\b(anew|thereof|therein|thereby|wherein|whereof|whereby|hereby|whither|thence|lest)\b", "use a word of today"),
     (r"\bthan (is|are|was|were)\b", "say what is compared"),

@@ -124,13 +124,13 @@ class Advice:
     """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast enough, else the fastest.
 
     `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
-    ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
-    must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
-    of them that take longer to decode; None where that was not possible. `blocks` says what blocks of tokens would cost; None
-    if there are no texts and no tokens. `today` is None where the inputs are no shards of another tool. `faults` say what
-    cannot be read or converted of what was tried, an example of each reason. With a `network`, `best` is the smallest that is
-    fast enough over it in every epoch, else the one of those that are fast enough in later epochs that is the fastest in the
-    first, else the fastest in the first; `proven` is that of local data all the same.
+    ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk must
+    deliver (10^6 bytes/s). `jpeg` counts the JPEG images that were tried with their original bytes, and how many of them take
+    longer to decode; None if that was not possible. `blocks` has the cost of blocks of tokens; None without texts and tokens.
+    `today` is None if the inputs are not shards of another tool. `faults` lists the tried inputs that cannot be read or
+    converted, with an example of each reason. With a `network`, `best` is the smallest choice that is fast enough over it in
+    every epoch. If there is none, `best` is the fastest in the first epoch, among the choices that are fast enough in later
+    epochs, else among all. `proven` is always about local data.
     """
 
     choices: tuple[Choice, ...]
@@ -173,9 +173,9 @@ def advise(
 ) -> Advice:
     """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
 
-    `recipe`, and the options of `convert` that say how inputs are read and what is done to them, are as in `convert`; the other
-    `options` are those of AdviceOptions. `progress` False does not show on stderr what is tried; `doing` is called with a
-    description of each step instead. Raises UsageError, InputError, and the errors of `convert`.
+    `recipe` is as in `convert`, and so are the options for reading inputs and for steps. AdviceOptions has the other `options`.
+    `progress` False does not show the trials on stderr; `doing` is called with a description of each step instead. Raises
+    UsageError, InputError, and the errors of `convert`.
     """
     with progress_of(progress, doing) as shown:
         return _advise(src, recipe, doing or (lambda what: shown.begin(Phase(what))), options)

@@ -80,10 +80,10 @@ def advise_options() -> dict[str, Option]:
 class AdviceOptions:
     """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
 
-    `inputs` is the number of inputs to try; `workers` processes convert them. `python` is the Python that has the reader of
-    inputs that are shards of another tool. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
-    network to a store that the dataset will be read from, `cache_limit` ("500GB" or a number of bytes) a cache of that size on
-    this side of it. `shardctl advise` has the same defaults.
+    `inputs` is the number of inputs to try; `workers` processes convert them. If the inputs are shards of another tool,
+    `python` is the Python that has their reader. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
+    network to the store of the dataset. `cache_limit` ("500GB" or a number of bytes) is the size of a local cache. `shardctl
+    advise` has the same defaults.
     """
 
     consumer_rate: float | None = option(

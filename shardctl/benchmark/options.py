@@ -83,14 +83,13 @@ class CacheFolder(FilePath):
 class BenchOptions:
     """Options of `bench`. `check` validates them. `shardctl bench` has the same defaults.
 
-    The dataset is read in `runs` runs of `seconds` s or of `epochs` epochs each. `shuffle` is True (a random order), False
-    or the name of an order. `decode=False` returns the stored bytes of images. `cold` drops the dataset from the page cache
-    before every epoch. `consumer_rate` is in samples per second of one GPU, `consumer` a preset or module:function. Such a
-    function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for each.
-    With `processes` that many worker processes make the batches, together in `threads` threads.
-    `baseline` also runs the recipe on the raw inputs (`transforms` names the user's functions in it that may be called),
-    `sweep` tries other threads, batch sizes and orders. `cache` and `cache_limit` are those of `shardctl.open`, for a
-    dataset on a store.
+    The dataset is read in `runs` runs. Each run takes `seconds` seconds or `epochs` epochs. `shuffle` is True (a random order),
+    False or the name of an order. `decode=False` returns the stored bytes of images. `cold` drops the dataset from the page
+    cache before every epoch. `consumer_rate` is in samples per second of one GPU, `consumer` is a preset or module:function.
+    Such a function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for
+    each. If `processes` is given, so many worker processes make the batches, together in `threads` threads. `baseline` also
+    runs the recipe on the raw inputs; `transforms` names the user's functions in it that may be called. `sweep` tries other
+    threads, batch sizes and orders. `cache` and `cache_limit` are as in `shardctl.open`, for a dataset on a store.
     """
 
     split: str | None = option(

@@ -37,8 +37,8 @@ MOST_ROWS = 4096
 class TrainedTokenizer:
     """The tokenizer that was made, in the file `path`.
 
-    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) are those of the texts that
-    it was trained on, `rejected` the number of records that became no text, `sha256` that of the file.
+    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) count the texts of the
+    training. `rejected` is the number of records that did not become a text. `sha256` is the checksum of the file.
     """
 
     path: str
@@ -69,11 +69,11 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train a tokenizer on the texts of sources or datasets, and write it as a tokenizer.json.
 
-    `recipe` cleans the texts of sources first, as convert does; the steps from the first one that makes tokens on are left
-    out. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of
-    text, documents are taken evenly from all over them. The same texts give the same file. `progress` False shows no progress
-    on stderr; a `listener` has callbacks for the reading of sources instead. Raises UsageError, InputError, StorageError and
-    what convert raises.
+    `recipe` cleans the texts of sources first, as convert does. The first step that makes tokens is left out, with all steps
+    after it. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. If there are more than
+    `max_bytes` of text, documents are taken evenly from all parts of it. The same texts give the same file. `progress` False
+    shows no progress on stderr; a `listener` has callbacks for the reading of sources instead. Raises UsageError, InputError,
+    StorageError and what convert raises.
     """
     started = time.monotonic()
     instance("listener", listener, Listener)

@@ -65,13 +65,12 @@ def open_dataset(
     cache: str | Path | bool | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """Open a dataset, or one of its splits, as it is or as an earlier `generation` that was kept (docs/update.md).
+    """Open a dataset or one of its splits: its newest state, or an earlier `generation` that was kept (docs/update.md).
 
-    The dataset may be on a store (s3://bucket/out). What is read of it is then kept in the folder `cache`
-    (docs/commands/cache.md), up to `cache_limit` bytes (a number, or a text such as "500GB").
-    For None, the environment variables SHARDCTL_CACHE and
-    SHARDCTL_CACHE_LIMIT say so; False is no cache. A local dataset is read where it is, whatever they say. Raises DatasetError,
-    UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
+    The dataset may be on a store (s3://bucket/out, docs/commands/cache.md). The data that was read is then kept in the folder `cache`,
+    up to `cache_limit` bytes (a number, or a text such as "500GB"). For None, the environment variables SHARDCTL_CACHE and
+    SHARDCTL_CACHE_LIMIT are used. False turns the cache off. A local dataset is never cached. Raises DatasetError, UsageError
+    for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
     """
     if split is not None and not isinstance(split, str):
         raise UsageError(f"split is one name, or None for all; it is {split!r}")
@@ -141,8 +140,8 @@ class Dataset:
     def in_split(self, split: str) -> Dataset:
         """Return the samples of one split of a dataset that was opened whole.
 
-        Raises UsageError for an unknown split, and where samples were chosen before, DatasetError if another dataset has taken
-        its place and it was not kept.
+        Raises UsageError for an unknown split, and if samples were chosen before. Raises DatasetError if another dataset has
+        taken its place and it was not kept.
         """
         if self._selection.chosen is not None or self.split is not None:
             raise UsageError("in_split takes a whole dataset; choose the split first, and samples of it after that")
@@ -150,7 +149,7 @@ class Dataset:
 
     @property
     def generation(self) -> Generation:
-        """Which state of a dataset that follows its sources this is. Its `digest` stands for every byte of the samples."""
+        """The state of a dataset that follows its sources. Its `digest` stands for every byte of the samples."""
         return self.manifest.generation
 
     def __len__(self) -> int:
@@ -266,9 +265,9 @@ class Dataset:
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
 
-        A string has the syntax of `shardctl inspect --where`: only the columns that it names are read, and `width`, `height`
-        and `image_bytes` come from the headers of the images (of other fields of images: `NAME.width` and so on). `split`
-        is the split of a sample, and `index` its place in this dataset, as in `ds[index]`. An Arrow expression can use every
+        A string has the syntax of `shardctl inspect --where`, and only the columns in it are read. `width`, `height` and
+        `image_bytes` come from the headers of the images. For other fields of images, write `NAME.width` and so on. `split` is
+        the split of a sample, and `index` its place in this dataset, as in `ds[index]`. An Arrow expression can use every
         column except images and arrays, and reads all of these columns once. The result takes 8 bytes of memory per sample.
         Raises UsageError if the condition does not fit the columns.
         """
@@ -287,14 +286,14 @@ class Dataset:
 
     @property
     def roles(self) -> Roles:
-        """The roles of the fields: which are images, masks, labels, text or tokens, and what is known of them."""
+        """The roles of the fields: images, masks, labels, text or tokens, with the known facts."""
         return self._selection.shards.layout.roles
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The class names: `classes[n]` is the name of label n. None if labels have no names.
 
-        Of several fields of labels, these are the classes of `label`; None if none of them is called `label`.
+        If there are several fields of labels, these are the classes of `label`; None without a field `label`.
         """
         return self._selection.shards.layout.classes
 
@@ -311,7 +310,7 @@ class Dataset:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens: the dataset's own copy, opened when it is first asked for.
+        """The tokenizer that made the tokens: the dataset's own copy, opened at its first use.
 
         It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
         none or it cannot be used, InstallError if a package is missing.
@@ -361,8 +360,9 @@ class Dataset:
     ) -> Loader:
         """Return a loader of batches; `shardctl help loader` says what every option does. Raises UsageError.
 
-        LoaderOptions describes the options of batches, OrderOptions those of the order, GatherOptions those of reading
-        (`cache` is in bytes, `on_error` is "raise" or "skip"), and Transforms those of decoding and converting values.
+        LoaderOptions describes the options of batches, and OrderOptions the options of the order. GatherOptions describes
+        reading (`cache` is in bytes, `on_error` is "raise" or "skip"). Transforms describes how values are decoded and
+        converted.
         """
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")

@@ -49,15 +49,15 @@ Item = TypeVar("Item")
 class LoaderStats:
     """Statistics of a loader since the start of its last iteration.
 
-    Times are in seconds: `wait_get_s` that the training loop waited for batches, `wait_put_s` that threads waited because
-    finished batches were not yet taken, `making_s` that threads worked; the last two are sums over all threads. `threads`
-    is the number of threads in use, also for "auto". `objects_cut` is the number of objects of images that were left out
-    because too little of them was inside of the cut image, also in batches that are made ahead. `stages` is the time of the
-    loader's threads by stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the number
-    of worker processes, 0 if the threads are those of this process, and `processes_cpu_s` their processor time in seconds
-    since the loader was made. The figures of worker processes are part of all sums. For a dataset on a store
-    (docs/commands/cache.md), `requests`, `network_bytes`, `network_blocks` and `cached_blocks` count what came over
-    the network and from the cache since the dataset was opened, 0 for local ones.
+    Times are in seconds. `wait_get_s`: the training loop waited for batches. `wait_put_s`: threads waited because finished
+    batches were not yet taken. `making_s`: threads worked. The last two are sums over all threads. `threads` is the number of
+    threads in use, also for "auto". `objects_cut` is the number of objects that were left out because too little of them was
+    inside of the cut image. Batches that are made ahead count too. `stages` is the time of the loader's threads by stage, in
+    seconds since the loader was made; it is measured with `profile`. `processes` is the number of worker processes, 0 if the
+    threads are in this process. `processes_cpu_s` is their processor time in seconds since the loader was made. The figures of
+    worker processes are part of all sums. For a dataset on a store (docs/commands/cache.md), four numbers count from its
+    opening: `requests`, `network_bytes`, and `network_blocks` and `cached_blocks` (blocks from the network and from the cache).
+    For a local dataset, they are 0.
     """
 
     threads: int
@@ -242,7 +242,7 @@ class Loader:
     def start(self) -> None:
         """Start the worker processes, which the first iteration does otherwise, and wait until they have opened the dataset.
 
-        Does nothing without `processes`, and where they are there. Raises WorkerError, DatasetError.
+        Does nothing without `processes`, and if they were started before. Raises WorkerError, DatasetError.
         """
         if self._processes:
             self._processes.begin()
@@ -301,7 +301,7 @@ class Loader:
         self._at = self._next = _Position(epoch, samples)
 
     def stats(self) -> LoaderStats:
-        """Return what was done since the start of the last iteration, and how fast."""
+        """Return the statistics since the start of the last iteration."""
         seconds = self._ended - self._began
         done = Tally(self.stream.counts(), self.stream.stages())
         if self._processes:

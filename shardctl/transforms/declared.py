@@ -38,9 +38,10 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
         @shardctl.transform(version="2", modules=["my.helpers"])
         def sharpen(sample): ...
 
-    Without it a dataset is another one whenever the file of the function changes, be it a comment. With it only the version
-    counts, and the content of the `modules`: those with code that the function calls, by name or imported; of a package, all
-    of its Python files. Give another version where the function returns something else. Raises UsageError.
+    Without it, each change in the file of the function makes another dataset, even a change of a comment. With it, only the
+    version counts, and the content of the `modules`. List the modules with code that the function calls, as names or as
+    imported modules. For a package, all of its Python files count. Give a new version if the function returns other values.
+    Raises UsageError.
     """
     if not isinstance(version, str) or not version:
         raise UsageError(f'the version of a transform is a string, such as "2"; it is {version!r}')

@@ -68,7 +68,7 @@ class Listener:
 @with_options(declared_in(BenchOptions))
 @explaining_interrupts("interrupted; the measurement has no result. Fewer runs or seconds make it shorter")
 def bench(path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any) -> BenchResult:
-    """Read a dataset and measure the rate of batches; `options` are those of BenchOptions.
+    """Read a dataset and measure the rate of batches. BenchOptions has the `options`.
 
     With a consumer, its utilisation is measured too. `progress` False shows no progress on stderr; a `listener` has callbacks
     instead. Raises UsageError, DatasetError, InputError (a baseline without its

@@ -166,17 +166,17 @@ class AgainstResult:
 class BenchResult:
     """One measurement. Rates and times are medians of the runs.
 
-    `mb_per_s` counts the bytes of the returned batches, `stored_mb_per_s` their bytes on disk, in units of 10^6, as do
-    `rss_mb` (peak memory) and `own_mb` (without mapped files), of all processes together. `processes` is the number of the
-    loader's worker processes, 0 for threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms;
-    `batch_ms_p50` and `batch_ms_p99` are times from one batch to the next, None if no run had two batches. `first_batch_s`
-    is in s from opening the dataset. `by_run` has the values of each run behind a median, `runs` those of samples/s, and
-    `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by stage, as shares.
-    `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that other processes
-    used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement
-    `after_drop`, the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens, those of padding left
-    out; None where samples have no tokens. `network` is of a dataset on a store, `reader`
-    and `against` are of shards of other tools, else None.
+    `mb_per_s` counts the bytes of the returned batches, and `stored_mb_per_s` their bytes on disk, in units of 10^6. `rss_mb`
+    (peak memory) and `own_mb` (without mapped files) have the same unit, for all processes together. `processes` is the number
+    of the loader's worker processes, 0 for threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms.
+    `batch_ms_p50` and `batch_ms_p99` are times from one batch to the next; None if all runs had fewer than two batches.
+    `first_batch_s` is in s from opening the dataset. `by_run` has the values of each run behind a median. `runs` has the
+    samples/s of each run, and `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by
+    stage, as shares. `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that
+    other processes used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before` the runs. For a cold
+    measurement, `after_drop` is the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens without
+    padding; None if samples have no tokens. `network` is of a dataset on a store, `reader` and `against` are of shards of other
+    tools, else None.
     """
 
     samples_per_s: float
@@ -245,7 +245,7 @@ class BenchResult:
         return "dropped from the page cache before every epoch"
 
     def figures(self) -> list[tuple[str, str]]:
-        """Return the figures of reading, each with what it is, for people."""
+        """Return the figures of reading, each with its meaning, for people."""
         low, high = min(self.runs), max(self.runs)
         several = f"median of {len(self.runs)} runs from {low:,.0f} to {high:,.0f}"
         figures = [(f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run")]

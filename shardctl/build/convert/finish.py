@@ -47,12 +47,12 @@ def finish(
     waiting: Waiting = lambda owner: None,
     progress: bool = True,
 ) -> ConvertResult:
-    """Make the shards that the parts of a conversion have built the dataset at `dst`.
+    """Complete the dataset at `dst` from the shards that the parts of a conversion have built.
 
     `progress` False shows no progress on stderr.
 
-    Raises UnfinishedError, which names the parts of which shards are missing, TooManyRejectsError, DatasetError if there is
-    nothing to finish, BusyError, StorageError. A dataset that was finished before is up to date.
+    Raises UnfinishedError if shards are missing; it names their parts. Raises DatasetError if there is nothing to finish,
+    TooManyRejectsError, BusyError and StorageError. A dataset that was finished before is up to date.
     """
     began = time.monotonic()
     check_if_running(if_running)

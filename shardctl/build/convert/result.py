@@ -55,16 +55,16 @@ class PartDone:
 class ConvertResult:
     """The result of a conversion.
 
-    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part: its numbers are those of its own
-    shards, and `part` says which it is).
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part). The numbers of a part are about
+    its own shards, and `part` names it.
 
-    `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
-    made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
-    each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
-    `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
-    `jpeg` counts JPEG images whose original bytes are kept, and those that take longer to decode; None where none are kept.
-    `steps` counts what became of the records in each step of text and tables; None where there are no such steps. `changes`
-    say how a dataset was brought up to date, None where it was made anew. `explanation` is that of `explain`.
+    `samples`, `shards` and `bytes` are about the whole dataset. `samples_per_s` counts only the samples that this run made,
+    without an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of each;
+    `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information; `warnings` should
+    be checked before the dataset is used. `estimate` is the estimate of a dry run. `jpeg` counts JPEG images with kept original
+    bytes, and how many of them take longer to decode; else it is None. `steps` counts the records that each step of text and
+    tables changed or rejected; None without such steps. `changes` says how a dataset was brought up to date, None for a new
+    one. `explanation` is the answer to `explain`.
     """
 
     status: str

@@ -46,11 +46,11 @@ def repair(
 ) -> RepairResult:
     """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
 
-    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that neither
-    the dataset nor the sources have any more. `path` may be the URL of a dataset on a store: all of it is read, and what was
-    repaired is put back; there `drop_lost` is not supported. `progress` False shows no progress on stderr; a `listener` has
-    callbacks instead. Raises DatasetError if there is no dataset, or too little of it is
-    left for a repair; UsageError, InputError, StorageError, BusyError.
+    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that are lost in
+    the dataset and in the sources. `path` may be the URL of a dataset on a store: all of it is read, and repaired files are put
+    back. `drop_lost` does not work on a store. `progress` False shows no progress on stderr; a `listener` has callbacks
+    instead. Raises DatasetError if there is no dataset, or too little of it is left for a repair; UsageError, InputError,
+    StorageError, BusyError.
     """
     instance("listener", listener, Listener)
     with in_use(), progress_of(progress, listener) as shown:

@@ -62,7 +62,7 @@ class RepairResult:
 
     @property
     def remark(self) -> str:
-        """What goes after the verdict: what was done for it, or could not be done."""
+        """The words after the verdict: the actions, or the reason why they failed."""
         repaired = f"{counted(len(self.repaired), 'file')} repaired, shards and tables verified by SHA-256"
         return {
             "whole": "; nothing was done",

@@ -63,12 +63,12 @@ def compact(
     if_running: str = "wait",
     progress: bool | Callable[[int, int], None] = True,
 ) -> CompactResult:
-    """Put the shards of a dataset in order, as a conversion would lay them out: full ones, with the samples in their order.
+    """Put the shards of a dataset in order, as a conversion makes them: full shards, with the samples in their order.
 
-    Rows are copied, nothing is decoded, and the sources are not needed. Readers find the dataset as it was until it is done.
-    `progress` False shows no progress on stderr; a function is called with shards done and shards instead. Raises
-    DatasetError if it is damaged, UsageError if its samples are not each of one record in order (blocks of packed tokens,
-    shuffled records of tables), StorageError, BusyError.
+    Rows are copied without decoding, and the sources are not needed. Until it is done, readers see the old dataset. `progress`
+    False shows no progress on stderr; a function is called with shards done and shards instead. Raises DatasetError if it is
+    damaged, StorageError and BusyError. Raises UsageError if each sample is not one record in order (blocks of packed tokens,
+    shuffled records of tables).
     """
     root = here_only(dst, "compact")
     if dry_run:

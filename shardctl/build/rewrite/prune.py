@@ -63,12 +63,12 @@ def prune(
     if_running: str = "wait",
     progress: bool | Callable[[int, int], None] = True,
 ) -> PruneResult:
-    """Take the samples that match a condition, or that have these keys, out of a dataset for good.
+    """Remove the samples that match a condition, or that have these keys, from a dataset for good.
 
-    `where` has the syntax of `inspect --where`. All samples of a record go together, whichever of its variants match. Shards
-    without such samples stay as they are; kept generations are deleted. rejects.jsonl records the keys, so that no later update
-    brings the samples back. `progress` False shows no progress on stderr; a function is called with shards done and shards
-    instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be told apart (blocks of packed
+    `where` has the syntax of `inspect --where`. If one variant of a record matches, all samples of the record are removed.
+    Shards without such samples do not change; kept generations are deleted. rejects.jsonl records the keys, so that no later
+    update brings the samples back. `progress` False shows no progress on stderr; a function is called with shards done and
+    shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples cannot be told apart (blocks of packed
     tokens), InputError if no key is known, BusyError.
     """
     here_only(dst, "prune")

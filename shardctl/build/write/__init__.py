@@ -86,30 +86,30 @@ def write(
     overwrite: bool = False,
     if_running: str = "wait",
 ) -> WriteResult:
-    """Write samples that are made in Python as a dataset: the same files and the same commit as those of `convert`.
+    """Write samples from Python as a dataset, with the same files and the same commit as `convert`.
 
-    `samples` are dicts of field name to value, in the order of the dataset, taken one at a time; or such an iterable for
-    each split, by name. Datasets of PyTorch, TensorFlow and Hugging Face will do: tensors and pictures become arrays,
-    `fields` names the values of samples that are tuples, and names of classes are taken over. With `parts`, `samples` is a
-    function that yields the samples of one of them, such as a file: `write("out", read, parts=paths, workers=8)`. Then
-    `workers` processes make parts (forked from this one; 0: this one does), as they do of a PyTorch dataset with indices; a
-    part that is done stays done, and the same call goes on after it was stopped. `split` is the name of a split, or shares
-    that are drawn by the key: "train=0.9,val=0.1". `key` names a sample; without it samples are numbered: 000000000,
-    000000001, those of parts in each part: 00000-000000000. No two samples have the same key, in whichever splits, unless a
-    field `variant` tells them apart; a repeated one is found when all are written. `image` is an encoded image (bytes,
-    which are kept) or pixels, (H, W, 3) uint8, kept as `store` says: `raw` (the default; one shape for all), `png`,
-    `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name or a number. `roles` says which fields are marked
-    in the image, so that the loader moves them with it: `"objects"`, a dict of lists (bbox as x, y, width, height in
-    pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8 or uint16 or the bytes of a PNG; `{"role":
-    "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be `{"role": "tokens", "vocabulary": 50257,
-    "eos": 50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No
-    value is changed, times and time zones included: one that does not fit its column is an error. Only places of objects are
-    rounded to float32, and Python's floats to a float32 or float16 that `schema` says. A shard has `shard_size` bytes (by
-    default 128 MiB) or `samples_per_shard`.
+    `samples` yields dicts of field name to value, in the order of the dataset. They are taken one at a time. A dict of split
+    names gives such an iterable for each split. Datasets of PyTorch, TensorFlow and Hugging Face work too. Tensors and pictures
+    become arrays, and names of classes are taken over. If samples are tuples, `fields` names their values. With `parts`,
+    `samples` is a function that yields the samples of one of them, such as a file: `write("out", read, parts=paths,
+    workers=8)`. Then `workers` processes make the parts. They are forked from this process; with 0, this process makes the
+    parts. A PyTorch dataset with indices is divided into parts too. If the call is stopped, finished parts stay, and the same
+    call continues. `split` is the name of a split, or shares that are drawn by the key: "train=0.9,val=0.1". `key` names a
+    sample. Without it samples are numbered: 000000000, 000000001; in parts, each part is numbered: 00000-000000000. Two samples
+    cannot have the same key, also in different splits, unless a field `variant` tells them apart. A repeated key is found when
+    all samples are written. `image` is an encoded image (its bytes are kept) or pixels, (H, W, 3) uint8. `store` is the form of
+    pixels: `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name
+    or a number. `roles` names the fields that belong to places in the image, so that the loader moves them with it. `"objects"`
+    is a dict of lists with an item for each object: bbox (x, y, width, height in pixels), category and others. `"mask"` is (H,
+    W) uint8 or uint16, or the bytes of a PNG. A role can have facts too: `{"role": "objects", "names": ["cat", "dog"]}`. Lists
+    of whole numbers can be `{"role": "tokens", "vocabulary": 50257, "eos": 50256}`. `schema` gives the Arrow type of every
+    field; without it, types are found in the first 1,024 samples. No value is changed, times and time zones included: a value
+    that does not fit its column is an error. Only places of objects are rounded to float32. If `schema` has float32 or float16,
+    Python's floats are rounded to it. A shard has `shard_size` bytes (by default 128 MiB) or `samples_per_shard`.
 
-    Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError,
-    StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes
-    samples raises is an InputError that says at which sample; its cause is the exception, where that was raised here.
+    `dst` appears only when it is complete. Raises InputError for a sample that cannot be written, UsageError, StorageError,
+    BusyError, and DatasetError if there is a dataset and `overwrite` is not set. If the code that makes samples raises, this
+    becomes an InputError that names the sample. If it was raised in this process, the exception is its cause.
     """
     refuse_while_importing("write")
     began = time.monotonic()

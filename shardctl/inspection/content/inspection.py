@@ -32,10 +32,10 @@ MASKS = 512
 
 @dataclass(frozen=True)
 class Inspection(Overview):
-    """A dataset, or one of its splits: what an Overview has, and what was found in some of its blocks, or with `stats` in all.
+    """A dataset, or one of its splits: an Overview, and more numbers from some of its blocks, or with `stats` from all.
 
-    `statistics` has sizes and lengths by column, `objects` and `tokens` what was counted by column. `masks` and `column_bytes`
-    (uncompressed) are None without `stats`. `variants` compares variants of some inputs, None where there are none.
+    `statistics` has sizes and lengths by column, `objects` and `tokens` have counts by column. `masks` and `column_bytes`
+    (uncompressed) are None without `stats`. `variants` compares variants of some inputs, None if there are no variants.
     """
 
     location: str
@@ -92,12 +92,12 @@ class Inspection(Overview):
 
 
 def inspect(dst: str | Path, *, split: str | None = None, stats: bool = False) -> Inspection | ShardOverview:
-    """Return what is in a dataset, in one `split` of it, or in the file of a shard: what `shardctl inspect` shows.
+    """Return the content of a dataset, of one `split`, or of the file of a shard, like `shardctl inspect`.
 
-    A few blocks are read for sizes and lengths. With `stats`, all shards are read: for exact numbers, and of a shard for the
-    checksums of its blocks. For samples use `shardctl.open`, as in `ds[7]`, `ds.filter("width > 500")` and `ds.limit(5)`: the
-    options --key, --where and --head have no arguments here. `dst` may be on a store. Raises DatasetError, StoreError,
-    InstallError, and UsageError for an unknown split, or one of a shard.
+    A few blocks are read for sizes and lengths. With `stats`, all shards are read for exact numbers. For a single shard, the
+    checksums of its blocks are checked too. For samples use `shardctl.open`, as in `ds[7]`, `ds.filter("width > 500")` and
+    `ds.limit(5)`: the options --key, --where and --head have no arguments here. `dst` may be on a store. Raises DatasetError,
+    StoreError, InstallError, and UsageError for an unknown split, or one of a shard.
     """
     truth("stats", stats)
     with open_place(dst, "blocks") as place:

@@ -26,8 +26,8 @@ class Overview:
     """A dataset as a whole. `compression_ratio` is uncompressed bytes / stored bytes, `shard_bytes` the least, median, most.
 
     `classes_by_split` counts the samples of each class, by split; None if there are no classes. `reject_reasons` counts the
-    rejects by stage and error, `reject_examples` has one of each. Where `split` is given, samples, shards, bytes and classes
-    are those of this split, and rejects are still those of the whole dataset.
+    rejects by stage and error, `reject_examples` has one of each. With a `split`, samples, shards, bytes and classes are about
+    this split. Rejects are still about the whole dataset.
     """
 
     manifest: Manifest
@@ -60,7 +60,7 @@ class Overview:
 
     @property
     def schema(self) -> dict[str, str]:
-        """The columns of the shards: the Arrow type of each, by name."""
+        """The columns of the shards: the name and the Arrow type of each."""
         return dict(self.manifest.schema)
 
     @property

@@ -24,10 +24,10 @@ from shardctl.system.text import counted, unknown
 def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int, int], None] = True) -> VerifyResult:
     """Check a dataset, or one shard without its dataset.
 
-    `progress` False shows no progress on stderr; a function is called with (shards done, shards) instead.
-    `path` may be the URL of one on a store: `quick` lists it and reads the end of each shard, the other levels download all.
-    Raises DatasetError if there is no dataset at all, UsageError for an unknown level, WorkerError if the processes that
-    check are killed from outside again and again, StoreError if a store refuses or does not answer.
+    `progress` False shows no progress on stderr; a function is called with (shards done, shards) instead. `path` may be the URL
+    of one on a store: `quick` lists it and reads the end of each shard, the other levels download all. Raises DatasetError if
+    there is no dataset at all, UsageError for an unknown level, and StoreError if a store refuses or does not answer. Raises
+    WorkerError if the processes that check are killed from outside again and again.
     """
     if level not in LEVELS:
         raise UsageError(unknown("level", level, LEVELS))

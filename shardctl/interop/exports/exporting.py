@@ -41,13 +41,12 @@ from shardctl.version import __version__
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What `export` wrote: the number of samples that it read, and of bytes and seconds; `files` by name, with their bytes.
+    """The result of `export`: the number of samples that it read, bytes and seconds, and `files` with their names and bytes.
 
     Files of one image or text each are not in `files`, as there may be millions: `loose_files` is their number.
 
-    `counts` has what was written of each split, by its name: `samples`; for files of tokens `documents`, `tokens`, and `empty`
-    documents that were left out. `fields` say how each column was written. `notes` are sentences about what the form has no
-    place for.
+    `counts` has numbers for each split: `samples`; for files of tokens `documents`, `tokens`, and `empty` documents that were
+    left out. `fields` say how each column was written. `notes` are sentences about what the form has no place for.
     """
 
     to: str
@@ -123,23 +122,23 @@ def export(
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
 
-    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming),
-    `array-record` (Grain), `files` (a folder of images or texts), `coco`, `yolo` (images and their objects), or for tokens
-    `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare uint16): they put the
-    end-of-text token behind each document that lacks it, unless `eos=False`.
+    `to` is `parquet` (for Hugging Face datasets), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming), `array-record`
+    (Grain), or `files` (a folder of images or texts). For images and their objects, it can be `coco` or `yolo`. For tokens, it
+    can be `megatron` (SPLIT.bin and SPLIT.idx for megatron-core) or `nanogpt` (SPLIT.bin, bare uint16). These two add the
+    end-of-text token to each document that lacks it, unless `eos=False`.
 
-    `columns` are those that are written, with the key, `rename` gives them other names, `where` is a condition on samples.
-    `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form
-    cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
+    `columns` names the columns to write, and the key is written too. `rename` gives them other names, and `where` is a
+    condition on samples. `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` is for columns that the
+    form cannot hold: `fail`, `json` or `drop`. shardctl.json describes the columns, and SHA256SUMS has the checksums.
 
-    `dst` may be the URL of a dataset on a store; its shards are fetched to a scratch folder as they are read.
+    `dst` may be the URL of a dataset on a store; its shards are downloaded to a scratch folder while they are read.
 
-    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export. `progress`
-    False shows no progress on stderr; a function is called with the samples done and all instead. `on_note` is called with
-    each note of the result as soon as it is known: what is lost before anything is written. `on_plan` is called with the plan
-    before all that. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every block is checked
-    against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs, DatasetError if it
-    is damaged, BusyError, WorkerError and StorageError.
+    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export. `progress` False
+    shows no progress on stderr; a function is called with the samples done and all instead. `on_note` is called with each note
+    of the result as soon as it is known. You hear of losses before files are written. `on_plan` is called with the plan before
+    all notes. `out` appears only when it is complete. If the export was stopped, the same call continues it. Every block is
+    checked against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs, DatasetError
+    if it is damaged, BusyError, WorkerError and StorageError.
     """
     WORKERS.check("workers", workers)
     choice = _choice(split, columns, rename, where, store, on_loss)

@@ -118,11 +118,11 @@ def watch(
 ) -> Watched[Item]:
     """Return the same batches, while the figures of their loader go to `targets` every few seconds and at its end.
 
-        for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "tensorboard:runs/1", "http:9400"):
+        for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "http:9400"):
 
     A target is FILE.jsonl (JSON lines), FILE.prom (the textfile collector of Prometheus), http:PORT (Prometheus, on this
-    machine), tensorboard:FOLDER, or an object with `write` and `close` (docs/metrics.md). Where the batches are
-    made of those of a loader, as by shardctl.torch.Loader, `loader` is that one.
+    machine), or tensorboard:FOLDER. It can also be an object with `write` and `close` (docs/metrics.md). If other code makes
+    your batches from the batches of a loader, like shardctl.torch.Loader, give this loader as `loader`.
 
     Raises UsageError, InstallError and StorageError.
     """

@@ -42,11 +42,11 @@ class Encoded:
 
 
 class Tokenizer(Protocol):
-    """Turns texts into the numbers of tokens, all of which are below `vocabulary`.
+    """Turns texts into the numbers of tokens. All numbers are below `vocabulary`.
 
-    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill up; None where the tokenizer
-    has none. `files` are those that it is made of, by the names that they get in a dataset (`tokenizer.json` and the like):
-    whoever loads them again gets the same tokenizer.
+    `eos`, `bos` and `pad` are the numbers of the tokens that end a document, begin one, and fill up; None if the tokenizer
+    lacks it. `files` has the files of the tokenizer under their names in a dataset, such as `tokenizer.json`. If you load them
+    again, you get the same tokenizer.
     """
 
     @property
@@ -76,12 +76,12 @@ class Tokenizer(Protocol):
 
     @property
     def special(self) -> Mapping[str, int]:
-        """The special tokens, which stand for no text, by their names."""
+        """The special tokens, which do not stand for text, under their names."""
         ...
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The files that it is made of, by name."""
+        """The files of the tokenizer, under their names."""
         ...
 
     @property
@@ -98,7 +98,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text of tokens. Bytes that are no UTF-8, as where a text was cut, become U+FFFD."""
+        """Return the text of tokens. Bytes that are not UTF-8, for instance at the cut of a text, become U+FFFD."""
         ...
 
     def token(self, number: int) -> str:
@@ -106,7 +106,7 @@ class Tokenizer(Protocol):
         ...
 
     def number(self, token: str) -> int | None:
-        """Return the number of a token; None if there is none of this name."""
+        """Return the number of a token; None for an unknown token."""
         ...
 
 
