@@ -24,7 +24,7 @@ def test_a_small_gpt_learns_from_the_blocks_of_the_demo(tmp_path: Path, monkeypa
     torch = pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
     monkeypatch.chdir(tmp_path)
-    for line in snippet("sh").splitlines():
+    for line in snippet("sh").replace("\\\n", "").splitlines():
         arguments = line.removeprefix("shardctl ").split()
         more = ["--images", 1] if arguments[0] == "demo" else ["--workers", 0]
         assert cli(*arguments, *more).code == 0, line
