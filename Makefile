@@ -60,10 +60,9 @@ docs: setup
 site: setup
 	$(bin)/python scripts/docs/build_site.py
 
+# ONLY='commands gpu' makes some of the tables.
 bench: setup
-	$(bin)/python scripts/bench/bench_decode.py
-	$(bin)/python scripts/bench/bench_convert.py
-	$(bin)/python scripts/bench/bench_loader.py
+	$(bin)/python scripts/bench/tables.py $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf .venv .interop demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="only these cases, such as photos")
     parser.add_argument("--workers", type=int, nargs="+", help="only the photos, with so many workers")
     parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
     parser.add_argument("--model", action="store_true", help="only the model")
@@ -59,7 +60,7 @@ def main() -> None:
         else:
             found = (heavy if options.recipes else cases)(Path(options.corpus), Path(folder))
         results = []
-        for case in found:
+        for case in (case for case in found if not options.only or case[0] in options.only):
             results.append(measure(case, options.runs, Path(folder)))
             if options.json:
                 options.json.write_text(json.dumps(results, indent=1))

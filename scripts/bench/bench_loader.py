@@ -112,8 +112,8 @@ def timed(batches: Iterable[Any], size: Callable[[Any], int]) -> float:
 class Bench:
     """The cases, and the datasets that they read."""
 
-    def __init__(self, corpus: Path, folder: Path, threads: int) -> None:
-        self.corpus, self.folder, self.threads = corpus, folder, threads
+    def __init__(self, corpus: Path, folder: Path, threads: int, lines: int = LINES) -> None:
+        self.corpus, self.folder, self.threads, self.line_count = corpus, folder, threads, lines
         folder.mkdir(parents=True, exist_ok=True)
 
     def cases(self) -> dict[str, Callable[[], tuple[dict[str, Contender], Path]]]:
@@ -163,7 +163,7 @@ class Bench:
         path = self.folder / "lines"
         if not path.exists():
             source = self.folder / "lines.jsonl"
-            write_lines(self.corpus, source)
+            write_lines(self.corpus, source, self.line_count)
             convert(source, path, "--compression", "zstd")
         return {"shardctl": self.loader(shardctl.open(path), "text", True)}, path
 
@@ -356,7 +356,7 @@ def convert(source: Path, target: Path, *options: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def write_lines(corpus: Path, target: Path) -> None:
+def write_lines(corpus: Path, target: Path, count: int) -> None:
     """Write captions (or invented lines) over and over, each with a number."""
     found = sorted((corpus / "captions" / "flickr8k_text").glob("*"))
     if found:
@@ -381,7 +381,7 @@ def write_lines(corpus: Path, target: Path) -> None:
         ]
         captions = [" ".join(random.choices(words, k=10)) for _ in range(20_000)]
     with open(target, "w") as file:
-        file.writelines(json.dumps({"text": f"{captions[n % len(captions)]} {n}"}) + "\n" for n in range(LINES))
+        file.writelines(json.dumps({"text": f"{captions[n % len(captions)]} {n}"}) + "\n" for n in range(count))
 
 
 def token_blocks() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

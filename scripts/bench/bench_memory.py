@@ -1,6 +1,7 @@
 """Peak memory of the workers and of the parent of `shardctl convert`, over the number of inputs.
 
     .venv/bin/python scripts/bench/bench_memory.py FOLDER [--times 1 10 100] [--options "--resize 256 --crop 224 --store raw"]
+        [--json FILE]
 
 FOLDER holds images; it is read so many times over through links. The peaks (VmHWM) are read from /proc while it runs.
 """
@@ -8,12 +9,13 @@ FOLDER holds images; it is read so many times over through links. The peaks (VmH
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 import tempfile
 from pathlib import Path
 
-from processes import run
+from processes import Ran, run
 
 
 def main() -> None:
@@ -21,7 +23,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--options", default="--resize 256 --crop 224 --store raw")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    found = []
     for times in options.times:
         with tempfile.TemporaryDirectory(dir=Path(__file__).resolve().parents[2]) as scratch:
             source = Path(scratch) / "in"
@@ -30,11 +34,15 @@ def main() -> None:
                 (source / f"again{number:03d}").symlink_to(options.folder.resolve())
             out = Path(scratch) / "out"
             command = [sys.executable, "-m", "shardctl", "convert", source, out, *shlex.split(options.options)]
-            print(f"{times:4} x {options.folder}:", peaks([*map(str, command), "--workers", "2", "-q"]), flush=True)
+            ran = run([*map(str, command), "--workers", "2", "-q"], pause=0.02)
+            print(f"{times:4} x {options.folder}:", peaks(ran), flush=True)
+            if not ran.failure:
+                found.append({"times": times, "worker": ran.worker, "parent": ran.parent})
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
 
 
-def peaks(command: list[str]) -> str:
-    ran = run(command, pause=0.02)
+def peaks(ran: Ran) -> str:
     return f"worker {ran.worker / 1e6:.0f} MB, parent {ran.parent / 1e6:.0f} MB   ({ran.failure or ran.output.strip()})"
 
 

@@ -1,9 +1,11 @@
 """Rates of other tools on the same samples, beside shardctl.
 
     .venv/bin/python scripts/bench/bench_peers.py [CORPUS] [--folder FOLDER] [--runs 3] [--only PEER …] [--json FILE]
+    .venv/bin/python scripts/bench/bench_peers.py --installed     (installs nothing)
 
 Each peer lives in an environment of its own in FOLDER/PEER, made with pip where it is not there; one that cannot be installed
 is reported with the reason, never left out in silence. FOLDER also keeps the samples and every peer's version of them.
+With --installed, a peer without an environment is looked for in the Python that runs this script.
 Every round runs each peer once, in turn, as a process of its own that reads one epoch to warm up and measures the next ones.
 Two threads (or two workers, where a peer has processes), batches of 256, a warm page cache.
 
@@ -77,7 +79,7 @@ def decoded(data: bytes) -> Any:
 def shardctl_peer(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[int]]:
     import shardctl
 
-    sys.path.insert(0, str(HERE))
+    sys.path.insert(0, str(HERE.parent / "data"))
     import pyarrow as pa
     from handmade import write_dataset
 
@@ -121,6 +123,7 @@ def torch_files(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
 
 
 def webdataset(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[int]]:
+    import torch  # noqa: F401 - without it webdataset has a stand-in that reads nothing
     import webdataset as wds
 
     extension = {"raw": "bin", "jpeg": "jpg", "lines": "txt"}[case]
@@ -373,25 +376,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parents[2] / "shared" / "data"))
     parser.add_argument("--folder", type=Path, default=HERE.parent.parent / "peers")
+    parser.add_argument("--environments", type=Path, help="where the environments are, if they are not in FOLDER")
+    parser.add_argument("--installed", action="store_true", help="measure the peers that are installed, and install none")
+    parser.add_argument("--lines", type=int, default=LINES)
+    parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="read each for so long, after the first epoch")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(PEERS))
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    make_samples(Path(options.corpus), options.folder / "samples")
-    pythons = {name: environment(PEERS[name], options.folder) for name in options.only}
-    results = {case: compare(case, pythons, options.folder, options.runs) for case in options.cases}
+    make_samples(Path(options.corpus), options.folder, options.cases, options.lines)
+    environments = options.environments or options.folder
+    pythons = {name: environment(PEERS[name], environments, options.installed) for name in options.only}
+    results = {case: compare(case, pythons, options.folder, options.runs, options.seconds) for case in options.cases}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def environment(peer: Peer, folder: Path) -> Path | str:
+def environment(peer: Peer, folder: Path, installed: bool) -> Path | str:
     """Return the Python of a peer's environment, made where it is not there, or the reason why it cannot be."""
-    if not peer.packages:
-        return Path(sys.executable)
     root = folder / peer.environment
     python = root / "bin" / "python"
+    if not peer.packages or (installed and not python.exists()):
+        return Path(sys.executable)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", root], check=True)
         ran = subprocess.run([python, "-m", "pip", "-q", "install", *peer.packages], capture_output=True, text=True)
@@ -406,7 +414,7 @@ def environment(peer: Peer, folder: Path) -> Path | str:
     return python
 
 
-def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int) -> dict[str, Any]:
+def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int, seconds: float) -> dict[str, Any]:
     """Measure all peers in turn, several times, and print the table."""
     rates: dict[str, list[float]] = {}
     failures = {name: python for name, python in pythons.items() if isinstance(python, str)}
@@ -414,7 +422,7 @@ def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int) 
         for name, python in pythons.items():
             if name in failures:
                 continue
-            command = [python, Path(__file__).resolve(), "--child", name, case, folder]
+            command = [python, Path(__file__).resolve(), "--child", name, case, folder, seconds]
             try:
                 ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
                 rate = float(ran.stdout.split()[-1])
@@ -436,46 +444,53 @@ def last_line(ran: subprocess.CompletedProcess[str]) -> str:
     return (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
 
 
-def child(name: str, case: str, folder: str) -> None:
-    """Read one epoch, and print the rate of those that come after it, for LEAST_SECONDS or one epoch."""
+def child(name: str, case: str, folder: str, seconds: str) -> None:
+    """Read one epoch, and print the rate of those that come after it, for so many seconds or one epoch."""
     peer = PEERS[name]
     own = Path(folder) / "data" / name.replace(" ", "_").replace("+", "and")
     own.mkdir(parents=True, exist_ok=True)
     epoch = peer.read(Samples(Path(folder) / "samples"), case, own / case)
     sum(epoch())
     samples, began = 0, time.perf_counter()
-    while not samples or time.perf_counter() - began < LEAST_SECONDS:
+    while not samples or time.perf_counter() - began < float(seconds):
         samples += sum(epoch())
     print(samples / (time.perf_counter() - began), flush=True)
     os._exit(0)  # some leave workers behind that would keep the process from ending
 
 
-def make_samples(corpus: Path, root: Path) -> None:
-    """Write the samples: photos of the corpus, eight times over, or drawn ones."""
-    if root.exists():
+def make_samples(corpus: Path, folder: Path, cases: list[str], line_count: int) -> None:
+    """Write the samples of the cases that are not there yet: photos of the corpus, eight times over, or drawn ones."""
+    files = {"raw": "raw.npy", "jpeg": "jpeg", "lines": "lines.txt"}
+    missing = [case for case in cases if not (folder / "samples" / files[case]).exists()]
+    if not missing:
         return
     sys.path.insert(0, str(HERE))
     from bench_loader import Bench
 
-    making = root.with_name("making")
-    shutil.rmtree(making, ignore_errors=True)
-    bench = Bench(corpus, making / "datasets", WORKERS)
     import shardctl
 
-    raw = bench.as_npy(shardctl.open(bench.photos("raw", "--crop", "224", "--store", "raw")))
-    np.save(making / "raw.npy", raw)
-    (making / "jpeg").mkdir()
-    encoded = shardctl.open(bench.photos("jpeg", "--crop", "256", "--store", "jpeg:90"))
-    for number, sample in enumerate(encoded.loader(1, columns=["image"], decode=False)):
-        (making / "jpeg" / f"{number:05d}.jpg").write_bytes(sample["image"][0])
-    bench.lines()
-    with open(making / "lines.txt", "w", encoding="utf-8") as file:
-        texts = shardctl.open(making / "datasets" / "lines").loader(4096, columns=["text"])
-        lines = [line for batch in texts for line in batch["text"]]
-        random.Random(0).shuffle(lines)
-        file.writelines(f"{line}\n" for line in lines[:LINES])
-    shutil.rmtree(making / "datasets")
-    making.rename(root)
+    making = folder / "making"
+    shutil.rmtree(making, ignore_errors=True)
+    bench = Bench(corpus, making / "datasets", WORKERS, line_count)
+    if "raw" in missing:
+        raw = bench.as_npy(shardctl.open(bench.photos("raw", "--crop", "224", "--store", "raw")))
+        np.save(making / "raw.npy", raw)
+    if "jpeg" in missing:
+        (making / "jpeg").mkdir()
+        encoded = shardctl.open(bench.photos("jpeg", "--crop", "256", "--store", "jpeg:90"))
+        for number, sample in enumerate(encoded.loader(1, columns=["image"], decode=False)):
+            (making / "jpeg" / f"{number:05d}.jpg").write_bytes(sample["image"][0])
+    if "lines" in missing:
+        bench.lines()
+        with open(making / "lines.txt", "w", encoding="utf-8") as file:
+            texts = shardctl.open(making / "datasets" / "lines").loader(4096, columns=["text"])
+            lines = [line for batch in texts for line in batch["text"]]
+            random.Random(0).shuffle(lines)
+            file.writelines(f"{line}\n" for line in lines)
+    (folder / "samples").mkdir(exist_ok=True)
+    for case in missing:
+        (making / files[case]).rename(folder / "samples" / files[case])
+    shutil.rmtree(making)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main() -> None:
         folder = (options.keep or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         blocks = written_blocks(folder, options.blocks)
-        contenders = found_contenders(folder, blocks, options)
+        contenders, missing = found_contenders(folder, blocks, options)
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(options.runs + 1):
             for name, contender in contenders.items():
@@ -57,7 +57,7 @@ def main() -> None:
     for name, rate in medians.items():
         print(f"{name:36} {rate:12,.0f} blocks/s  {rate / bare:6.3f} of np.take", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"blocks_per_s": medians, "all": rates}, indent=1))
+        options.json.write_text(json.dumps({"blocks_per_s": medians, "all": rates, "missing": missing}, indent=1))
 
 
 def written_blocks(folder: Path, count: int) -> npt.NDArray[np.uint16]:
@@ -72,8 +72,11 @@ def written_blocks(folder: Path, count: int) -> npt.NDArray[np.uint16]:
     return blocks
 
 
-def found_contenders(folder: Path, blocks: npt.NDArray[np.uint16], options: Any) -> dict[str, Callable[[], float]]:
-    count = len(blocks)
+def found_contenders(
+    folder: Path, blocks: npt.NDArray[np.uint16], options: Any
+) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
+    """Return those that can be measured, and why others cannot."""
+    count, missing = len(blocks), {}
     contenders = {"np.take on a memmap": reading(count, lambda some: np.take(blocks, some, axis=0))}
     ours = packed(folder, blocks, "none")
     contenders["shardctl"] = loading(ours)
@@ -91,10 +94,11 @@ def found_contenders(folder: Path, blocks: npt.NDArray[np.uint16], options: Any)
         try:
             name, read = add(folder, blocks)
         except ImportError as error:
+            missing[add.__name__] = str(error)
             print(f"{add.__name__}: {error}", flush=True)
             continue
         contenders[name] = reading(count, read)
-    return contenders
+    return contenders, missing
 
 
 def orders(count: int) -> Iterator[Indices]:
