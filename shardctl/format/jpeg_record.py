@@ -63,7 +63,7 @@ class JpegRecord:
 
 
 PROGRESSIVE_COST, FULL_COLOUR_COST = 3.3, 1.3
-"""How many times as long these JPEG images take to decode as baseline ones with 4:2:0 colours: docs/performance.md."""
+"""How many times as long these JPEG images take to decode as baseline ones with 4:2:0 colours."""
 
 
 def jpeg_costs(counts: Mapping[str, int] | None, samples: int) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     """Return a file's bytes, mapped, read-only. Takes no file descriptor beyond this call. Raises OSError.
 
     With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in memory, whose other bytes will
-    be wanted too. Gathering 150 kB from anywhere is then 1.1 times as fast (docs/performance.md).
+    be wanted too. Gathering 150 kB from anywhere is then 1.1 times as fast (docs/dev/measurements/loader.md).
     """
     descriptor = ordinary(str(path), os.O_RDONLY)
     try:

@@ -220,7 +220,7 @@ def test_two_warps_cut_twice(resampling: str) -> None:
 
 @BOTH
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels(resampling: str) -> None:
-    """Against every output pixel averaged over 8 x 8 samples; docs/performance.md has the figures."""
+    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements/steps.md has the figures."""
     rng = np.random.default_rng(3)
     coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize((600, 400), Image.Resampling.BICUBIC)
     inverse = affine(25, (0, 0), 1.0, (0, 0), (100, 66)) @ np.eye(3)

@@ -1,6 +1,6 @@
 """Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from the nearest pixel.
 
-Figures and the comparison of ways to warp: docs/performance.md.
+Figures and the comparison of ways to warp: docs/dev/measurements/steps.md.
 """
 
 from __future__ import annotations

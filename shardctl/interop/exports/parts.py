@@ -18,7 +18,10 @@ from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
 SMALL = 128 << 20
-"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two (docs/performance.md)."""
+"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two.
+
+The figures are in docs/dev/measurements/formats.md.
+"""
 
 
 class Parts:
