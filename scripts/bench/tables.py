@@ -73,10 +73,10 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table, and sentences about what is missing."""
-        lines = [f"## {self.title}", ""]
+        lines = [f"## {self.title}"]
         if self.rows:
             rule = ["---"] * 2 + ["---:"] * (len(self.columns) - 2)
-            lines += [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
+            lines += ["", *(f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows))]
         for reason in dict.fromkeys(self.left_out.values()):
             said = re.sub(r"^(\w+: )?No module named '([\w.]+)'", r"\2 is not installed", reason)
             names = ", ".join(name for name, why in self.left_out.items() if why == reason)

@@ -74,6 +74,10 @@ def test_no_word_of_a_page_is_lost() -> None:
         assert "](" not in shown.replace("`[", ""), page.name
 
 
+def test_the_pages_for_developers_are_not_shown() -> None:
+    assert not any("dev" in path.parts[path.parts.index("docs") :] for path in PAGES)
+
+
 def test_the_list_has_every_page(cli: Any) -> None:
     listed = cli("help")
     assert listed.code == 0
