@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doc_snippets import ROOT
 
-from shardctl.cli.show.message_table import all_entries, is_in
+from shardctl.system.messages import all_entries, is_in
 
 WRITER = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_troubleshooting.py"))
 TABLE = WRITER["read_messages"](ROOT / "docs" / "messages")

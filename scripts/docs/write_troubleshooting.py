@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardctl import errors
-from shardctl.cli.show.message_table import ANY, PAGE, entries_of, entry_for
+from shardctl.system.messages import ANY, PAGE, entries_of, entry_for
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import shlex
+import statistics
 from collections.abc import Iterator
+from typing import Any
 
-from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
+from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, best_of
 from shardctl.benchmark.measure.consumers import ENOUGH
+from shardctl.benchmark.measure.result import TIME_OF_THREADS
+from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
 from shardctl.inspection.pages import charts
-from shardctl.inspection.pages.page import data, figures, page, paragraph, section, tiles
+from shardctl.inspection.pages.page import absolute, command, data, figures, page, paragraph, section, tiles
 from shardctl.system.html import Html, table
-from shardctl.system.text import format_bytes
+from shardctl.system.text import counted, format_bytes
+
+RATE, SECONDS = charts.counts("samples/s"), charts.Axis("seconds")
 
 STAGE_NAMES = {
     "disk": "waiting for the disk",
@@ -24,29 +32,25 @@ STAGE_NAMES = {
 }
 
 
+FEW_BATCHES = 30
+"""From this many batches on their times are worth a chart."""
+
+A_POINT, LEAST_POINTS = 4, 5
+"""Batches in each point of the rate over time, on average at least, and so many points at least."""
+
+LONG = 20
+"""Seconds of reading that most loaders can be judged by."""
+
+
 def bench_page(result: BenchResult) -> str:
-    """Return a measurement as a page. Raises InstallError without Plotly."""
-    charts.require_plotly()
-    name = str(result.dataset["path"])
-    parts = [_headline(result), *_verdict(result), _tiles(result), _charts(result)]
+    """Return a measurement as a page."""
+    parts = [paragraph(result.reading, "soft"), *_verdict(result), _tiles(result), *_charts(result)]
     if result.baseline is not None:
         parts.append(_baseline(result.baseline))
     if result.sweep:
-        parts.append(_sweep(result.sweep))
-    parts += [_environment(result), data("record", result.record()), charts.drawing()]
-    return page(f"shardctl bench: {name}", *parts)
-
-
-def _headline(result: BenchResult) -> Html:
-    order = "in order" if result.shuffle == "in-order" else f"in random order ({result.shuffle})"
-    split = f" of split {result.split}" if result.split else ""
-    read = "from the disk" if result.cold else "with the page cache warm"
-    processes = f" in {result.processes} worker processes" if result.processes else ""
-    return paragraph(
-        f"{result.dataset['samples']:,} samples{split}, {format_bytes(result.dataset['bytes'])}, read {order} in batches of"
-        f" {result.batch_size} by {result.threads} threads{processes}, {read}{'' if result.decode else ', not decoded'}",
-        "soft",
-    )
+        parts.append(_sweep(result))
+    parts += [_environment(result), data("record", result.record())]
+    return page(f"shardctl bench: {_path(result)}", *parts)
 
 
 def _verdict(result: BenchResult) -> Iterator[Html]:
@@ -67,46 +71,52 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
 
 
 def _tiles(result: BenchResult) -> Html:
-    own = f", {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else ""
-    tokens = [] if result.tokens_per_s is None else [(f"{result.tokens_per_s:,.0f}", "tokens/s, without padding")]
-    return tiles(
-        [
-            (f"{result.samples_per_s:,.0f}", f"samples/s, spread {result.spread:.1%} over {len(result.runs)} runs"),
-            *tokens,
-            (f"{result.mb_per_s:,.0f} MB/s", f"handed over, {result.stored_mb_per_s:,.0f} as stored"),
-            (f"{result.batch_ms_mean:,.2f} ms", f"per batch on average{_longest_wait(result)}"),
-            (f"{result.first_batch_s * 1e3:,.0f} ms", "to the first batch"),
-            (f"{result.cores_used:.2f}", f"of {result.environment['cores']} cores used"),
-            (f"{result.rss_mb:,.0f} MB", f"of memory at the peak{own}"),
-        ]
-    )
+    return tiles((figure, what) for figure, what in result.figures() if figure != TIME_OF_THREADS)
 
 
-def _longest_wait(result: BenchResult) -> str:
-    return "" if result.batch_ms_p99 is None else f"; waits of up to {result.batch_ms_p99:,.2f} ms (99th percentile)"
-
-
-def _charts(result: BenchResult) -> Html:
-    stacks = {"alone": _named(result.time)}
-    drawn = [
-        charts.lines(
-            "Throughput over time",
-            {"samples/s": (result.series["seconds"], result.series["samples_per_s"])},
-            "seconds of reading",
-            "samples/s",
-        ),
-        charts.histogram(
-            "Time from batch to batch", result.latencies["edges_ms"], _counts(result.latencies["counts"]), "ms", log=True
-        ),
-    ]
+def _charts(result: BenchResult) -> Iterator[Html]:
+    """Yield the charts, and a word in the place of those that so few batches cannot be judged by."""
+    drawn, few = [], []
+    rates = _rates(result)
+    if rates is None:
+        few.append("throughput over time")
+    else:
+        seconds = charts.Axis("seconds of reading")
+        drawn.append(charts.lines("Throughput over time", {"samples/s": rates}, seconds, charts.counts("samples/s")))
+    if sum(result.latencies["counts"]) < FEW_BATCHES:
+        few.append("the times from batch to batch")
+    else:
+        edges, counts = result.latencies["edges_ms"], [int(count) for count in result.latencies["counts"]]
+        drawn.append(charts.histogram("Time from batch to batch", edges, counts, charts.Axis("ms"), "batches", log=True))
+    stacks = {"alone": _named(result.time)} if result.time else {}
     if result.consumer is not None:
         stacks = {"with the consumer": _named(result.consumer.time), **stacks}
         drawn.append(_utilization(result.consumer))
-    return figures(*drawn, charts.shares("Where the loader's threads spend their time", stacks))
+    if any(stacks.values()):
+        drawn.append(charts.shares("Where the loader's threads spend their time", stacks))
+    if few:
+        read = f"{counted(result.batches, 'batch', 'batches')} in {result.seconds:,.1f} s"
+        yield paragraph(f"Too short to judge {' and '.join(few)}: {read}. Read longer, or in smaller batches:", "soft")
+        yield command(f"shardctl bench {shlex.quote(_path(result))} --seconds {LONG} --batch-size {_smaller(result)}")
+    yield figures(*drawn)
 
 
-def _counts(counts: list[float]) -> list[int]:
-    return [int(count) for count in counts]
+def _smaller(result: BenchResult) -> int:
+    return max(1, result.batch_size // 4)
+
+
+def _path(result: BenchResult) -> str:
+    return absolute(str(result.dataset["path"]))
+
+
+def _rates(result: BenchResult) -> tuple[list[float], list[float]] | None:
+    """Return the rate over time, of as many batches at once as it takes to say something; None of too few."""
+    seconds, rates = result.series["seconds"], result.series["samples_per_s"]
+    together = max(1, math.ceil(A_POINT * len(seconds) / max(1, result.batches)))
+    starts = range(0, len(seconds) - together + 1, together)
+    if len(starts) < LEAST_POINTS:
+        return None
+    return [seconds[start] for start in starts], [statistics.mean(rates[start : start + together]) for start in starts]
 
 
 def _named(time: dict[str, float]) -> dict[str, float]:
@@ -123,7 +133,8 @@ def _utilization(found: ConsumerResult) -> Html:
         "enough (90 %)": ([gpus[0], gpus[-1]], [ENOUGH, ENOUGH]),
         "measured": ([found.gpus], [found.accelerator_utilization]),
     }
-    return charts.lines("Utilisation by number of GPUs", series, "GPUs", "", yaxis_tickformat=".0%", yaxis_range=[0, 1.05])
+    gpus_axis = charts.counts("GPUs")
+    return charts.lines("Utilisation by number of GPUs", series, gpus_axis, charts.SHARES, top=1.0)
 
 
 def _baseline(found: BaselineResult) -> Html:
@@ -132,15 +143,14 @@ def _baseline(found: BaselineResult) -> Html:
         if found.pays_after is None
         else f"After {found.pays_after:,} epochs they have saved the time of the conversion ({found.conversion_s:,.1f} s)."
     )
-    chart = charts.bars(
-        "An epoch", {"seconds": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])}, "", "seconds"
-    )
+    chart = charts.bars("An epoch", {"": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])}, SECONDS)
     return section(
         "Shards compared with raw inputs", paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"), figures(chart)
     )
 
 
-def _sweep(points: tuple[SweepPoint, ...]) -> Html:
+def _sweep(result: BenchResult) -> Html:
+    points = result.sweep
     best = best_of(points)
     size = points[0].batch_size
     by_order: dict[str, tuple[list[str], list[float]]] = {}
@@ -157,13 +167,13 @@ def _sweep(points: tuple[SweepPoint, ...]) -> Html:
     by_size = {points[-1].shuffle: ([str(point.batch_size) for point in sizes], [point.samples_per_s for point in sizes])}
     return section(
         "What to change",
-        paragraph(
-            f"Best random order: --order {top.shuffle} --threads {top.threads} --batch-size {top.batch_size},"
-            f" {top.samples_per_s:,.0f} samples/s."
-        ),
+        paragraph(f"Best random order: {top.samples_per_s:,.0f} samples/s."),
+        command(f"shardctl bench {shlex.quote(_path(result))} {top.as_options(result.processes)}"),
+        paragraph("The same in Python:"),
+        command(f"dataset.{top.as_python(result.processes)}"),
         figures(
-            charts.bars("Orders and threads", dict(by_order), "threads", "samples/s", xaxis_type="category"),
-            charts.bars("Batch sizes", dict(by_size), "batch size", "samples/s", xaxis_type="category"),
+            charts.columns("Orders and threads", dict(by_order), "threads", RATE),
+            charts.columns("Batch sizes", dict(by_size), "samples of a batch", RATE),
         ),
     )
 
@@ -177,8 +187,19 @@ def _environment(result: BenchResult) -> Html:
         ),
         ("system", f"{environment['system']}, Python {environment['python']}, file system {environment['file_system']}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
-        ("page cache", ", ".join(f"{name.replace('_', ' ')} {share}" for name, share in result.page_cache.items())),
+        ("page cache", ", ".join(_in_cache(name, share) for name, share in result.page_cache.items())),
         ("dataset", f"fingerprint {result.dataset['fingerprint']}"),
-        ("recipe", str(result.dataset["recipe"])),
+        *_recipe(result.dataset["recipe"]),
     ]
     return section("What it was measured on", table(rows))
+
+
+def _in_cache(name: str, share: float | None) -> str:
+    return f"{'unknown' if share is None else f'{share:.0%} of the dataset'} {name.replace('_', ' ')}"
+
+
+def _recipe(recipe: Any) -> list[tuple[str, str]]:
+    """Return the recipe in words; shards of other tools have none."""
+    if not recipe:
+        return []
+    return [("recipe", recipe_in_words(recipe)), ("settings", settings_in_words(recipe))]

@@ -16,6 +16,7 @@ import click
 from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
 from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, good
+from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import option_of, options_of
 from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.cli.values import OneOf
@@ -85,6 +86,7 @@ STARVES = 1
     metavar="FILE",
     help="Also write the results with charts to this HTML file.",
 )
+@open_option(OUTPUT)
 @option(
     "--compare",
     heading=COMPARED,
@@ -152,9 +154,11 @@ def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any)
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
     from shardctl.benchmark.measure.watching import watch_dataset
 
-    unfit = next((name for name in ("compare", "html", "against", "python") if given.pop(name)), None)
-    if unfit is not None:
-        raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
+    unfit = [name for name in ("compare", "html", "opened", "against", "python") if given.pop(name)]
+    if unfit:
+        raise UsageError(
+            f"--watch and --{'open' if unfit[0] == 'opened' else unfit[0]} contradict each other; give one of them"
+        )
     order = given.pop("order")
     look_in_current_folder()
     with suppress(KeyboardInterrupt):
@@ -169,6 +173,7 @@ def _measure(
     order: str | None,
     compare: str | None,
     html: str | None,
+    opened: bool,
     against: bool,
     python: str | None,
     **given: Any,
@@ -180,11 +185,9 @@ def _measure(
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
-        from shardctl.inspection.pages.charts import require_plotly
         from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(html))
-        require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()
@@ -192,17 +195,21 @@ def _measure(
     with printing_to_stderr(), progress_of(output.shows_progress) as shown:
         result = measure(dataset, Listener.showing(shown), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
+    html = page_path(html, opened, "bench")
     if html is not None:
         from shardctl.benchmark.page import bench_page
         from shardctl.inspection.pages.page import write_page
 
         write_page(Path(html), bench_page(result))
     if output.as_json:
-        print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {})})
+        page = {"page": html} if html is not None else {}
+        print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {}), **page})
     else:
         _print(result, dataset, comparison)
         if html is not None:
             click.echo(f"page written to {printable(html)}")
+    if html is not None and opened:
+        open_page(html)
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
 
 
@@ -306,11 +313,8 @@ def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
     rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in points]
     print_table(rows, ("order", "threads", "batch size", "samples/s"))
     best = next(point for point in best_of(points) if point.shuffle != "in-order")
-    of_processes = f" --processes {processes}" if processes else ""
-    click.echo(
-        f"  best random order: --order {best.shuffle} --threads {best.threads} --batch-size {best.batch_size}{of_processes},"
-        f" {best.samples_per_s:,.0f} samples/s"
-    )
+    click.echo(f"  best random order: {best.as_options(processes)}, {best.samples_per_s:,.0f} samples/s")
+    click.echo(f"  in Python: dataset.{best.as_python(processes)}")
 
 
 def _print_comparison(found: Comparison) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,6 +16,9 @@ WIDTH = 80
 _LONG_DASHES = ("\u2013", "\u2014")
 _DASHES = "-\u2013\u2014"
 """What text processors make of two hyphens."""
+
+_TYPED = f"{__name__}.typed"
+"""Where the context of a command has its arguments."""
 
 Example = tuple[str, str]
 """A command line, and what it is for."""
@@ -79,6 +83,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An option's old name is told once; an unknown one is answered."""
+        ctx.meta[_TYPED] = list(args)
         _tell_old_names(self, args)
         _refuse_second_number(self, ctx, args)
         names = {name for each in self.params for name in each.opts}
@@ -180,6 +185,26 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
 def option(*declarations: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator of an option. The settings are those of Option, and of click's."""
     return click.option(*declarations, cls=Option, **settings)
+
+
+def with_same_options(context: click.Context, begin: Sequence[str], without: Collection[str]) -> str:
+    """Return a command line: its beginning, and the options that were given to this command, as they were typed.
+
+    `without` has the names of parameters that are left out, as are the command's arguments.
+    """
+    given, _, _ = context.command.make_parser(context).parse_args(list(context.meta[_TYPED]))
+    words = list(begin)
+    for each in context.command.params:
+        if not isinstance(each, click.Option) or each.name not in given or each.name in without:
+            continue
+        name, value = next((name for name in each.opts if name.startswith("--")), each.opts[0]), given[each.name]
+        for one in value if isinstance(value, list) else [value]:
+            if each.is_flag:
+                words.append(name if one else each.secondary_opts[0])
+            else:
+                parts = [one] if isinstance(one, str) else list(one)
+                words += [f"{name}={one}"] if len(parts) == 1 and parts[0].startswith("-") else [name, *parts]
+    return shlex.join(words)
 
 
 def _short_help_option() -> Option:

@@ -13,9 +13,9 @@ import click
 from shardctl.cli.command import WIDTH, command
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.cli.show.markdown import headings, terminal_text
-from shardctl.cli.show.message_table import Entry, all_entries, entries_with, entry_for
 from shardctl.errors import UsageError
 from shardctl.system.documents import documents, pages
+from shardctl.system.messages import Entry, all_entries, entries_with, entry_for
 from shardctl.system.text import counted, printable
 
 SHOWN_PAGES = 5

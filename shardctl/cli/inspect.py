@@ -12,6 +12,7 @@ import click
 
 from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, note
+from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.output import Output, check_outputs, print_json, print_table, progress_options, shortened
 from shardctl.cli.show.describe import print_differences, print_overview, print_shard
 from shardctl.cli.show.objects import print_mask_statistics, print_object_statistics, print_objects
@@ -150,6 +151,7 @@ PICTURES = 64
     metavar="FILE",
     help="Write an HTML page with charts, samples and rejects of the dataset.",
 )
+@open_option(FILES)
 @option(
     "--no-annotations",
     heading=FILES,
@@ -209,7 +211,7 @@ def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
     if given["diff"] is not None:
         with open_place(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
-    if any(given[name] is not None for name in ("save", "images", "html")):
+    if any(given[name] is not None for name in ("save", "images", "html")) or given["opened"]:
         _write_files(place, given, output.as_json)
     elif given["key"] is not None or given["row"] is not None:
         _print_records(place, given, output)
@@ -230,8 +232,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     from shardctl.cli.show.foreign import print_foreign, without_bytes
     from shardctl.interop.foreign.showing import look
 
-    drawn = given["images"] is not None or given["html"] is not None
-    known = ("images", "html", "no_annotations") if drawn else ("head",)
+    drawn = given["images"] is not None or given["html"] is not None or given["opened"]
+    known = ("images", "html", "opened", "no_annotations") if drawn else ("head",)
     idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
     if idle:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
@@ -272,7 +274,8 @@ _CHOICES = ("key", "row", "where", "head")
 def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
     lone = bool(place.lone)
-    whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff", "history") if given[name] not in (None, False)]
+    of_datasets = ("shard", "key", "split", "html", "opened", "diff", "history")
+    whole = [_option(name) for name in of_datasets if given[name] not in (None, False)]
     if lone and whole:
         raise UsageError(f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
@@ -288,7 +291,7 @@ def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return "--open" if name == "opened" else f"--{name.replace('_', '-')}"
 
 
 def _used(lone: bool, given: dict[str, Any]) -> set[str]:
@@ -299,8 +302,8 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
         return {"diff"}
     if given["history"]:
         return {"history"}
-    if given["html"] is not None:
-        return {"html", "images", "split", "no_annotations"}
+    if given["html"] is not None or given["opened"]:
+        return {"html", "opened", "images", "split", "no_annotations"}
     if choice is not None:
         where = {"key": set[str](), "row": {"shard", "block"}, "where": {place, "head"}, "head": {place}}[choice]
         drawn = {"images", "no_annotations"} if given["images"] is not None else {"images"}
@@ -397,20 +400,19 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
     written: dict[str, Any] = {}
     check_outputs(given)
-    if given["html"] is not None:
-        from shardctl.inspection.pages.charts import require_plotly
-
-        require_plotly()  # before the other files are written
     if given["save"] is not None:
         decoder = _decoder(place, given, whole=True)
         written |= _save(decoder.decoded(_records(place, given)), given, as_json)
         _say_why_numbers(decoder)
     if given["images"] is not None:
         written |= _draw(place, _records(place, given), given, as_json)
-    if given["html"] is not None:
-        written |= _write_page(place, given, as_json)
+    page = page_path(given["html"], given["opened"], "inspect")
+    if page is not None:
+        written |= _write_page(place, page, given, as_json)
     if as_json:
         print_json(written)
+    if page is not None and given["opened"]:
+        open_page(page)
 
 
 def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSample]:
@@ -575,14 +577,14 @@ def _image_text(value: Any) -> Any:
     return value
 
 
-def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _write_page(place: DatasetPlace, page: str, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.pages.dataset import dataset_page
     from shardctl.inspection.pages.page import write_page
 
-    write_page(Path(given["html"]), dataset_page(place, given["split"], not given["no_annotations"], given.get("origin")))
+    write_page(Path(page), dataset_page(place, given["split"], not given["no_annotations"], given.get("origin")))
     if not as_json:
-        click.echo(f"page written to {printable(given['html'])}")
-    return {"file": given["html"], "page": given["html"]}
+        click.echo(f"page written to {printable(page)}")
+    return {"file": page, "page": page}
 
 
 def _show_differences(a: DatasetPlace, b: DatasetPlace, output: Output) -> int:

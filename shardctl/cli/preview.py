@@ -11,8 +11,9 @@ import click
 
 from shardctl.build.options import convert_options
 from shardctl.build.shards import WORKER
-from shardctl.cli.command import command, option
+from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.lines import note
+from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, check_outputs, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.cli.values import WholeNumber
@@ -36,6 +37,11 @@ _OTHERS = frozenset(
 _WITHOUT_EFFECT = frozenset(("update", "append", "moved_from", "keep_generations", "explain", "metrics", "part"))
 """Options that are accepted, so that a line of convert can become one of preview. They are about the dataset."""
 
+_OF_PREVIEW = frozenset(
+    ("html", "images", "opened", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress") + tuple(_WITHOUT_EFFECT)
+)
+"""Options that convert does not have, or has no use for."""
+
 BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}
 """The options of convert that are options of preview too."""
 
@@ -57,6 +63,7 @@ REFERENCE = (
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
 @option("--images", type=click.Path(), metavar="FILE", help="Draw the same images into one PNG file.")
+@open_option()
 @option(
     "--inputs",
     type=WholeNumber(1, 1000),
@@ -95,7 +102,8 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         made = make_preview(
             src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, output.shows_progress, **options
         )
-    written = _write(made, src, given)
+    begin = ("shardctl", "convert", *src, "out")
+    written = _write(made, src, given, with_same_options(click.get_current_context(), begin, _OF_PREVIEW))
     if not output.quiet:
         for notice in made.notices:
             note(notice)
@@ -105,6 +113,8 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         print_json({**record_of(made), **written})
     else:
         _print(made, written)
+    if given["opened"]:
+        open_page(written["page"])
 
 
 def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
@@ -115,17 +125,18 @@ def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
     return forked_early(WORKER, options["worker_memory"] or 0)
 
 
-def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:
+def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str) -> dict[str, str]:
     """Write what is asked for, and return the paths by what they are."""
     written = {}
-    if given["html"] is not None or given["images"] is not None:
+    html = page_path(given["html"], given["opened"], "preview")
+    if html is not None or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
         from shardctl.images.codecs.sheet import SHEET
         from shardctl.inspection.pages.page import write_page
 
-        if given["html"] is not None:
-            write_page(Path(given["html"]), preview_page(made, src))
-            written["page"] = given["html"]
+        if html is not None:
+            write_page(Path(html), preview_page(made, src, convert))
+            written["page"] = html
         if given["images"] is not None:
             SHEET.write(Path(given["images"]), preview_sheet(made))
             written["sheet"] = given["images"]

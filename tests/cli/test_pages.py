@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shardctl.cli.show.markdown import terminal_text
-from shardctl.cli.show.message_table import all_entries
 from shardctl.system.documents import pages
+from shardctl.system.messages import all_entries
 
 PAGES = list(pages().values())
 

@@ -13,6 +13,9 @@ from shardctl.system.text import counted, format_bytes, printable
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
 
+TIME_OF_THREADS = "time of the threads"
+"""The name of this figure, which has no number."""
+
 _ALMOST_NONE = 0.01
 """A share that is not worth a word."""
 
@@ -79,7 +82,7 @@ class ConsumerResult:
         """Return the figures, each with what it is, for people."""
         busy = f"busy for that share of {self.seconds:.1f} s, waiting for data for {self.stall_fraction:.1%}"
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
-        return [*figures, ("time of the threads", _shares(self.time))] if self.time else figures
+        return [*figures, (TIME_OF_THREADS, _shares(self.time))] if self.time else figures
 
     def utilization_of(self, gpus: int) -> float:
         """Return the utilisation of this number of GPUs at the loader's rate."""
@@ -132,6 +135,16 @@ class SweepPoint:
     threads: int
     batch_size: int
     samples_per_s: float
+
+    def as_options(self, processes: int | None) -> str:
+        """Return the options of `shardctl bench` that mean this setting."""
+        of_processes = f" --processes {processes}" if processes else ""
+        return f"--order {self.shuffle} --threads {self.threads} --batch-size {self.batch_size}{of_processes}"
+
+    def as_python(self, processes: int | None) -> str:
+        """Return the call of a dataset's method that means this setting."""
+        of_processes = f", processes={processes}" if processes else ""
+        return f'loader(batch_size={self.batch_size}, shuffle="{self.shuffle}", threads={self.threads}{of_processes})'
 
 
 @dataclass(frozen=True)
@@ -263,7 +276,7 @@ class BenchResult:
         own = f"; {self.own_mb:,.0f} MB without the mapped shards" if self.own_mb is not None else ""
         figures.append((f"{self.rss_mb:,.0f} MB of memory", f"at the peak{own}"))
         if self.reader is None:
-            return [*figures, ("time of the threads", _shares(self.time))]
+            return [*figures, (TIME_OF_THREADS, _shares(self.time))]
         return [*figures, (printable(self.reader.library), f"read them, in {printable(self.reader.python)}")]
 
     @property

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import io
+import bisect
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from PIL import Image
 
 from shardctl.build.preview.facts import (
     SampleFacts,
     captions_of,
+    count_objects,
     reject_in_words,
     sample_facts,
     size_in_words,
@@ -20,28 +20,53 @@ from shardctl.build.preview.facts import (
 )
 from shardctl.build.preview.making import Preview, Tried
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg
+from shardctl.images.codecs.sheet import contact_sheet, enlarge, small_file
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of
-from shardctl.inspection.pages.page import page, paragraph, section, tiles
-from shardctl.inspection.pages.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.page import absolute, command, figures, page, paragraph, section, tiles
+from shardctl.inspection.pages.pictures import (
+    PICTURES_STYLE,
+    Picture,
+    caption,
+    counted_objects,
+    main_picture,
+    marks,
+    thumbnail,
+)
+from shardctl.inspection.pages.rejects import fix
 from shardctl.system.html import Html, table, text
 from shardctl.system.text import counted, format_bytes
 
 SIDE = 448
-"""The longer side of a picture in pixels. A stored image that is no larger is on the page with its own bytes."""
+"""The longer side of a sample in pixels, at most."""
+
+SHOWN = 320
+"""How wide pictures are shown at most, and the longer side of an input, and of what is marked in a picture."""
 
 SHEET_SIDE = 256
 """The longer side of a picture on the contact sheet."""
 
-MOST_BYTES = 256 << 10
-"""The size of a stored image that is on the page with its own bytes, at most."""
+MOST_BYTES = 32 << 10
+"""The size of a stored image that is on the page with its own bytes, at most; larger ones are encoded anew."""
+
+MARKS_EFFORT = 60
+"""How hard WebP tries, 0 to 100, to make small what is marked: it stays exact."""
+
+QUALITY, SOURCE_QUALITY = 90, 75
+"""Quality of samples that are encoded anew, and of inputs."""
 
 SMALL = 96
 """An image whose longer side is no longer is shown enlarged, its pixels as squares."""
 
 MOST_COLUMNS = 6
 """Pictures beside each other in a wide window, at most."""
+
+ANEW = "~ encoded anew"
+"""What is said of a sample that is not on the page as it is stored."""
+
+_PARTS, _NAMES = (0.25, 0.5, 0.75), ("none", "to 25%", "to 50%", "to 75%", "more", "all")
+"""Shares of objects that are counted together, and what they are called."""
 
 CAPTIONS = 5
 """Captions of an image that are shown, at most."""
@@ -59,10 +84,10 @@ body {{ max-width: 100rem; overflow-wrap: anywhere; }}
 @media (min-width: 64rem) {{ .row {{ grid-template-columns: repeat(var(--columns), minmax(0, 20rem)); }} }}
 .row figure {{ padding: .4rem; }} .row figure.source {{ outline: 2px solid var(--rule); }}
 .row img {{ display: block; width: 100%; max-height: 20rem; object-fit: contain; }}
-.row img.small {{ image-rendering: pixelated; }}
+.row img.small {{ image-rendering: pixelated; }} .stack {{ display: grid; }} .stack img {{ grid-area: 1 / 1; }}
 .row figcaption {{ font-weight: 400; font-size: .8rem; overflow-wrap: anywhere; }} .row figcaption b {{ font-weight: 600; }}
 .row i {{ display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }}
-#marks:checked ~ * .bare, #marks:not(:checked) ~ * .drawn {{ display: none; }}
+#marks:not(:checked) ~ * .drawn {{ display: none; }}
 #marks ~ .switch {{ position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5rem 1.25rem;
   margin: 1rem -1.25rem 0;
   border-bottom: 1px solid var(--rule); cursor: pointer; display: block; }}
@@ -73,21 +98,46 @@ body {{ max-width: 100rem; overflow-wrap: anywhere; }}
 </style>"""
 
 
-def preview_page(preview: Preview, sources: Sequence[str]) -> str:
-    """Return a page with a row for each input: it, and the samples that the recipe makes of it."""
+def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") -> str:
+    """Return a page with a row for each input: it, and the samples that the recipe makes of it.
+
+    `convert` is the command line that converts with the same settings.
+    """
     records = (record for each in preview.inputs for record in (each.source, *each.samples) if record is not None)
     marked = any(picture.has_objects for record in records if (picture := main_picture(record)) is not None)
     switch = [Html('<input type="checkbox" id="marks" checked><label for="marks" class="switch">show annotations</label>')]
+    rows = [_row(each) for each in preview.inputs]
+    anew = any(ANEW in row.text for row in rows)
+    note = f"{ANEW}: the page has a copy of this image that is encoded anew. All other samples have the bytes that are stored."
     return page(
-        "shardctl preview",
+        f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),
-        paragraph(", ".join(sources), "soft"),
         _tiles(preview),
         _recipe(preview, marked),
+        *([section("Convert with these settings", command(convert))] if convert else []),
         *(paragraph(f"Note: {notice}", "soft") for notice in preview.notices),
+        *([paragraph(note, "soft")] if anew else []),
+        *_kept(preview),
         *(switch if marked else []),
-        *(_row(each) for each in preview.inputs),
+        *rows,
     )
+
+
+def _kept(preview: Preview) -> Iterator[Html]:
+    """Yield a chart of how many of the objects of an image are kept in its samples, where they may fall away."""
+    shares = [
+        after / before
+        for each in preview.inputs
+        for record in each.samples
+        if (before := count_objects(each.source) if each.source is not None else None)
+        and (after := count_objects(record)) is not None
+    ]
+    if not shares or min(shares) >= 1:
+        return
+    places = [0 if share == 0 else len(_NAMES) - 1 if share >= 1 else 1 + bisect.bisect_left(_PARTS, share) for share in shares]
+    counts = [places.count(place) for place in range(len(_NAMES))]
+    samples = charts.counts("samples")
+    yield figures(charts.columns("Objects of an image that are kept", {"": (_NAMES, counts)}, "", samples))
 
 
 def _tiles(preview: Preview) -> Html:
@@ -140,7 +190,10 @@ def _row(tried: Tried) -> Html:
 def _reject(tried: Tried) -> str:
     if tried.reject is None:
         return ""
-    return f'<p class="reject"><b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}</p>'
+    advice = fix(tried.reject.message).text
+    what = f"<br>What to do: {advice}" if advice else ""
+    said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
+    return f'<p class="reject">{said}{what}</p>'
 
 
 def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None) -> str:
@@ -150,7 +203,8 @@ def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, befo
     if picture is not None:
         lines += counted_objects(picture)
         small = facts.width is not None and max(facts.width, facts.height or 0) <= SMALL
-        images = "".join(_images(picture, f"{record.values['key']}, {name}", small, exact=name != "source"))
+        images, anew = _images(picture, f"{record.values['key']}, {name}", small, exact=name != "source")
+        lines[1:2] = [Html(f"{text(size)}{f', {ANEW}' if anew else ''}")]
     fewer = before is not None and before.objects is not None and facts.objects is not None and facts.objects < before.objects
     if fewer and before is not None:
         lines.append(Html(f"{facts.objects} of {counted(before.objects or 0, 'object')} kept"))
@@ -159,37 +213,37 @@ def _figure(record: StoredSample, name: str, size: str, facts: SampleFacts, befo
     return f'<figure class="{kind}">{images}<figcaption>{below}</figcaption></figure>'
 
 
-def _images(picture: Picture, alt: str, small: bool, exact: bool) -> Iterator[str]:
-    """Yield the image as it is, and where something is marked in it, with that drawn onto it."""
-    plain = Picture(picture.content, picture.caption)
+def _images(picture: Picture, alt: str, small: bool, exact: bool) -> tuple[str, bool]:
+    """Return the image, with what is marked in it as a layer above it, and whether a sample is not there as it is stored."""
+    side = SIDE if exact else SHOWN
     encoded = _stored(picture) if exact else None
+    anew = exact and encoded is None
     if encoded is None:
-        pixels = thumbnail(plain, SIDE)
-        encoded = ("jpeg", jpeg(pixels, quality=85)) if pixels is not None else None
+        pixels = thumbnail(Picture(picture.content, picture.caption), side)
+        encoded = None if pixels is None else small_file(pixels, QUALITY if exact else SOURCE_QUALITY)
     if encoded is None:
-        yield '<p class="bad">cannot be shown</p>'
-        return
-    drawn = thumbnail(picture, SIDE) if picture.has_objects else None  # None for a truncated image, which browsers show
-    style = " small" if small else ""
-    yield _img(*encoded, alt, f"{'bare' if drawn is not None else ''}{style}")
+        return '<p class="bad">cannot be shown</p>', False
+    style = "small" if small else ""
+    image = _img(*encoded, alt, style)
+    drawn = marks(picture, SHOWN) if picture.has_objects else None
     if drawn is not None:
-        yield _img("jpeg", jpeg(drawn, quality=75, fine_colours=True), f"{alt}, with annotations", f"drawn{style}")
+        image = f'<div class="stack">{image}{_img(*small_file(drawn, MARKS_EFFORT), f"annotations of {alt}", "drawn")}</div>'
+    return image, anew
 
 
 def _img(kind: str, data: bytes, alt: str, style: str) -> str:
     shown = base64.b64encode(data).decode("ascii")
-    return f'<img class="{style.strip()}" src="data:image/{kind};base64,{shown}" alt="{text(alt)}">'
+    return f'<img class="{style}" src="data:image/{kind};base64,{shown}" alt="{text(alt)}">'
 
 
 def _stored(picture: Picture) -> tuple[str, bytes] | None:
-    """Return the type and the very bytes of a stored image that a browser can show, raw pixels as PNG; None if it is large."""
+    """Return the type and the very bytes of a stored image that a browser can show, pixels without a loss; None if large."""
     content = picture.content
     if isinstance(content, np.ndarray):
         if max(content.shape[:2]) > SIDE:
             return None
-        target = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(content)).save(target, "PNG")
-        return "png", target.getvalue()
+        encoded = small_file(content, 100, exact=True)
+        return encoded if len(encoded[1]) <= MOST_BYTES else None
     facts = facts_of(content)
     kind = _TYPES.get(str(facts["format"]))
     if kind is None or len(content) > MOST_BYTES or max(facts["width"], facts["height"]) > SIDE:

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 SHOWN_CLASSES = 12
 
-WORD_BYTES = 16
-"""How long texts of short words are, such as modes of images, is not shown."""
-
 
 def print_overview(found: Inspection) -> None:
     """Print what is known of a dataset or a split."""
     from shardctl.format.jpeg_record import jpeg_costs
     from shardctl.format.step_counts import step_lines
     from shardctl.format.tables import reason_lines
+    from shardctl.inspection.content.overview import recipe_in_words
 
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
@@ -38,7 +36,7 @@ def print_overview(found: Inspection) -> None:
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version}{of}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
-    click.echo(f"  recipe: {_recipe_line(m.recipe)}")
+    click.echo(f"  recipe: {recipe_in_words(m.recipe)}")
     click.echo(f"  fingerprint: {m.fingerprint}")
     click.echo("splits:")
     print_table(
@@ -70,7 +68,7 @@ def _print_statistics(statistics: Statistics, manifest: Manifest) -> None:
     ]
     print_table(rows, ("column", "uncompressed", "stored", "type"))
     for spread in statistics.distributions:
-        if spread.low == spread.high or (spread.what.endswith(", bytes") and spread.high < WORD_BYTES):
+        if not spread.says_something:
             continue
         histogram = bars(spread.counts)
         click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
@@ -94,15 +92,6 @@ def _print_classes(found: Inspection) -> None:
     print_table(rows, ("class", "samples", *splits))
     if len(totals) > SHOWN_CLASSES:
         click.echo(f"  and {len(totals) - SHOWN_CLASSES:,} more (--json has all)")
-
-
-def _recipe_line(recipe: dict[str, Any]) -> str:
-    steps = []
-    for step in recipe["transform"]:
-        settings = ", ".join(f"{name} {value}" for name, value in step.items() if name != "name")
-        steps.append(f"{step['name']} ({settings})")
-    store = [f"store {recipe['store']}"] if recipe["store"] else []
-    return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
 
 
 def print_shard(found: ShardOverview) -> None:

@@ -89,6 +89,21 @@ def draw(pixels: Pixels, annotations: Annotations) -> Pixels:
     return pixels
 
 
+def overlay(size: Size, annotations: Annotations) -> Pixels | None:
+    """Return what `draw` puts over a picture of this size: red, green, blue and how much it hides, (height, width, 4) uint8.
+
+    None where nothing is marked. What is drawn depends on no pixel below it: black and white pictures tell how much it hides.
+    """
+    shape = (size[1], size[0], 3)
+    on_black, on_white = (draw(np.full(shape, value, np.uint8), annotations).astype(np.int32) for value in (0, 255))
+    hides = 255 - (on_white - on_black).mean(axis=2).round()
+    if not hides.any():
+        return None
+    colours = on_black * 255 / np.maximum(hides, 1)[:, :, None]
+    layer: Pixels = np.dstack([colours.round(), hides]).clip(0, 255).astype(np.uint8)
+    return layer
+
+
 def colour_of(number: int) -> Colour:
     """Return the colour of a category, or of a class of a mask: always the same one, another for each of 256 numbers."""
     colours = _palette()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, features
 from PIL.PngImagePlugin import PngInfo
 
 from shardctl.images.codecs.image import Pixels, open_image, render
@@ -66,6 +66,22 @@ def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes
     target = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
     return target.getvalue()
+
+
+def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, bytes]:
+    """Return pixels as a small file for a page, and its type: WebP, or what Pillow has if it was built without.
+
+    Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do four channels.
+    """
+    picture, target = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+    exact = exact or picture.mode != "RGB"
+    if features.check("webp"):
+        picture.save(target, "WEBP", lossless=exact, quality=quality, method=4)
+        return "webp", target.getvalue()
+    if exact:
+        picture.save(target, "PNG")
+        return "png", target.getvalue()
+    return "jpeg", jpeg(pixels, quality)
 
 
 def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int) -> bytes:

@@ -5,6 +5,7 @@ Shards are read only to count classes, where the manifest does not have their co
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ from shardctl.inspection.content.blocks import check_split, shards_of
 from shardctl.system.locations.folder import FolderHere
 
 NO_LABEL = "(no label)"
+
+_SMALLER = 1.005
+"""From this ratio on compression has made something smaller. Below it are shards of a few bytes, and incompressible images."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,10 @@ class Overview:
     @property
     def compressed(self) -> str:
         """How much smaller compression made the blocks, in words."""
-        return (
-            "not compressed"
-            if self.manifest.recipe["compression"] == "none"
-            else f"compressed {self.compression_ratio:.2f} to 1"
-        )
+        if self.manifest.recipe["compression"] == "none":
+            return "not compressed"
+        ratio = self.compression_ratio
+        return f"compressed {ratio:.2f} to 1" if ratio >= _SMALLER else "no smaller by compression"
 
     @property
     def classes(self) -> dict[str, int] | None:
@@ -128,6 +131,26 @@ class Overview:
             "seconds": m.seconds,
             "shardctl_version": m.shardctl_version,
         }
+
+
+def recipe_in_words(recipe: dict[str, Any]) -> str:
+    """Return the steps of a recipe with their settings, and how it stores samples."""
+    steps = []
+    for step in recipe["transform"]:
+        settings = ", ".join(f"{name} {value}" for name, value in step.items() if name != "name")
+        steps.append(f"{step['name']} ({settings})" if settings else str(step["name"]))
+    store = [f"store {recipe['store']}"] if recipe["store"] else []
+    return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
+
+
+def settings_in_words(settings: dict[str, Any]) -> str:
+    """Return settings that are given, each with its name; those of what `recipe_in_words` says are left out."""
+    said = ("transform", "store", "compression")
+    return ", ".join(
+        f"{name} {value if isinstance(value, str | int | float) else json.dumps(value, default=str)}"
+        for name, value in settings.items()
+        if name not in said and value not in (None, "", [], {})
+    )
 
 
 def overview(folder: FolderHere, split: str | None = None) -> Overview:

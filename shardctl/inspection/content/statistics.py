@@ -27,6 +27,9 @@ IMAGES = 256
 
 BINS = 24
 
+WORD_BYTES = 16
+"""How long texts of short words are, such as modes of images, is not shown."""
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -38,6 +41,11 @@ class Distribution:
     high: float
     edges: tuple[float, ...]
     counts: tuple[int, ...]
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it is worth showing: the numbers differ, and are not lengths of short words, such as modes of images."""
+        return self.low < self.high and not (self.what.endswith(", bytes") and self.high < WORD_BYTES)
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from shardctl.format.dataset_place import DatasetPlace
 from shardctl.format.step_counts import step_lines
-from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
 from shardctl.inspection.content.masks import mask_statistics
 from shardctl.inspection.content.objects import object_statistics
-from shardctl.inspection.content.overview import Overview, overview
+from shardctl.inspection.content.overview import Overview, overview, recipe_in_words, settings_in_words
 from shardctl.inspection.content.samples import describe_value
 from shardctl.inspection.content.statistics import Statistics, statistics_of
 from shardctl.inspection.content.token_statistics import token_statistics
 from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages import objects as object_pages
-from shardctl.inspection.pages.page import data, figures, page, paragraph, section, tiles
+from shardctl.inspection.pages.page import absolute, command, data, figures, page, paragraph, section, tiles
 from shardctl.inspection.pages.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
+from shardctl.inspection.pages.rejects import rejects
 from shardctl.inspection.pages.tokens import sections as token_sections
 from shardctl.system.html import Html, table, text
-from shardctl.system.locations.folder import FolderHere
 from shardctl.system.text import counted, format_bytes
 
 PICTURES = 60
 TEXTS = 24
 ROWS = 500
-REJECTED = 200
-CLASSES = object_pages.CLASSES
+LISTED_CLASSES = object_pages.LISTED
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
 """How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
 
@@ -41,24 +39,25 @@ TEXT_TOKENS = 512
 """Tokens that are decoded for a text of this length."""
 
 _SEARCH = """
-const box = document.querySelector("#search"), rows = [...document.querySelectorAll("#samples tbody tr")];
+const box = document.querySelector("#search");
+const samples = document.querySelectorAll("[data-samples] .one, [data-samples] tbody tr");
+const rows = document.querySelectorAll("#samples tbody tr"), command = document.querySelector("#one");
+const quoted = word => /^[\\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\\\''") + "'";
 box.addEventListener("input", () => {
   const words = box.value.toLowerCase().split(/\\s+/).filter(Boolean);
-  let shown = 0;
-  for (const row of rows) {
-    const hit = words.every(word => row.textContent.toLowerCase().includes(word));
-    row.hidden = !hit; shown += hit;
-  }
+  for (const sample of samples) sample.hidden = !words.every(word => sample.textContent.toLowerCase().includes(word));
+  const shown = [...rows].filter(row => !row.hidden).length;
   document.querySelector("#found").textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} shown`;
+  if (command) command.textContent = `${command.dataset.begin} ${box.value.trim() ? quoted(box.value.trim()) : "KEY"}`;
 });
 """
 
 _STYLE = (
     f"<style>{PICTURES_STYLE}"
-    + """.tall .scroll { max-height: 19rem; overflow: auto; }
-.texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
+    + """.texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
   overflow-wrap: anywhere; }
 #samples .scroll { max-height: 36rem; overflow: auto; } #samples td:first-child { white-space: nowrap; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .5rem; } [hidden] { display: none !important; }
 input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: var(--ink); background: var(--panel);
   border: 1px solid var(--rule); border-radius: .4rem; }</style>"""
 )
@@ -67,10 +66,9 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool = True, origin: str | None = None) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in them drawn onto them.
 
-    `origin` says what the dataset was made of, if it was made for this page only. Raises DatasetError, InstallError, UsageError
-    for an unknown split.
+    `origin` says what the dataset was made of, if it was made for this page only. Raises DatasetError, UsageError for an
+    unknown split.
     """
-    charts.require_plotly()
     found, statistics = overview(place.folder, split), statistics_of(place, blocks=32, split=split)
     decoder = Decoder(place.folder, TEXT_TOKENS)
     records = list(decoder.decoded(some_samples(place, split, ROWS)))
@@ -78,18 +76,18 @@ def dataset_page(place: DatasetPlace, split: str | None = None, annotated: bool 
     masks = mask_statistics(place, MASKS, split)
     tokens = token_statistics(place, TOKEN_BLOCKS, split)
     headline = _headline(found) if origin is None else paragraph(f"{origin}, as shardctl converts them", "soft")
-    parts = [Html(_STYLE), headline, _tiles(found), _splits(found), figures(*_charts(found, statistics))]
-    parts += [*_steps(found), *object_pages.sections(objects, masks), *token_sections(tokens)]
-    parts += [*_pictures(records, annotated), *_texts(records), _rejects(place.folder, found), _samples(records)]
+    name = origin or absolute(place.shown)
+    parts = [Html(_STYLE), headline, _tiles(found), *_classes(found), _splits(found), figures(*_charts(statistics))]
+    parts += [*rejects(place.folder, found), *_steps(found)]
+    parts += [*object_pages.sections(objects, masks), *token_sections(tokens)]
+    parts += [_samples(records, found.samples, annotated, None if origin else name)]
     parts += [
         _making(found, statistics),
         data("overview", {**found.record(), **({"sources": [origin]} if origin is not None else {})}),
         data("tokens", [{"field": name, **each.record()} for name, each in tokens.items()]),
         data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
-        charts.drawing(),
-        Html(f"<script>{_SEARCH}</script>"),
     ]
-    return page(f"shardctl inspect: {origin or place.shown}" + (f", split {split}" if split else ""), *parts)
+    return page(f"shardctl inspect: {name}" + (f", split {split}" if split else ""), *parts, script=_SEARCH)
 
 
 def _headline(found: Overview) -> Html:
@@ -117,20 +115,45 @@ def _splits(found: Overview) -> Html:
     return section("Splits", table(rows, ("split", "samples", "shards", "size")))
 
 
-def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
-    totals = found.classes
-    if totals and found.classes_by_split is not None:
-        top = sorted(totals, key=lambda name: -totals[name])[:CLASSES]
-        series = {split: (top, [counts.get(name, 0) for name in top]) for split, counts in found.classes_by_split.items()}
-        more = f" (the largest {CLASSES} of {len(totals):,})" if len(totals) > CLASSES else ""
-        yield charts.bars(f"Samples by class{more}", series, "", "samples", barmode="stack", xaxis_type="category")
+def _classes(found: Overview) -> Iterator[Html]:
+    """Yield the classes with their samples, and a chart of them where that shows more than their number."""
+    totals, by_split = found.classes, found.classes_by_split
+    if not totals or by_split is None:
+        return
+    names = sorted(totals, key=lambda name: -totals[name])
+    splits = list(by_split) if len(by_split) > 1 else []
+    rows = [(name, totals[name], *(by_split[each].get(name, 0) for each in splits)) for name in names[:LISTED_CLASSES]]
+    more = f"the first {LISTED_CLASSES:,} of {len(names):,}; " if len(names) > LISTED_CLASSES else ""
+    least, most = totals[names[-1]], totals[names[0]]
+    each = f"{counted(most, 'sample')} each" if least == most else f"{least:,} to {most:,} samples each"
+    parts = [
+        paragraph(f"{more}{each}", "soft"),
+        Html(f'<div class="tall">{table(rows, ("class", "samples", *splits)).text}</div>'),
+    ]
+    if most > 1 and (least < most or splits):
+        series = {split: (names, [counts.get(name, 0) for name in names]) for split, counts in by_split.items()}
+        parts.append(figures(charts.bars("Samples by class", _first(series), charts.counts("samples"), stacked=True)))
+    yield section(counted(len(names), "class", "classes"), *parts)
+
+
+def _first(series: dict[str, tuple[list[str], list[int]]]) -> charts.Bars:
+    """Return the bars of as many classes as are listed."""
+    return {split: (names[:LISTED_CLASSES], counts[:LISTED_CLASSES]) for split, (names, counts) in series.items()}
+
+
+def _charts(statistics: Statistics) -> Iterator[Html]:
     for spread in statistics.distributions:
-        if spread.low < spread.high:
-            yield charts.histogram(spread.what.capitalize(), spread.edges, spread.counts, spread.what)
-    stored = {column.name: column.stored_bytes for column in statistics.columns}
+        if spread.says_something:
+            _, comma, unit = spread.what.rpartition(", ")
+            axis = charts.BYTES if unit == "bytes" else charts.counts(unit if comma else "pixels")
+            title = spread.what.capitalize()
+            yield charts.histogram(title, spread.edges, spread.counts, axis, "samples")
     raw = {column.name: column.raw_bytes for column in statistics.columns}
-    both = {"before compression": (list(raw), list(raw.values())), "as stored": (list(stored), list(stored.values()))}
-    yield charts.bars("Bytes of a sample by column", both, "", "bytes", xaxis_type="category")
+    stored = {column.name: column.stored_bytes for column in statistics.columns}
+    if raw:
+        before = {} if raw == stored else {"before compression": (list(raw), list(raw.values()))}
+        both = {**before, "as stored": (list(stored), list(stored.values()))}
+        yield charts.bars("Bytes of a sample by column", both, charts.BYTES)
 
 
 def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
@@ -142,7 +165,7 @@ def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
     side = MARKED_SIDE if large else SIDE
     made = [figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)]
     style = "pictures marked" if large else "pictures"
-    yield section("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
+    yield _under("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
 
 
 def _texts(records: list[StoredSample]) -> Iterator[Html]:
@@ -151,11 +174,11 @@ def _texts(records: list[StoredSample]) -> Iterator[Html]:
     if not there:
         return
     made = (
-        f"<blockquote>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
+        f"<blockquote class=one>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
         f'<div class="soft">{text(record.values["key"])}, {length}</div></blockquote>'
         for record, whole, length in there[:: max(1, len(there) // TEXTS)][:TEXTS]
     )
-    yield section("Some texts", Html(f'<div class="texts">{"".join(made)}</div>'))
+    yield _under("Some texts", Html(f'<div class="texts">{"".join(made)}</div>'))
 
 
 def _text_of(record: StoredSample) -> tuple[str | None, str]:
@@ -177,17 +200,8 @@ def _steps(found: Overview) -> Iterator[Html]:
         yield section("What the steps kept", table(rows, ("step", "records, and share of the bytes of text")))
 
 
-def _rejects(folder: FolderHere, found: Overview) -> Html:
-    if not found.manifest.rejected:
-        return section("Rejected inputs", paragraph("None."))
-    rows = [(r.key, f"{r.stage}: {r.error}", r.message) for r in islice(read_rejects(folder), REJECTED)]
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in found.reject_reasons.items())
-    shown = f"{reasons}. " + (f"The first {REJECTED}:" if found.manifest.rejected > REJECTED else "")
-    return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))
-
-
-def _samples(records: list[StoredSample]) -> Html:
-    """Return the table to search in."""
+def _samples(records: list[StoredSample], total: int, annotated: bool, name: str | None) -> Html:
+    """Return what is searched in: pictures and texts, and the table of all samples that are on the page."""
     columns = list(records[0].values) if records else []
     texts = list(records[0].texts) if records else []
     rows = [
@@ -200,11 +214,25 @@ def _samples(records: list[StoredSample]) -> Html:
         for record in records
     ]
     found = f'<span id="found" class="soft">{len(rows):,} shown</span>'
-    search = Html(f'<p><input id="search" type="search" placeholder="search" aria-label="search"> {found}</p>')
-    whole = Html(
-        f'<div id="samples">{table(rows, ("shard", "row", *columns, *(f"{name}, text" for name in texts))).text}</div>'
-    )
-    return section(f"{len(rows):,} samples from everywhere", search, whole)
+    label = "part of a key, class or text"
+    search = Html(f'<p><input id="search" type="search" placeholder="{label}" aria-label="{label}"> {found}</p>')
+    parts = [paragraph(_how_many(len(rows), total), "soft"), search]
+    if name is not None:
+        begin = f"shardctl inspect {shlex.quote(name)} --key"
+        parts.append(Html(f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin).text}'))
+    header = ("shard", "row", *columns, *(f"{name}, text" for name in texts))
+    whole = Html(f'<div id="samples">{table(rows, header).text}</div>')
+    inside = "".join(part.text for part in (*_pictures(records, annotated), *_texts(records), _under("All of them", whole)))
+    return section("Samples", *parts, Html(f"<div data-samples>{inside}</div>"))
+
+
+def _how_many(shown: int, total: int) -> str:
+    there = counted(total, "sample")
+    return f"This page has {shown:,} of {there}, from everywhere." if shown < total else f"This page has all of {there}."
+
+
+def _under(title: str, part: Html) -> Html:
+    return Html(f"<h3>{text(title)}</h3>{part.text}")
 
 
 def _start_of_text(record: StoredSample, name: str) -> str:
@@ -225,9 +253,14 @@ def _shown(record: StoredSample, name: str) -> Any:
 
 def _making(found: Overview, statistics: Statistics) -> Html:
     m = found.manifest
-    rows = [("fingerprint", m.fingerprint), ("recipe", str(m.recipe)), ("settings", str(m.settings))]
+    rows = [("fingerprint", m.fingerprint), ("recipe", recipe_in_words(m.recipe))]
+    rows += [("settings", settings_in_words({**m.recipe, **m.settings}))]
     rows += [(f"column {name}", type_) for name, type_ in m.schema]
     if statistics.formats:
         rows.append(("formats", ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())))
-    note = f"Histograms and bytes by column are those of {statistics.samples:,} samples in {statistics.blocks:,} blocks."
+    note = f"Histograms and bytes by column are those of {_seen(statistics)}."
     return section("How it was made", table(rows), paragraph(note, "soft"))
+
+
+def _seen(statistics: Statistics) -> str:
+    return f"{counted(statistics.samples, 'sample')} in {counted(statistics.blocks, 'block')}"

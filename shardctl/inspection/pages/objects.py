@@ -12,8 +12,8 @@ from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import figures, paragraph, section, tiles
 from shardctl.system.html import Html, table
 
-CLASSES = 60
-"""Categories or classes that are shown."""
+LISTED = 500
+"""Categories or classes that are listed."""
 
 
 def sections(objects: Mapping[str, ObjectStatistics], masks: Mapping[str, MaskStatistics]) -> Iterator[Html]:
@@ -50,24 +50,18 @@ def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
     used = [each for each in found.categories if each.objects]
     if not used:
         return
-    top = used[:CLASSES]
+    top = used[:LISTED]
     names = [str(each.category) if each.name is None else each.name for each in top]
     series = {split: (names, [each.splits[split]["objects"] for each in top]) for split in used[0].splits}
-    more = f" (the most frequent {CLASSES} of {len(used):,})" if len(used) > CLASSES else ""
-    yield charts.bars(f"Objects by category{more}", series, "", "objects", barmode="stack", xaxis_type="category")
-    images = {"images": (names, [each.images for each in top])}
-    yield charts.bars(f"Images with a category{more}", images, "", "images", xaxis_type="category")
-    counts = {"images": (_whole_bins(found.per_image), found.per_image.counts)}
-    yield charts.bars("Objects in an image", counts, "objects", "images", xaxis_type="category")
-    sizes = {"boxes": (["small, under 32x32", "medium, under 96x96", "large"], list(found.sizes.values()))}
-    yield charts.bars("Boxes by their area in pixels", sizes, "", "boxes", xaxis_type="category")
+    yield charts.bars("Objects by category", series, charts.counts("objects"), stacked=True)
+    yield charts.bars("Images with a category", {"": (names, [each.images for each in top])}, charts.counts("images"))
+    each_image = {"": (whole_bins(found.per_image), found.per_image.counts)}
+    yield charts.columns("Objects in an image", each_image, "objects", charts.counts("images"))
+    sizes = {"": (["small, under 32x32", "medium, under 96x96", "large"], list(found.sizes.values()))}
+    yield charts.bars("Boxes by their area in pixels", sizes, charts.counts("boxes"))
     if found.shares.counts:
-        yield charts.histogram(
-            "Size of a box in its image",
-            found.shares.edges,
-            found.shares.counts,
-            "side of the box / side of the image",
-        )
+        side = charts.SHARES._replace(title="side of the box / side of the image")
+        yield charts.histogram("Size of a box in its image", found.shares.edges, found.shares.counts, side, "boxes")
         yield charts.heat_map("Where the centres of boxes are", found.centres, "boxes")
     if found.keypoints:
         points = [each.name or str(number) for number, each in enumerate(found.keypoints)]
@@ -76,10 +70,10 @@ def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
             "hidden": (points, [each.hidden for each in found.keypoints]),
             "not there": (points, [each.absent for each in found.keypoints]),
         }
-        yield charts.bars("Keypoints", states, "", "objects", barmode="stack", xaxis_type="category")
+        yield charts.bars("Keypoints", states, charts.counts("objects"), stacked=True)
 
 
-def _whole_bins(spread: Distribution) -> list[str]:
+def whole_bins(spread: Distribution) -> list[str]:
     """Return the names of bins of whole numbers: one number, or the first and the last."""
     pairs = ((round(low), round(high) - 1) for low, high in itertools.pairwise(spread.edges))
     return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
@@ -91,14 +85,14 @@ def _note(found: ObjectStatistics) -> Html:
 
 
 def _named(found: MaskStatistics) -> list[tuple[str, int, int]]:
-    used = [each for each in found.classes if each.pixels][:CLASSES]
+    used = [each for each in found.classes if each.pixels][:LISTED]
     return [(str(each.number) if each.name is None else each.name, each.pixels, each.masks) for each in used]
 
 
 def _class_chart(found: MaskStatistics) -> Html:
     names, pixels, _ = zip(*_named(found), strict=True) if _named(found) else ((), (), ())
     shares = {"pixels": (names, [count / found.pixels for count in pixels])}
-    return charts.bars("Pixels by class", shares, "", "share of all pixels", xaxis_type="category", yaxis_tickformat=".0%")
+    return charts.bars("Pixels by class", shares, charts.SHARES._replace(title="share of all pixels"))
 
 
 def _class_table(found: MaskStatistics) -> Html:

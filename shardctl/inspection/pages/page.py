@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from shardctl.inspection.pages import charts
 from shardctl.system.html import Html, text
 from shardctl.system.output_files import OutputFileType
+from shardctl.system.stores import is_url
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
@@ -29,13 +33,32 @@ th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px so
   overflow-wrap: break-word; max-width: 60rem; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: 0; background: var(--panel); border-radius: .5rem; padding: .6rem; min-width: 0; }
-figcaption { font-weight: 600; padding: .1rem .3rem; } figure .plot { height: 17rem; }
-.js-plotly-plot text { fill: var(--ink) !important; } .js-plotly-plot .hoverlayer text { fill: #ffffff !important; }
-.js-plotly-plot .gridlayer path, .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important; }
+figcaption { font-weight: 600; padding: .1rem .3rem; } .figures { align-items: start; margin: 1rem 0; }
+.scroll + .figures { margin-top: 1.6rem; }
+.command { display: flex; gap: .6rem; align-items: start; flex-wrap: wrap; }
+.command code { background: var(--panel); border-radius: .4rem; padding: .35rem .6rem; overflow-wrap: anywhere; min-width: 0; }
+button { font: inherit; font-size: .85rem; padding: .3rem .7rem; color: var(--link); background: none; cursor: pointer;
+  border: 1px solid var(--rule); border-radius: .4rem; }
+.tall .scroll { max-height: 19rem; overflow: auto; } summary { color: var(--soft); cursor: pointer; }
+details .scroll { max-height: 24rem; overflow: auto; }
+.reason { margin: .6rem 0; overflow-wrap: anywhere; } .reason b { font-size: 1rem; }
+code { font: .85rem/1.5 ui-monospace, monospace; }
 """
 
+_COPY = """
+for (const button of document.querySelectorAll(".copy")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const line = button.previousElementSibling;
+    try { await navigator.clipboard.writeText(line.textContent); }
+    catch { getSelection().selectAllChildren(line); document.execCommand("copy"); }
+    button.textContent = "copied";
+  });
+}
+"""
+"""What the buttons do. Without scripts they are hidden."""
 
 _BEGIN = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="shardctl">'
 
@@ -70,16 +93,42 @@ def data(name: str, record: Any) -> Html:
     return Html(f'<script type="application/json" id="{name}">{plain}</script>')
 
 
-def page(title: str, *parts: Html) -> str:
-    """Return the whole page. It may load nothing from anywhere: its own policy forbids it."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+def command(line: str, name: str = "", begin: str = "") -> Html:
+    """Return a line for the shell, with a button that copies it; `name` is its id, and `begin` what a script leaves of it."""
+    button, known = (
+        '<button type="button" class="copy" hidden>copy the command</button>',
+        f' id="{name}" data-begin="{text(begin)}"' if name else "",
+    )
+    return Html(f'<div class="command"><code{known}>{text(line)}</code>{button}</div>')
+
+
+def folded(summary: str, part: Html) -> Html:
+    """Return a part of the page that is shown when it is asked for."""
+    return Html(f"<details><summary>{text(summary)}</summary>{part.text}</details>")
+
+
+def absolute(place: str) -> str:
+    """Return a path with the folders that it is in, which a page is read without. URLs stay."""
+    return place if is_url(place) else str(Path(place).absolute())
+
+
+def page(title: str, *parts: Html, script: str = "") -> str:
+    """Return the whole page. It may load nothing from anywhere, and run nothing but its own scripts: its policy forbids it."""
     body = "".join(part.text for part in parts)
+    scripts = [each for each in (_COPY if 'class="copy"' in body else "", script) if each]
+    run = " ".join(f"'sha256-{_digest(each)}'" for each in scripts) or "'none'"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {run}; img-src data:; base-uri 'none'"
     return (
         f"{_BEGIN}<title>{text(title)}</title>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}</body></html>\n"
+        f"<style>{_STYLE}{charts.STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
+        f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def write_page(path: Path, content: str) -> None:

@@ -18,6 +18,7 @@ from shardctl.images.codecs.drawing import (
     draw,
     draw_classes,
     objects_line,
+    overlay,
 )
 from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.images.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
@@ -149,6 +150,16 @@ def thumbnail(picture: Picture, side: int) -> Pixels | None:
         return None
 
 
+def marks(picture: Picture, side: int) -> Pixels | None:
+    """Return what is marked in a picture alone, to lie over it, its longer side `side`; None where it cannot be drawn."""
+    try:
+        size = size_of(picture.content)
+        width, height = (max(1, round(length * side / max(size))) for length in size)
+        return overlay((width, height), picture.annotations())
+    except Rejection:
+        return None
+
+
 def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
     """Return a small picture of a mask in the colours of its classes, in grey or in its own where it has none."""
     numbers = _numbers(content)
@@ -163,9 +174,9 @@ def figure(picture: Picture, side: int) -> Html:
     """Return a picture no larger than `side` as a part of a page, with its lines below it."""
     pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
     if pixels is None:
-        return Html(f'<figure><p class="bad">does not decode</p>{below}</figure>')
+        return Html(f'<figure class="one"><p class="bad">does not decode</p>{below}</figure>')
     shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), picture.caption[-1])
-    return Html(f"<figure>{shown.text}{below}</figure>")
+    return Html(f'<figure class="one">{shown.text}{below}</figure>')
 
 
 def _below(picture: Picture) -> str:

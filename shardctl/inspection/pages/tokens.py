@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardctl.inspection.content.token_statistics import TokenCount, TokenStatistics
 from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.objects import whole_bins
 from shardctl.inspection.pages.page import figures, paragraph, section, tiles
 from shardctl.system.html import Html, table
 
@@ -13,14 +14,18 @@ from shardctl.system.html import Html, table
 def sections(found: dict[str, TokenStatistics]) -> Iterator[Html]:
     """Yield a section for each column of tokens."""
     for name, tokens in found.items():
+        spreads = (
+            (tokens.lengths, "tokens", tokens.lengths.what.rpartition(" ")[2] + "s"),
+            (tokens.per_block, "documents", "blocks"),
+        )
         drawn = [
-            charts.histogram(spread.what.capitalize(), spread.edges, spread.counts, spread.what)
-            for spread in (tokens.lengths, tokens.per_block)
+            charts.columns(spread.what.capitalize(), {"": (whole_bins(spread), spread.counts)}, x, charts.counts(y))
+            for spread, x, y in spreads
             if spread is not None and spread.low < spread.high
         ]
         if tokens.most_common:
             common = ([_named(each) for each in tokens.most_common], [each.count for each in tokens.most_common])
-            drawn.append(charts.bars("Most common tokens", {"": common}, "", "times", xaxis_type="category"))
+            drawn.append(charts.bars("Most common tokens", {"": common}, charts.counts("times")))
         note = f"Of {tokens.samples:,} samples in {tokens.blocks:,} blocks."
         parts = [tiles(_figures(tokens)), figures(*drawn), *_never_used(tokens)]
         parts += [paragraph(f"Tokens have no text here: {tokens.why_numbers}", "soft")] if tokens.why_numbers else []

@@ -15,6 +15,9 @@ PAGE = "troubleshooting"
 ANY = "…"
 """Stands for a value in the text of a message."""
 
+_DO, _CODE = "\n**Do:** ", "\n```sh\n"
+"""What is before the advice of an entry, and before its example."""
+
 
 class Entry(NamedTuple):
     """An entry: the texts of the messages that it is about, with `…` for values, and the entry itself in Markdown."""
@@ -22,6 +25,16 @@ class Entry(NamedTuple):
     name: str
     says: tuple[str, ...]
     markdown: str
+
+    @property
+    def do(self) -> str:
+        """What to do, in Markdown."""
+        return self.markdown.partition(_DO)[2].partition("\n\n")[0].strip()
+
+    @property
+    def example(self) -> str:
+        """The command lines that show it; "" where there are none."""
+        return self.markdown.partition(_CODE)[2].partition("\n```")[0]
 
 
 def all_entries() -> list[Entry]:
