@@ -3,7 +3,7 @@
 #
 # Pillow-SIMD is built from source, against the image libraries whose headers are there: they are installed first where that
 # is allowed. Where it cannot be built, Pillow takes its place; the last lines, from `shardctl --version`, name it. One of the
-# two that is in .venv stays, unless SHARDCTL_IMAGING names the other.
+# two that is in .venv stays, unless SHARDCTL_IMAGING names the other: pillow or pillow-simd. Only this script knows the variable.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -28,24 +28,42 @@ install_headers() {
 
 if [ ! -x .venv/bin/python ]; then "$python" -m venv .venv; fi
 pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
-$pip install --upgrade pip 'setuptools>=77'
+$pip install --upgrade pip 'setuptools>=77' packaging
+
+# shardctl asks for Pillow. Its requirements are installed without it, so that Pillow does not come over Pillow-SIMD.
+log=.venv/install.log
+$pip install --no-deps --editable . >$log 2>&1 || { cat $log >&2; exit 1; }
+.venv/bin/python - >.venv/requirements.txt <<'END'
+from importlib.metadata import requires
+
+from packaging.requirements import Requirement
+
+for text in requires("shardctl") or ():
+    wanted = Requirement(text)
+    if wanted.name != "pillow" and (wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in ("", "dev"))):
+        wanted.marker = None
+        print(wanted)
+END
+PYTHONWARNINGS=ignore $pip install --requirement .venv/requirements.txt >$log 2>&1 || { cat $log >&2; exit 1; }
 
 # The two imaging packages install the same folder, so that only one of them may be there.
 found=$(.venv/bin/python -c '
 from importlib.metadata import distributions
 print(*sorted({each.name.lower() for each in distributions() if each.name.lower() in ("pillow", "pillow-simd")}))')
-if [ -z "$found" ]; then
-    install_headers
-    case $(uname -sm) in "Linux x86_64") found=pillow-simd ;; *) found=pillow ;; esac
+imaging=${SHARDCTL_IMAGING:-${found#pillow }} # where both are, the faster one
+if [ -z "$imaging" ]; then
+    case $(uname -sm) in "Linux x86_64") imaging=pillow-simd ;; *) imaging=pillow ;; esac
 fi
-export SHARDCTL_IMAGING="${SHARDCTL_IMAGING:-${found#pillow }}" # where both are, the faster one
-case $found in "$SHARDCTL_IMAGING") ;; *) $pip uninstall --yes pillow pillow-simd 2>/dev/null ;; esac
-install() { PYTHONWARNINGS=ignore $pip install --editable '.[dev]' 2>.venv/install.log; }
-if ! install; then
-    cp .venv/install.log .venv/first-install.log
-    SHARDCTL_IMAGING=pillow
-    install || { cat .venv/install.log >&2; exit 1; }
-    echo "setup: installed with Pillow, which is slower than Pillow-SIMD (.venv/first-install.log says why)" >&2
+case $imaging in pillow | pillow-simd) ;; *)
+    echo "setup: SHARDCTL_IMAGING is '$imaging'; it can be pillow or pillow-simd" >&2
+    exit 2
+    ;;
+esac
+case $found in "" | "$imaging") ;; *) $pip uninstall --yes pillow pillow-simd 2>/dev/null ;; esac
+if [ "$imaging" = pillow-simd ] && [ "$found" != pillow-simd ]; then install_headers; fi
+if ! $pip install --no-deps "$imaging>=10.4" >.venv/imaging.log 2>&1; then
+    $pip install --no-deps 'pillow>=10.4' >$log 2>&1 || { cat $log >&2; exit 1; }
+    echo "setup: installed with Pillow, which is slower than Pillow-SIMD (.venv/imaging.log says why)" >&2
 fi
 # The pages are looked at in a real browser, where there is one.
 if [ "${SHARDCTL_BROWSER:-no}" = yes ] && ! command -v chromium >/dev/null; then

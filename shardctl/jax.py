@@ -19,6 +19,7 @@ from shardctl.format.sample import Sample
 from shardctl.loader.blocks import without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
+from shardctl.system.packages import to_install
 
 
 class Source:
@@ -50,6 +51,6 @@ def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
     try:
         import jax
     except ImportError as error:  # pragma: no cover - the tests have it, or skip
-        raise ImportError("shardctl.jax needs JAX: pip install 'shardctl[jax]'") from error
+        raise ImportError(f"shardctl.jax needs JAX: pip install {to_install('jax')}") from error
     for batch in map(without_views, loader):
         yield {name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v for name, v in batch.items()}

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from shardctl.system.packages import to_install
+
 try:
     import tensorflow as tf
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError("shardctl.tensorflow needs TensorFlow: pip install 'shardctl[tensorflow]'") from error
+    raise ImportError(f"shardctl.tensorflow needs TensorFlow: pip install {to_install('tensorflow')}") from error
 
 from shardctl.errors import UsageError
 from shardctl.loader.blocks import Spec, without_views

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from shardctl.system.packages import to_install
+
 try:
     import torch
     from torch.utils.data import IterableDataset as _IterableDataset
     from torch.utils.data import get_worker_info
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
+    raise ImportError(f"shardctl.torch needs PyTorch: pip install {to_install('torch')}") from error
 
 from shardctl.errors import UsageError
 from shardctl.images.codecs.object_masks import object_masks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,10 @@ class Environment:
     folder: Path
     project: Path
 
-    def run(self, *arguments: object, compiler: bool = True, imaging: str = "") -> str:
+    def run(self, *arguments: object, compiler: bool = True, imaging: str = "", fails: bool = False) -> str:
         others = ("PYTHONPATH", "SHARDCTL_FRAMEWORKS", "SHARDCTL_BROWSER")  # of these setup.sh would install more
         environment = {name: value for name, value in os.environ.items() if name not in others}
-        environment["SHARDCTL_IMAGING"] = imaging
+        environment["SHARDCTL_IMAGING"] = imaging  # setup.sh alone knows it
         if not compiler:
             environment |= {"CC": "/no/compiler", "PATH": str(self.folder / "bin")}
         ran = subprocess.run(
@@ -49,30 +50,31 @@ class Environment:
             text=True,
             check=False,
         )
-        assert ran.returncode == 0, ran.stdout
+        assert (ran.returncode != 0) == fails, ran.stdout
         return ran.stdout
 
     @property
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
-    def pip(self, *arguments: object, compiler: bool = True, imaging: str = "") -> None:
-        self.run(sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler, imaging=imaging)
+    def pip(self, *arguments: object, compiler: bool = True) -> None:
+        self.run(sys.executable, "-m", "pip", "--python", self.python, *arguments, compiler=compiler)
 
-    def install_shardctl(self, compiler: bool = True, imaging: str = "") -> None:
+    def install_shardctl(self, compiler: bool = True) -> None:
         shutil.rmtree(self.project / "build", ignore_errors=True)
-        self.pip("install", self.project, compiler=compiler, imaging=imaging)
+        self.pip("install", self.project, compiler=compiler)
 
     def packages(self) -> set[str]:
         """Which of the two imaging packages pip has on its list."""
         listed = self.run(sys.executable, "-m", "pip", "--python", self.python, "list", "--format", "freeze").lower()
         return {name for name in ("pillow", "pillow-simd") if f"\n{name}==" in f"\n{listed}"}
 
-    def check(self) -> str:
+    def check(self, requirements: bool = True) -> str:
         """Convert and load some images, let pip check all requirements, and return the name of the imaging package."""
         shutil.rmtree(self.folder / "demo", ignore_errors=True)
         shutil.rmtree(self.folder / "out", ignore_errors=True)
-        self.pip("check")
+        if requirements:
+            self.pip("check")
         shardctl = self.folder / "bin" / "shardctl"
         self.run(shardctl, "demo", "demo", "--images", "6", "--texts", "1")
         self.run(shardctl, "convert", "demo/photos", "out", "--workers", "0", "--crop", "16", "--store", "jpeg:90")
@@ -131,7 +133,7 @@ def test_a_wheel_built_in_isolation_leaves_pillow_as_it_is(fresh: Environment, w
     fresh.pip("install", wants_pillow)
     before = files_of_pillow(fresh)
     assert before
-    (wheel,) = fresh.folder.glob("shardctl-*.whl")
+    (wheel,) = fresh.folder.glob("shardctl-*-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
         required = [line for line in files.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
@@ -150,15 +152,16 @@ def files_of_pillow(fresh: Environment) -> dict[str, tuple[int, int]]:
 
 
 def test_before_a_package_that_brings_pillow(fresh: Environment, wants_pillow: Path) -> None:
-    """Pillow then overwrites Pillow-SIMD; it can be put back, and all requirements still hold."""
+    """Pillow-SIMD takes the place of Pillow. Pillow may come over it again; all requirements hold, and either is used."""
     try:
         fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, "pillow-simd")
     except AssertionError as error:
         pytest.skip(f"Pillow-SIMD cannot be built here: {str(error)[-200:]}")
-    fresh.install_shardctl(imaging="pillow-simd")
-    assert fresh.packages() == {"pillow-simd"}
+    fresh.install_shardctl()
+    assert fresh.packages() == {"pillow"}
+    fresh.pip("install", "--force-reinstall", "--no-deps", "pillow-simd")
     assert fresh.check() == "Pillow-SIMD"
-    fresh.pip("install", wants_pillow)
+    fresh.pip("install", "--force-reinstall", wants_pillow)
     assert fresh.packages() == {"pillow", "pillow-simd"}
     assert fresh.check() == "Pillow"
     fresh.pip("install", "--force-reinstall", "--no-deps", "pillow-simd")
@@ -179,8 +182,10 @@ def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_ma
 
     def set_up(imaging: str = "") -> set[str]:
         developers.run("sh", project / "scripts" / "setup.sh", imaging=imaging)
-        developers.pip("check")
-        return developers.packages()
+        packages = developers.packages()
+        if "pillow" in packages:
+            developers.pip("check")
+        return packages
 
     chosen = set_up()
     assert len(chosen) == 1
@@ -190,6 +195,9 @@ def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_ma
     assert set_up("pillow") == {"pillow"}
     assert set_up() == {"pillow"}
     assert developers.check() == "Pillow"
+    assert "it can be pillow or pillow-simd" in developers.run(
+        "sh", project / "scripts" / "setup.sh", imaging="opencv", fails=True
+    )
 
 
 def test_alone_without_a_compiler(fresh: Environment) -> None:
@@ -212,13 +220,42 @@ def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh:
         (source,) = (fresh.folder / "unpacked").iterdir()
     fresh.pip("wheel", "--no-deps", "--wheel-dir", fresh.folder, source)
     (wheel,) = fresh.folder.glob("shardctl-*.whl")
-    pages = {path.name: path.read_bytes() for path in (ROOT / "docs").glob("*.md")}
+    docs = ROOT / "docs"
+    shown = [path for path in docs.rglob("*.md") if docs / "dev" not in path.parents]
+    shown += [docs / "recipe.schema.json", *docs.glob("recipes/*.toml")]
     with zipfile.ZipFile(wheel) as files:
         brought = {name.removeprefix("shardctl/docs/"): files.read(name) for name in files.namelist() if "/docs/" in name}
-    assert {name: text for name, text in brought.items() if name.endswith(".md")} == pages
-    assert not [name for name in brought if name.startswith("images/")]
+        assert "shardctl/py.typed" in files.namelist()
+    assert brought == {str(path.relative_to(docs)): path.read_bytes() for path in shown}
     fresh.pip("install", "--no-deps", wheel)
     shardctl = fresh.folder / "bin" / "shardctl"
     for arguments in (["help"], ["help", "inputs"], ["recipe", "list"], ["recipe", "show", "@imagenet"]):
         here = subprocess.run([sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True, check=True).stdout
         assert fresh.run(shardctl, *arguments) == here
+
+
+PEERS = ("torchvision", "datasets", "transformers")
+"""Installed without what they ask for, but for Pillow: PyTorch alone would be a gigabyte."""
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_beside_packages_for_training_there_is_one_pillow_in_every_order(fresh: Environment, first: int) -> None:
+    order = ("shardctl", *PEERS)
+    for name in order[first:] + order[:first]:
+        if name == "shardctl":
+            fresh.install_shardctl(compiler=False)
+        else:
+            fresh.pip("install", "--no-deps", name)
+            fresh.pip("install", *pillow_of(fresh, name), compiler=False)
+    assert fresh.packages() == {"pillow"}
+    assert fresh.check(requirements=False) == "Pillow"
+
+
+def pillow_of(fresh: Environment, name: str) -> list[str]:
+    """Return what an installed package asks for when it wants Pillow; what names it only for an extra asks for any."""
+    (folder,) = fresh.folder.glob(f"lib/python*/site-packages/{name}-*.dist-info")
+    lines = (folder / "METADATA").read_text().splitlines()
+    wanted = [
+        line.removeprefix("Requires-Dist:").partition(";")[0].strip() for line in lines if line.startswith("Requires-Dist:")
+    ]
+    return [each for each in wanted if re.match(r"pillow\b", each, re.IGNORECASE)] or ["pillow"]

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from shardctl.errors import ConsumerError
+from shardctl.system.packages import to_install
 
 try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError("shardctl.benchmark.models needs PyTorch: pip install 'shardctl[torch]'") from error
+    raise ImportError(f"shardctl.benchmark.models needs PyTorch: pip install {to_install('torch')}") from error
 
 CLASSES = 1000
 VOCABULARY = 50_257

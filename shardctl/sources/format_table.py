@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from shardctl.system.packages import to_install
+
 
 class Family(Enum):
     """How the records of a format lie in its files, and so what reads them."""
@@ -105,7 +107,7 @@ class Needs(NamedTuple):
     @property
     def message(self) -> str:
         """What to say where a package is missing."""
-        return f"{self.title} needs {self.packages}: pip install 'shardctl[{self.extra}]'"
+        return f"{self.title} needs {self.packages}: pip install {to_install(self.extra)}"
 
 
 @dataclass(frozen=True)

@@ -58,21 +58,18 @@ def test_wrong_pixels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.require_one.__wrapped__()
 
 
-@pytest.mark.parametrize(("named", "asked"), [(None, "pillow"), ("", "pillow"), ("pillow-simd", "pillow-simd")])
-def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(named: str | None, asked: str, tmp_path: Path) -> None:
+def test_what_a_wheel_asks_for_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     """The whole build, in isolation and installed, is in test_installing.py."""
     (tmp_path / "shardctl").mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "shardctl/version.py"):
         shutil.copy(Path(__file__).parents[2] / name, tmp_path / name)
-    environment = {name: value for name, value in os.environ.items() if name != "SHARDCTL_IMAGING"}
-    if named is not None:
-        environment["SHARDCTL_IMAGING"] = named
     code = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('.')"
+    environment = {**os.environ, "SHARDCTL_IMAGING": "pillow-simd"}  # older versions asked for what it named
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     (metadata,) = tmp_path.glob("*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     assert [line for line in lines if "pillow" in line.lower() and line.startswith("Requires-Dist")] == [
-        f"Requires-Dist: {asked}>=10.4"
+        "Requires-Dist: pillow>=10.4"
     ]
 
 

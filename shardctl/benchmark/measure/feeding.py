@@ -26,6 +26,7 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
 from shardctl.errors import InstallError, UsageError
 from shardctl.system.importing import find_function
+from shardctl.system.packages import to_install
 
 Report = Callable[[int], None]
 RateOf = Callable[[Preset], tuple[float, tuple[str, ...]]]
@@ -143,5 +144,5 @@ def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]
     try:
         from shardctl import torch as on_torch
     except ImportError as error:
-        raise InstallError(f"batches on {device} need PyTorch: pip install 'shardctl[torch]'") from error
+        raise InstallError(f"batches on {device} need PyTorch: pip install {to_install('torch')}") from error
     return on_torch.Loader(loader, device), on_torch.synchronizer(device)

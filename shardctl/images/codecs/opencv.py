@@ -25,11 +25,12 @@ from shardctl.images.codecs.resampling import (
     warp_source,
 )
 from shardctl.images.geometry import Displacement, Matrix, Pad, Size, Stage, View, Warp, moving
+from shardctl.system.packages import to_install
 
 try:
     import cv2
 except ImportError as error:
-    raise InstallError(f"the backend opencv cannot be imported ({error}); pip install 'shardctl[opencv]'") from None
+    raise InstallError(f"the backend opencv cannot be imported ({error}); pip install {to_install('opencv')}") from None
 
 cv2.setNumThreads(0)  # there is a process for each core already
 

@@ -19,6 +19,7 @@ from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, naming_the_path, sha256_of
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 
 OPTIONS = {"none": "group_size:1,uncompressed", "zstd": "group_size:1,zstd:3"}
@@ -64,5 +65,5 @@ def _module() -> Any:
     try:
         from array_record.python import array_record_module
     except ImportError:
-        raise InstallError("ArrayRecord needs the package array_record: pip install 'shardctl[array-record]'") from None
+        raise InstallError(f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}") from None
     return array_record_module

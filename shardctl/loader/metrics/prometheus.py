@@ -11,6 +11,7 @@ from shardctl.errors import InstallError, StorageError, UsageError
 from shardctl.loader.metrics.base import Family
 from shardctl.system.files import naming_the_path
 from shardctl.system.output_files import OutputFileType
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 
 LOOPBACK = "127.0.0.1"
@@ -25,7 +26,9 @@ class _Registry:
         try:
             from prometheus_client import CollectorRegistry
         except ImportError:
-            raise InstallError("metrics for Prometheus need prometheus_client: pip install 'shardctl[prometheus]'") from None
+            raise InstallError(
+                f"metrics for Prometheus need prometheus_client: pip install {to_install('prometheus')}"
+            ) from None
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.last: dict[str, tuple[Family, Mapping[str, float]]] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardctl.errors import InstallError
 from shardctl.loader.metrics.base import Family
 from shardctl.system.files import naming_the_path
+from shardctl.system.packages import to_install
 
 
 class TensorBoard:
@@ -20,7 +21,7 @@ class TensorBoard:
         try:
             from tensorboardX.event_file_writer import EventsWriter
         except ImportError:
-            raise InstallError("metrics for TensorBoard need tensorboardX: pip install 'shardctl[tensorboard]'") from None
+            raise InstallError(f"metrics for TensorBoard need tensorboardX: pip install {to_install('tensorboard')}") from None
         self._folder = folder
         with naming_the_path(folder):
             folder.mkdir(parents=True, exist_ok=True)

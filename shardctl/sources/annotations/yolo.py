@@ -29,6 +29,7 @@ from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 
 NAMES = ("classes.txt", "obj.names")
@@ -286,7 +287,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     try:
         import yaml  # an extra, and most conversions have no YOLO files
     except ImportError:
-        raise InstallError("a data.yaml is read by PyYAML: pip install 'shardctl[yolo]'") from None
+        raise InstallError(f"a data.yaml is read by PyYAML: pip install {to_install('yolo')}") from None
     shown, data = printable(file), _bytes_of(file)
     digest.add(name_of(file), data)
     try:

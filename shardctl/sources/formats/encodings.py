@@ -8,6 +8,7 @@ from array import array
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
+from shardctl.system.packages import to_install
 from shardctl.system.text import did_you_mean, printable
 
 UNDECODED = b"\xff"
@@ -179,7 +180,7 @@ def detect(data: bytes, whole: bool = True) -> str:
     try:
         from charset_normalizer import from_bytes
     except ImportError as error:
-        raise InstallError("--encoding detect needs charset-normalizer: pip install 'shardctl[detect]'") from error
+        raise InstallError(f"--encoding detect needs charset-normalizer: pip install {to_install('detect')}") from error
     found = marked_encoding(data)
     if found:
         return found

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.errors import InstallError, UsageError
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
@@ -83,5 +84,5 @@ def package(module: str, what: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise InstallError(
-            f"{printable(what)} needs a package that cannot be imported ({error}): pip install 'shardctl[{extra}]'"
+            f"{printable(what)} needs a package that cannot be imported ({error}): pip install {to_install(extra)}"
         ) from None

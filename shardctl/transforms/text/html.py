@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InstallError
+from shardctl.system.packages import to_install
 from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.packages import version_of
@@ -74,5 +75,5 @@ def _parser() -> Any:
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError:
-        raise InstallError("the step html needs selectolax: pip install 'shardctl[text]'") from None
+        raise InstallError(f"the step html needs selectolax: pip install {to_install('text')}") from None
     return LexborHTMLParser

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import bytes_of
+from shardctl.system.packages import to_install
 from shardctl.system.text import unknown
 from shardctl.transforms.settings import Names, Number, SettingError, Text, Word, setting
 from shardctl.transforms.text.base import Fault, Report, TextStep, TextTransform
@@ -189,7 +190,7 @@ def _compiled(pattern: str, replacement: str) -> Any:
     except ImportError:
         why = _refused_by_re2(pattern, replacement)
         reason = f"RE2 does not take the pattern ({why}), and the package regex is missing" if why else "it needs regex"
-        raise InstallError(f"the step replace: {reason}: pip install 'shardctl[text]'") from None
+        raise InstallError(f"the step replace: {reason}: pip install {to_install('text')}") from None
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InstallError
+from shardctl.system.packages import to_install
 from shardctl.transforms.settings import Flag, SettingError, Text, Word, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.packages import version_of
@@ -75,5 +76,5 @@ def _rjieba() -> Any:
     try:
         import rjieba
     except ImportError:
-        raise InstallError("the step segment needs rjieba: pip install 'shardctl[chinese]'") from None
+        raise InstallError(f"the step segment needs rjieba: pip install {to_install('chinese')}") from None
     return rjieba

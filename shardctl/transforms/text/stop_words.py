@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import InstallError
 from shardctl.format.text_bytes import Places, bytes_of, texts_from
+from shardctl.system.packages import to_install
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
@@ -151,7 +152,7 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     try:
         import stopwordsiso
     except ImportError:
-        raise InstallError(f"the step {who} needs stopwordsiso: pip install 'shardctl[text]'") from None
+        raise InstallError(f"the step {who} needs stopwordsiso: pip install {to_install('text')}") from None
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(

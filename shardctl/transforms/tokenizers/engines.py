@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, first_line
+from shardctl.system.packages import to_install
 from shardctl.transforms.tokenizers.base import Encoded, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
 
@@ -56,7 +57,7 @@ class Gigatoken:
 
             self.version = f"gigatoken {metadata.version('gigatoken')}"
         except ImportError as error:
-            raise UnfitError(f"it cannot be imported ({error}); pip install 'shardctl[gigatoken]'") from None
+            raise UnfitError(f"it cannot be imported ({error}); pip install {to_install('gigatoken')}") from None
         self._load: Callable[[], Any] = lambda: load_hf_json(data)
         self._seen, self._first = 0, resident()
         try:

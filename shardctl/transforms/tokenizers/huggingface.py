@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
 from shardctl.format.text_bytes import bytes_of
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import engines, proof
 from shardctl.transforms.tokenizers.base import (
@@ -275,7 +276,7 @@ def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise InstallError(
-            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install 'shardctl[text]'"
+            f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
         ) from None
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # there is a process for each core already
     said = _object(data, where)

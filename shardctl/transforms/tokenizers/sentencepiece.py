@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers.base import MOST, Encoded, Ids, Rows, TokenizerKind, joined, longer_than
 
@@ -26,7 +27,7 @@ class SentencePiece:
         except ImportError as error:
             raise InstallError(
                 f"{where}: SentencePiece models need sentencepiece, which cannot be imported ({error});"
-                " pip install 'shardctl[sentencepiece]'"
+                f" pip install {to_install('sentencepiece')}"
             ) from None
         self._model: Any = sentencepiece.SentencePieceProcessor()
         try:

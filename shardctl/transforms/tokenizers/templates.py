@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, Rejection, first_line
+from shardctl.system.packages import to_install
 
 CHATML = """\
 {%- for message in messages %}
@@ -144,7 +145,7 @@ def _environment(where: str) -> Callable[[str], Any]:
         import jinja2
     except ImportError as error:
         raise InstallError(
-            f"chat templates need jinja2, which cannot be imported ({error}); pip install 'shardctl[text]'"
+            f"chat templates need jinja2, which cannot be imported ({error}); pip install {to_install('text')}"
         ) from None
 
     def compiled(source: str) -> Any:

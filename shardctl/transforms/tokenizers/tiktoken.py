@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.system.files import read_named
+from shardctl.system.packages import to_install
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.tokenizers.base import (
     END_NAMES,
@@ -178,7 +179,7 @@ def open_core(
     except ImportError as error:
         raise InstallError(
             f"{where}: encodings of tiktoken need tiktoken, which cannot be imported ({error});"
-            " pip install 'shardctl[tiktoken]'"
+            f" pip install {to_install('tiktoken')}"
         ) from None
     try:
         core = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special))

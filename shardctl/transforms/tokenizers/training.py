@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError, first_line
+from shardctl.system.packages import to_install
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.tokenizers.base import UNKNOWN_NAMES
 
@@ -66,7 +67,7 @@ def _unigram_pieces(counts: Counter[str], symbols: Sequence[str], size: int) -> 
         import sentencepiece
     except ImportError as error:
         problem = f"training a unigram needs sentencepiece, which cannot be imported ({error})"
-        raise InstallError(f"{problem}; pip install 'shardctl[sentencepiece]'") from None
+        raise InstallError(f"{problem}; pip install {to_install('sentencepiece')}") from None
     words = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     model = io.BytesIO()
     with scratch_folder() as folder:
@@ -175,7 +176,7 @@ def _package() -> Any:
         import tokenizers.trainers
     except ImportError as error:
         raise InstallError(
-            f"training needs tokenizers, which cannot be imported ({error}); pip install 'shardctl[text]'"
+            f"training needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
         ) from None
     return tokenizers
 

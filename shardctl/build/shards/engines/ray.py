@@ -31,6 +31,7 @@ from shardctl.build.shards.scan import PrePlanTask
 from shardctl.build.shards.task import WorkDone
 from shardctl.build.shards.upload import SIGN
 from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
+from shardctl.system.packages import to_install
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
 from shardctl.system.text import counted, printable
 from shardctl.version import __version__
@@ -81,7 +82,7 @@ def start(address: str, workers: int | str, limits: Limits, on_line: OnLine = la
     try:
         import ray  # noqa: F401 - an extra
     except ImportError:
-        raise InstallError("the engine ray needs Ray: pip install 'shardctl[ray]'") from None
+        raise InstallError(f"the engine ray needs Ray: pip install {to_install('ray')}") from None
     return RayCluster(address, workers, limits, on_line)
 
 
