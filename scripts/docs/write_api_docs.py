@@ -49,8 +49,8 @@ SPECIAL = {"__len__": "len({0})", "__iter__": "for … in {0}", "__getitem__": "
 """Special methods, as they are called."""
 
 
-MOST_CHARACTERS = 120
-"""Of a signature in one line."""
+MOST_CHARACTERS = 90
+"""Of a line of code."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Module:
 def api_docs() -> str:
     parts = [
         "# The Python functions and classes",
-        "Written by `make docs` from the source; edit the docstrings, not this page. [loader.md](loader.md) and"
-        " [bench.md](commands/bench.md) say what the options do, [cli.md](cli.md) those of a conversion.",
-        "A function that runs long shows its progress on stderr: a bar at a terminal and in a notebook, elsewhere a line every"
+        "Written by `make docs` from the source; edit the docstrings, not this page. [loader.md](loader.md),"
+        " [bench.md](commands/bench.md) and [convert.md](commands/convert.md) explain the options.",
+        "Long functions show their progress on stderr: a bar at a terminal and in a notebook, elsewhere a line every"
         " 30 seconds. `progress=False` hides it.",
         "## shardctl",
     ]
@@ -128,7 +128,7 @@ def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
         yield _prose(definition)
         fields = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
         if fields:
-            yield "```python\n" + "\n".join(map(_field, fields)) + "\n```"
+            yield "```python\n" + "\n".join(_wrapped(_field(each)) for each in fields) + "\n```"
         yield from _methods(definition)
 
 
@@ -162,7 +162,16 @@ def _signature(function: Function, shown: str) -> str:
     call = f"{shown}({', '.join(arguments)}){returned}"
     if len(call) <= MOST_CHARACTERS:
         return call
-    return f"{shown}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){returned}"
+    return f"{shown}(\n" + "".join(f"{_wrapped(f'    {argument},')}\n" for argument in arguments) + f"){returned}"
+
+
+def _wrapped(line: str) -> str:
+    """Return a line of code in lines that are not too long, broken after commas and indented further."""
+    within = " " * (len(line) - len(line.lstrip()) + 4)
+    lines = [line]
+    while len(lines[-1]) > MOST_CHARACTERS - 2 and (at := lines[-1].rfind(", ", len(within), MOST_CHARACTERS - 2)) > 0:
+        lines[-1:] = [lines[-1][: at + 1], within + lines[-1][at + 2 :]]
+    return "\n".join(lines)
 
 
 def _arguments(given: ast.arguments) -> list[str]:

@@ -67,11 +67,10 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset or one of its splits: its newest state, or an earlier `generation` that was kept (docs/update.md).
 
-    The dataset may be on a store (s3://bucket/out). The data that was read is then kept in the folder `cache`
-    (docs/commands/cache.md), up to `cache_limit` bytes (a number, or a text such as "500GB"). For None, the
-    environment variables SHARDCTL_CACHE and
-    SHARDCTL_CACHE_LIMIT are used. False turns the cache off. A local dataset is never cached. Raises DatasetError, UsageError
-    for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
+    The dataset may be on a store (s3://bucket/out). The data that was read is then kept in the folder `cache`, up to
+    `cache_limit` bytes (a number, or a text such as "500GB"; see docs/commands/cache.md). For None, the environment variables
+    SHARDCTL_CACHE and SHARDCTL_CACHE_LIMIT are used. False turns the cache off. A local dataset is never cached. Raises
+    DatasetError, UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
     """
     if split is not None and not isinstance(split, str):
         raise UsageError(f"split is one name, or None for all; it is {split!r}")
