@@ -130,7 +130,7 @@ def _utilization(found: ConsumerResult) -> Html:
     gpus = list(range(1, most + 1, step))
     series = {
         "what the loader's rate allows": (gpus, [found.utilization_of(count) for count in gpus]),
-        "enough (90 %)": ([gpus[0], gpus[-1]], [ENOUGH, ENOUGH]),
+        f"enough ({ENOUGH:.0%})": ([gpus[0], gpus[-1]], [ENOUGH, ENOUGH]),
         "measured": ([found.gpus], [found.accelerator_utilization]),
     }
     gpus_axis = charts.counts("GPUs")
@@ -141,7 +141,8 @@ def _baseline(found: BaselineResult) -> Html:
     paid = (
         "They save no time: the raw inputs are read as fast as the shards."
         if found.pays_after is None
-        else f"After {found.pays_after:,} epochs they have saved the time of the conversion ({found.conversion_s:,.1f} s)."
+        else f"After {counted(found.pays_after, 'epoch')} they have saved the time of the conversion"
+        f" ({found.conversion_s:,.1f} s)."
     )
     chart = charts.bars("An epoch", {"": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])}, SECONDS)
     return section(

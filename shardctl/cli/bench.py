@@ -195,12 +195,13 @@ def _measure(
     with printing_to_stderr(), progress_of(output.shows_progress) as shown:
         result = measure(dataset, Listener.showing(shown), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
-    html = page_path(html, opened, "bench")
-    if html is not None:
+    if html is not None or opened:
         from shardctl.benchmark.page import bench_page
         from shardctl.inspection.pages.page import write_page
 
-        write_page(Path(html), bench_page(result))
+        content = bench_page(result)
+        html = page_path(html, "bench")
+        write_page(Path(html), content)
     if output.as_json:
         page = {"page": html} if html is not None else {}
         print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {}), **page})

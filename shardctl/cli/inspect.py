@@ -406,13 +406,12 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
         _say_why_numbers(decoder)
     if given["images"] is not None:
         written |= _draw(place, _records(place, given), given, as_json)
-    page = page_path(given["html"], given["opened"], "inspect")
-    if page is not None:
-        written |= _write_page(place, page, given, as_json)
+    if given["html"] is not None or given["opened"]:
+        written |= _write_page(place, given, as_json)
     if as_json:
         print_json(written)
-    if page is not None and given["opened"]:
-        open_page(page)
+    if given["opened"]:
+        open_page(written["page"])
 
 
 def _records(place: DatasetPlace, given: dict[str, Any]) -> Iterator[StoredSample]:
@@ -577,11 +576,13 @@ def _image_text(value: Any) -> Any:
     return value
 
 
-def _write_page(place: DatasetPlace, page: str, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _write_page(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.pages.dataset import dataset_page
     from shardctl.inspection.pages.page import write_page
 
-    write_page(Path(page), dataset_page(place, given["split"], not given["no_annotations"], given.get("origin")))
+    content = dataset_page(place, given["split"], not given["no_annotations"], given.get("origin"))
+    page = page_path(given["html"], "inspect")
+    write_page(Path(page), content)
     if not as_json:
         click.echo(f"page written to {printable(page)}")
     return {"file": page, "page": page}

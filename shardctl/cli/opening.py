@@ -30,11 +30,9 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
     )
 
 
-def page_path(html: str | None, opened: bool, command: str) -> str | None:
-    """Return where a page is to be written: the given place, for --open alone a temporary file, or None without a page."""
-    if html is not None or not opened:
-        return html
-    return str(Path(tempfile.mkdtemp(prefix="shardctl-")) / f"{command}.html")
+def page_path(html: str | None, command: str) -> str:
+    """Return where a page is to be written: the given place, or without one a temporary file."""
+    return html if html is not None else str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
 
 
 def open_page(path: str) -> None:

@@ -128,15 +128,16 @@ def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
 def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str) -> dict[str, str]:
     """Write what is asked for, and return the paths by what they are."""
     written = {}
-    html = page_path(given["html"], given["opened"], "preview")
-    if html is not None or given["images"] is not None:
+    with_page = given["html"] is not None or given["opened"]
+    if with_page or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
         from shardctl.images.codecs.sheet import SHEET
         from shardctl.inspection.pages.page import write_page
 
-        if html is not None:
-            write_page(Path(html), preview_page(made, src, convert))
-            written["page"] = html
+        if with_page:
+            content = preview_page(made, src, convert)
+            written["page"] = page_path(given["html"], "preview")
+            write_page(Path(written["page"]), content)
         if given["images"] is not None:
             SHEET.write(Path(given["images"]), preview_sheet(made))
             written["sheet"] = given["images"]

@@ -270,7 +270,6 @@ def test_annotations_are_left_out_only_where_there_are_pictures(marked: Path, cl
 def test_the_page_can_leave_annotations_out(marked: Path) -> None:
     from shardctl.inspection.pages.dataset import dataset_page
 
-    pytest.importorskip("plotly")
     assert 'class="pictures marked"' in dataset_page(place_of(marked))
     assert 'class="pictures marked"' not in dataset_page(place_of(marked), annotated=False)
 

@@ -17,8 +17,11 @@ from PIL import Image
 from places import place_of
 
 import shardctl
-from shardctl.inspection.pages.page import data, page, paragraph
+from shardctl.inspection.content.objects import GRID
+from shardctl.inspection.pages import charts
+from shardctl.inspection.pages.page import command, data, figures, page, paragraph
 from shardctl.system.html import Html, table
+from shardctl.system.messages import all_entries, entry_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -38,6 +41,21 @@ CONTRASTS = """elements => elements.slice(0, 12).filter(element => element.textC
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 })"""
 """The contrasts of the first texts with what is behind them (WCAG 2.2, section 1.4.3: 4.5 is enough)."""
+
+FAULTS_OF_LABELS = """pictures => pictures.flatMap(picture => {
+  const faults = [], frame = picture.getBoundingClientRect();
+  const labels = [...picture.querySelectorAll("text")].map(label => [label.firstChild?.data, label.getBoundingClientRect()]);
+  for (const [said, box] of labels)
+    if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+      faults.push(`${said} leaves its picture`);
+  for (const [at, [said, box]] of labels.entries()) for (const [other, place] of labels.slice(at + 1)) {
+    const wide = Math.min(box.right, place.right) - Math.max(box.left, place.left);
+    const high = Math.min(box.bottom, place.bottom) - Math.max(box.top, place.top);
+    if (wide > 1 && high > 4) faults.push(`${said} is over ${other}`);  // lines of a text have air above and below
+  }
+  return faults;
+})"""
+"""What is wrong with the labels of pictures: they leave them, or lie over each other."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +82,17 @@ class Seen:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
 
+    def check_charts(self) -> list[str]:
+        """Check that charts stay in their frames and labels apart; return the titles."""
+        charts = self.page.locator("figure.chart")
+        for figure in charts.all():
+            box, drawn = figure.bounding_box(), figure.locator("svg").bounding_box()
+            assert drawn["width"] > 100
+            assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1
+        assert charts.locator("svg").evaluate_all(FAULTS_OF_LABELS) == []
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.page.viewport_size["width"]
+        return list(charts.locator("figcaption").all_text_contents())
+
     def contrasts(self, selector: str) -> list[float]:
         found: list[float] = self.page.locator(selector).evaluate_all(CONTRASTS)
         return found
@@ -75,7 +104,6 @@ def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) ->
     from shardctl.benchmark.measure import bench, sweeping
     from shardctl.benchmark.page import bench_page
 
-    pytest.importorskip("plotly")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeping, "SECONDS", 0.02)
         result = bench(raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True)
@@ -92,8 +120,7 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
     seen = Seen(browser, path, scheme)
     assert seen.complaints == []
     assert seen.requests == [path.as_uri()]
-    charts = {figure.locator("figcaption").text_content(): figure for figure in seen.page.locator("figure").all()}
-    assert list(charts) == [
+    assert seen.check_charts() == [
         "Throughput over time",
         "Time from batch to batch",
         "Utilisation by number of GPUs",
@@ -102,14 +129,17 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
         "Orders and threads",
         "Batch sizes",
     ]
-    for name, figure in charts.items():
-        box, drawn = figure.bounding_box(), figure.locator("svg.main-svg").first.bounding_box()
-        assert drawn["width"] > 100, name
-        assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1, f"{name} stays in its frame"
-    bars = charts["Orders and threads"].locator(".bars .point").count()
-    assert bars == len([point for point in record["sweep"] if point["batch_size"] == 4])
-    assert charts["Time from batch to batch"].locator(".bars .point").count() == len(record["latencies"]["counts"])
-    assert charts["An epoch"].locator(".bars .point").count() == 2
+    bars = {figure.locator("figcaption").text_content(): figure.locator(".bar") for figure in seen.page.locator("figure").all()}
+    assert bars["Orders and threads"].count() == len([point for point in record["sweep"] if point["batch_size"] == 4])
+    assert bars["Time from batch to batch"].count() == len(record["latencies"]["counts"])
+    assert bars["An epoch"].count() == 2
+    best = max((point for point in record["sweep"] if point["shuffle"] != "in-order"), key=lambda point: point["samples_per_s"])
+    code = seen.page.locator("code").all_text_contents()
+    assert f"--order {best['shuffle']} --threads {best['threads']} --batch-size {best['batch_size']}" in code[0]
+    in_python = f'loader(batch_size={best["batch_size"]}, shuffle="{best["shuffle"]}", threads={best["threads"]})'
+    assert code[1] == f"dataset.{in_python}"
+    assert "median of 2 runs" in seen.page.locator(".tiles").text_content()
+    assert "{'" not in seen.page.locator("body").inner_text(), "nothing of Python's is on the page"
     verdict = seen.page.locator(".verdict").text_content()
     assert f"2 GPUs of 50.0 samples/s are busy for {record['accelerator_utilization']:.1%} of the time" in verdict
     assert f"{record['samples_per_s']:,.0f}" in seen.page.locator(".tiles").text_content()
@@ -117,7 +147,19 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
     assert json.loads(seen.page.locator("#record").text_content()) == record
     background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
-    for selector in ("h1", "p", ".tile b", ".tile span", "td", "figcaption", ".xtick text", ".ytick text", ".legendtext"):
+    for selector in (
+        "h1",
+        "p",
+        ".tile b",
+        ".tile span",
+        "td",
+        "figcaption",
+        ".xtick",
+        ".ytick",
+        ".legend",
+        ".value",
+        "summary",
+    ):
         contrasts = seen.contrasts(selector)
         assert contrasts, selector
         assert min(contrasts) >= 4.5, selector
@@ -129,7 +171,6 @@ def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """A page of images and one of texts, rejects among them."""
     from shardctl.inspection.pages.dataset import dataset_page
 
-    pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("browse")
     shutil.copytree(demo / "photos", root / "photos")
     (root / "photos" / "snow" / "<b>bad.jpg").write_bytes(b"bad")
@@ -146,21 +187,48 @@ def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Pat
     assert seen.complaints == []
     assert seen.requests == [dataset_report[0].as_uri()]
     assert "60image samples" in seen.page.locator(".tiles").text_content()
+    assert seen.page.title() == f"shardctl inspect: {dataset_report[0].with_suffix('')}"
+    assert seen.check_charts() == [
+        "Samples by class",
+        "Image width",
+        "Image height",
+        "Image, bytes",
+        "Bytes of a sample by column",
+    ]
     classes = seen.page.locator("figure", has_text="Samples by class")
-    assert classes.locator(".bars .point").count() == 12, "six classes in two splits"
+    assert classes.locator(".bar").count() == 12, "six classes in two splits"
+    assert classes.locator(".bar title").first.text_content().startswith("dunes, train: ")
+    classes.locator("summary").click()
+    assert classes.locator("tbody tr").count() == 6, "the numbers are there as a table"
+    first = seen.page.locator("section").first
+    assert first.locator("h2").text_content() == "6 classes", "the table of classes is before all charts"
+    assert first.locator("td").first.text_content() == "dunes"
     pictures = seen.page.locator(".pictures img")
     assert pictures.count() == 60
     assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
     assert seen.page.locator(".pictures figcaption").first.text_content().startswith("dunes")
-    rejected = seen.page.locator("section", has_text="Rejected inputs").locator("td").first
-    assert rejected.text_content() == "snow/<b>bad.jpg"
+    rejected = seen.page.locator("section", has=seen.page.locator("h2", has_text="Rejected inputs"))
+    reason = rejected.locator(".reason").text_content()
+    reject = json.loads((dataset_report[0].with_suffix("") / "rejects.jsonl").read_text(encoding="utf-8"))
+    assert reason.startswith(f"1 input, decode: not-an-imagefor instance snow/<b>bad.jpg: {reject['message']}")
+    known = entry_for(reject["message"], all_entries())
+    assert known is not None
+    assert f"What to do: {known.do.replace('`', '')}" in reason, "as the table of messages says"
     rows = seen.page.locator("#samples tbody tr:visible")
     assert rows.count() == 60
     seen.page.locator("#search").fill("SNOW jpg")
     assert seen.page.locator("#found").text_content() == f"{rows.count()} of 60 shown"
     assert 0 < rows.count() < 12
     assert all("snow" in row for row in rows.all_text_contents())
-    for selector in ("p", "td", "figcaption", "th", "#found", ".xtick text"):
+    assert seen.page.locator(".pictures figure:visible").count() == rows.count(), "pictures are filtered as the table is"
+    seen.page.locator("#search").fill("it's nowhere")
+    assert rows.count() == 0
+    command = f"shardctl inspect {dataset_report[0].with_suffix('')} --key"
+    assert seen.page.locator("#one").text_content() == f"{command} 'it'\\''s nowhere'"
+    seen.page.locator("#search").fill("")
+    assert (rows.count(), seen.page.locator("#one").text_content()) == (60, f"{command} KEY")
+    assert seen.page.get_by_text("This page has all of 60 samples.").count() == 1
+    for selector in ("p", "th", "figcaption", ".tall td", "#found", ".xtick", ".ytick", "code", ".copy"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 
@@ -169,7 +237,7 @@ def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tu
     seen = Seen(browser, dataset_report[1], "light")
     assert seen.complaints == []
     assert seen.page.locator(".texts blockquote").count() == 24
-    assert seen.page.locator("figure", has_text="Text, bytes").locator(".bars .point").count() > 3
+    assert seen.page.locator("figure", has_text="Text, bytes").locator(".bar").count() > 3
     assert seen.page.locator(".pictures").count() == 0
     seen.context.close()
 
@@ -179,7 +247,6 @@ def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of images with objects and masks."""
     from shardctl.inspection.pages.dataset import dataset_page
 
-    pytest.importorskip("plotly")
     root = tmp_path_factory.mktemp("marked")
     write_annotated(root / "out")
     (root / "out.html").write_text(dataset_page(place_of(root / "out")), encoding="utf-8")
@@ -194,6 +261,7 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     assert "12objects" in objects.locator(".tiles").text_content()
     assert "4images not annotated" in objects.locator(".tiles").text_content()
     charts = {figure.locator("figcaption").text_content(): figure for figure in objects.locator("figure").all()}
+    seen.check_charts()
     assert list(charts) == [
         "Objects by category",
         "Images with a category",
@@ -203,11 +271,8 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
         "Where the centres of boxes are",
         "Keypoints",
     ]
-    assert charts["Objects by category"].locator(".bars .point").count() == 4, "two categories in two splits"
-    assert charts["Where the centres of boxes are"].locator(".heatmaplayer image").count() == 1
-    for name, figure in charts.items():
-        box, drawn = figure.bounding_box(), figure.locator("svg.main-svg").first.bounding_box()
-        assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1, f"{name} stays in its frame"
+    assert charts["Objects by category"].locator(".bar").count() == 4, "two categories in two splits"
+    assert charts["Where the centres of boxes are"].locator(".cell").count() == GRID * GRID
     masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="Mask: mask"))
     assert masks.locator("td").first.text_content() == "background"
     assert "Of 12 masks, 8.3% of their pixels of no class; 4 samples without a mask" in masks.text_content()
@@ -219,9 +284,12 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     assert chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
-    for selector in ("figcaption", ".tile span", "td", ".xtick text", ".ytick text", ".cbaxis text"):
+    for selector in ("figcaption", ".tile span", ".tall td", ".xtick", ".ytick", ".value", ".unit"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
+
+
+CONVERT = "shardctl convert in out --crop 32 --flip 0.5"
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +310,7 @@ def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines.append({"file_name": names[3], "objects": {"bbox": [], "category": []}})
     (root / "in" / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     recipe = {"transform": [{"name": "crop", "size": 32}, {"name": "hflip", "p": 0.5}]}
-    page = preview_page(make_preview([root / "in"], recipe, 8, workers=0), ["in"])
+    page = preview_page(make_preview([root / "in"], recipe, 8, workers=0), [str(root / "in")], CONVERT)
     (root / "p.html").write_text(page, encoding="utf-8")
     return root / "p.html"
 
@@ -257,12 +325,18 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     assert seen.page.locator(".input").count() == 4
     pictures = seen.page.locator(".row img")
     assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
-    drawn, bare = seen.page.locator(".row img.drawn:visible"), seen.page.locator(".row img.bare:visible")
-    assert (drawn.count(), bare.count()) == (15, 0), "each of three inputs, and four samples of it"
+    drawn, bare = seen.page.locator(".row img.drawn:visible"), seen.page.locator(".row img:not(.drawn):visible")
+    assert (drawn.count(), bare.count()) == (15, 15), "each of three inputs, and four samples of it, and what is over them"
+    for below, above in zip(bare.all(), drawn.all(), strict=True):
+        assert above.bounding_box() == below.bounding_box()
     seen.page.locator(".switch").click()
     assert (drawn.count(), bare.count()) == (0, 15)
     seen.page.keyboard.press("Space")
-    assert (drawn.count(), bare.count()) == (15, 0), "by the keyboard too"
+    assert (drawn.count(), bare.count()) == (15, 15), "by the keyboard too"
+    assert seen.check_charts() == ["Objects of an image that are kept"]
+    kept = seen.page.locator(".chart .bar title").all_text_contents()
+    assert [said for said in kept if not said.endswith(": 0 samples")] == ["to 50%: 12 samples"], "one of two in each"
+    assert seen.page.locator("code").first.text_content() == CONVERT
     captions = seen.page.locator(".row figcaption").all_text_contents()
     assert captions[0].startswith("source64x48, ")
     assert captions[1].endswith("1 of 2 objects kept")
@@ -275,17 +349,77 @@ def test_the_preview_shows_samples_with_and_without_annotations(
     seen.context.close()
 
 
+@pytest.fixture(scope="module")
+def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of charts with long names, wide letters, many bars, huge and tiny numbers, and next to nothing."""
+    names = ["an extremely long name of a class that never ends", "中文标签" * 12, "W" * 60, "", *map(str, range(40))]
+    numbers = [10.0**power for power in range(len(names))]
+    drawn = [
+        charts.bars("Many", {"one": (names, numbers), "the other one " * 9: (names, numbers)}, charts.counts("samples")),
+        charts.bars("Stacked", dict.fromkeys(names[:9], (names, numbers)), charts.BYTES, stacked=True),
+        charts.bars("None", {"": (["a"], [0])}, charts.counts("samples")),
+        charts.columns("Columns", {"": ([f"{n:,} to {n + 99_999:,}" for n in range(24)], [0.001] * 24)}, "x", charts.SHARES),
+        charts.histogram("One bin", [7.0, 7.5], [3], charts.BYTES, "samples"),
+        charts.histogram("Bytes", [2.0**n for n in range(40)], list(range(39)), charts.BYTES, "samples", log=True),
+        charts.histogram("Far", [123_456_789.0, 123_456_790.0, 123_456_791.0], [1, 10**12], charts.counts("pixels"), "samples"),
+        charts.histogram("Empty", [], [], charts.Axis("ms"), "batches", log=True),
+        charts.lines("Alone", {"a": ([1.0], [0.0]), "b": ([1.0], [1.0])}, charts.counts("GPUs"), charts.SHARES),
+        charts.lines("No points", {"a": ([], [])}, charts.Axis("s"), charts.counts("samples/s")),
+        charts.lines("Flat", {"a": ([0.0, 1e9], [5e8, 5e8])}, charts.Axis("s"), charts.counts("samples/s")),
+        charts.heat_map("Heat", [[0] * 16] * 16, "boxes"),
+        charts.shares("Shares", {"one": {"a": 1.0}, "two": {"a": 0.3, "b" * 99: 0.7, "c": 0.0}}),
+        charts.shares("Nothing", {}),
+    ]
+    path = tmp_path_factory.mktemp("hard") / "page.html"
+    path.write_text(page("charts", figures(*drawn)), encoding="utf-8")
+    return path
+
+
 def test_a_page_with_drawings_is_small(marked_report: Path, dataset_report: tuple[Path, Path]) -> None:
     assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
 
 
-def test_pages_fit_a_telephone(
-    browser: Any, bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path], marked_report: Path
+def test_pages_are_a_fraction_of_a_library_of_charts(
+    bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path]
 ) -> None:
-    for path in (bench_report[0], *dataset_report, marked_report):
-        seen = Seen(browser, path, "light", width=390)
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
-        seen.context.close()
+    assert bench_report[0].stat().st_size < 150_000
+    assert dataset_report[1].stat().st_size < 250_000
+
+
+def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page("commands", command("shardctl inspect 'a b' --key \"<i>\"")), encoding="utf-8")
+    seen = Seen(browser, path, "light")
+    seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    seen.page.get_by_role("button", name="copy the command").click()
+    assert seen.page.get_by_role("button", name="copied").count() == 1
+    assert seen.page.evaluate("navigator.clipboard.readText()") == "shardctl inspect 'a b' --key \"<i>\""
+    assert (seen.complaints, seen.requests) == ([], [path.as_uri()])
+    seen.context.close()
+
+
+def test_a_page_runs_no_script_but_its_own(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    intruder = Html("<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">")
+    path.write_text(page("a page", intruder, script="document.body.id = 'own'"), encoding="utf-8")
+    seen = Seen(browser, path, "light")
+    assert (seen.page.title(), seen.page.locator("body").get_attribute("id")) == ("a page", "own")
+    assert seen.complaints, "the policy of the page has refused the other one"
+    seen.context.close()
+
+
+def test_pages_fit_a_telephone(
+    browser: Any,
+    bench_report: tuple[Path, dict[str, Any]],
+    dataset_report: tuple[Path, Path],
+    marked_report: Path,
+    hard_charts: Path,
+) -> None:
+    for path in (bench_report[0], *dataset_report, marked_report, hard_charts):
+        for width in (390, 500, 1280):
+            seen = Seen(browser, path, "light", width=width)
+            assert seen.check_charts(), path
+            seen.context.close()
 
 
 def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Path) -> None:
@@ -309,7 +443,6 @@ def test_numbers_and_text_are_written_for_people() -> None:
 
 
 def test_a_page_and_a_contact_sheet_are_written_together(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     page, sheet = tmp_path / "out.html", tmp_path / "sheet.png"
     found = cli("inspect", raw_dataset, "--split", "val", "--html", page, "--images", sheet, "--json")
     samples = [split.samples for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
@@ -321,7 +454,6 @@ def test_a_page_and_a_contact_sheet_are_written_together(cli: Any, raw_dataset: 
 
 
 def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     written = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "report.html")
     assert written.code == 0
     assert f"page written to {tmp_path}/report.html" in written.out

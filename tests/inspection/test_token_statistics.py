@@ -102,7 +102,6 @@ def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
 
 
 def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     from shardctl.inspection.pages.dataset import dataset_page
 
     page = dataset_page(place_of(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)))

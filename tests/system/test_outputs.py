@@ -51,7 +51,6 @@ def test_another_file_is_not_replaced(cli: Any, here: Path, photos: Path, comman
 
 
 def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None:
-    pytest.importorskip("plotly")
     (here / "other").mkdir()
     (here / "sheet.png").symlink_to(here / "other" / "sheet.png")
     (here / "page.html").touch()

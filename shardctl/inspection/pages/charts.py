@@ -28,6 +28,7 @@ STYLE = """
 .chart svg { display: block; width: 100%; max-width: 36rem; height: auto; margin-top: .3rem; }
 .chart text { font: 12px system-ui, sans-serif; fill: var(--ink); } .chart .unit, .chart .value { fill: var(--soft); }
 .chart .grid { stroke: var(--rule); stroke-width: 1; } .chart path { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.chart .alone { paint-order: stroke; stroke: var(--panel); stroke-width: 4px; }
 .chart rect:hover, .chart circle:hover { stroke: var(--ink); stroke-width: 1.5; }
 .chart details { font-size: .8rem; padding: .2rem .3rem 0; } .chart summary { color: var(--soft); cursor: pointer; }
 .chart details .scroll { max-height: 16rem; overflow: auto; }
@@ -160,7 +161,7 @@ def lines(title: str, series: Series, x: Axis, y: Axis, top: float | None = None
             radius = 5 if len(points) == 1 else 2.5
             drawn.append(f'<circle class="{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{radius}">{_hover(said)}</circle>')
             if len(points) == 1:
-                drawn.append(_label(a, b - 10 if b > frame.top + 14 else b + 20, y.written(value), "middle", "value"))
+                drawn.append(_label(a, b - 10 if b > frame.top + 14 else b + 20, y.written(value), "middle", "alone"))
     ticks = [(across(value), x.written(value)) for value in _fitting_ticks(low, high, x, False)]
     drawn += frame.across(ticks)
     header = ("", x.title or "x", y.title or "y")

@@ -13,6 +13,7 @@ from shardctl.inspection.pages.page import folded, paragraph, section
 from shardctl.system.html import Html, table, text
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.messages import Entry, all_entries, entry_for
+from shardctl.system.text import counted
 
 MOST = 200
 """Rejected inputs that are listed one by one."""
@@ -41,7 +42,7 @@ def _reason(reason: str, count: int, example: Reject) -> Html:
     advice = fix(example.message).text
     what = f"<p>What to do: {advice}</p>" if advice else ""
     said = f"<p>for instance {text(example.key)}: {text(example.message)}</p>"
-    return Html(f'<div class="tile reason"><b>{count:,} times {text(reason)}</b>{said}{what}</div>')
+    return Html(f'<div class="tile reason"><b>{counted(count, "input")}, {text(reason)}</b>{said}{what}</div>')
 
 
 def fix(message: str) -> Html:
