@@ -1,74 +1,107 @@
-"""What docs/coming-from.md says works, on small shards as other tools write them."""
+"""The pages about other tools: the tests and threads that they name. tests/test_shown_outputs.py runs their commands."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
+import ast
 import re
-import shutil
-import subprocess
-import sys
-import tarfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 from doc_snippets import ROOT, snippets
-from PIL import Image
+from sessions import blocks
 
-import shardctl
+FOLDER = ROOT / "docs" / "coming-from"
+INDEX = FOLDER / "coming-from.md"
+PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
+COMPARED = ROOT / "docs" / "explanation" / "compared.md"
 
-PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-
-
-def write_tars(photos: Path, folder: Path) -> None:
-    """Write tars as people do who use `tar` on an image folder and a script for the labels."""
-    folder.mkdir()
-    for split, part in (("train", slice(4)), ("val", slice(4, 6))):
-        with tarfile.open(folder / f"{split}-00000.tar", "w") as tar:
-            for label, of_class in enumerate(sorted(path for path in photos.iterdir() if path.is_dir())):
-                for path in sorted(of_class.glob("*.jpg"))[part]:
-                    for name, data in ((f"{path.stem}.jpg", path.read_bytes()), (f"{path.stem}.cls", b"%d" % label)):
-                        info = tarfile.TarInfo(f"{split}/{name}")
-                        info.size = len(data)
-                        tar.addfile(info, io.BytesIO(data))
-
-
-@pytest.fixture
-def here(photos: Path, tmp_path: Path) -> Path:
-    """tars/, mds/, tfds/, hub/ and photos/ with a few small images."""
-    small = tmp_path / "photos"
-    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:36]):
-        target = small / f"class{number % 3}" / f"{number:03d}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(path) as picture:
-            picture.convert("RGB").resize((64, 64)).save(target, "JPEG")
-    write_tars(small, tmp_path / "tars")
-    shardctl.convert(small, tmp_path / "made", split="train=0.7,val=0.3", workers=0)
-    for form, name in (("mds", "mds"), ("tfds", "tfds"), ("parquet", "hub")):
-        shardctl.export(tmp_path / "made", tmp_path / name, form, workers=0)
-        (tmp_path / name / "shardctl.json").unlink()  # another tool writes none
-    (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n# A dataset card\n")
-    return tmp_path
+NAMED = re.compile(r"`(tests/[\w/]+\.py) :: (\w+)`")
+LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
+THREAD = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|discussions)/\d+")
+HEADINGS = [
+    re.compile(pattern)
+    for pattern in (
+        r"You have .*: do this",
+        r"The same thing, another name",
+        r"What users report, and what happens here",
+        r"When to stay with .*",
+        r"Back again",
+    )
+]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_works_as_it_is_written(name: str, here: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    if name == "LitData":
-        shutil.copytree(here / "made", here / "out")
-    for script in snippets(SECTIONS[name], "sh"):
-        *commands, last = script.strip().splitlines()
-        for command in (*commands, last):
-            done = subprocess.run(["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True)
-            assert done.returncode == 0, f"{command}: {done.stderr}"
-    for code in snippets(SECTIONS[name], "python"):
-        done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.strip() in ("(8,)", "True")
-    if (here / "out").exists():
-        manifest = json.loads((here / "out" / "manifest.json").read_text())
-        assert manifest["rejected"] == 0
-        assert [split["name"] for split in manifest["splits"]] == ["train", "val"]
+@cache
+def functions(path: Path) -> set[str]:
+    """The names of all functions of a file, also of the methods of its classes."""
+    return {node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)}
+
+
+def reports(page: str) -> list[list[str]]:
+    """The rows of the table of reports: each has what was reported, what shardctl does, and the test that shows it."""
+    (section,) = re.findall(r"^## What users report[^\n]*\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in section.splitlines() if row.startswith("| [")]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+class TestPage:
+    def test_its_sections_are_in_the_same_order(self, path: Path) -> None:
+        found = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(found) == len(HEADINGS)
+        assert all(pattern.fullmatch(heading) for pattern, heading in zip(HEADINGS, found, strict=True)), found
+
+    def test_each_report_has_threads_and_a_test_that_is_there(self, path: Path) -> None:
+        rows = reports(path.read_text(encoding="utf-8"))
+        assert 5 <= len(rows) <= 10
+        for reported, _, test in rows:
+            links = LINK.findall(reported)
+            assert links, reported
+            assert [link for link in links if not THREAD.fullmatch(link)] == []
+            assert re.search(r"\((open|closed|mended|merged)\b", reported), reported
+            named = NAMED.fullmatch(test)
+            assert named is not None, test
+            assert named[2] in functions(ROOT / named[1]), test
+
+    def test_it_begins_with_a_conversion_and_ends_with_an_export(self, path: Path) -> None:
+        commands = [command.text for block in blocks(path.read_text(encoding="utf-8")) for command in block.commands]
+        assert commands[0].startswith("shardctl demo demo")
+        assert any(re.match(r"shardctl convert \S+ out\b", command) for command in commands)
+        assert "shardctl verify out" in commands
+        assert any(command.startswith("shardctl export out back --to ") for command in commands)
+
+    def test_its_other_snippets_are_python(self, path: Path) -> None:
+        """Those that need the other tool: nothing runs them, but they can be compiled."""
+        for code in snippets(path.read_text(encoding="utf-8"), "python"):
+            ast.parse(code)
+
+    def test_the_index_leads_to_it(self, path: Path) -> None:
+        assert f"]({path.name})" in INDEX.read_text(encoding="utf-8")
+
+
+def test_every_thread_that_the_comparison_names_is_one() -> None:
+    links = [link for link in LINK.findall(COMPARED.read_text(encoding="utf-8")) if re.search(r"/(issues|pull)/", link)]
+    assert links
+    assert [link for link in links if not THREAD.fullmatch(link)] == []
+
+
+def test_every_note_of_the_comparison_is_used_and_there() -> None:
+    page = COMPARED.read_text(encoding="utf-8")
+    notes = re.findall(r"^\[\^([\w-]+)\]: ", page, re.MULTILINE)
+    assert len(notes) == len(set(notes))
+    assert set(re.findall(r"\[\^([\w-]+)\](?!:)", page)) == set(notes)
+
+
+def test_the_speeds_of_the_comparison_are_those_that_were_measured() -> None:
+    """Each cell is in the pages of measurements, in the row of the same tool."""
+    names = {"ArrayRecord and Grain": "ArrayRecord + Grain"}
+    pages = (ROOT / "docs" / "performance.md", *sorted((ROOT / "docs" / "dev").rglob("*.md")))
+    measured = "\n".join(path.read_text(encoding="utf-8") for path in pages if path.exists())
+    (table,) = re.findall(r"^## Speeds\n.*?^(\| \| raw.*?)\n\n", COMPARED.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    assert len(rows) == 8
+    for name, *cells in rows:
+        figures = [figure for cell in cells for figure in re.findall(r"\d[\d,.]*", cell) if "min" not in cell]
+        assert any(
+            row.startswith(f"| {names.get(name, name)} ") and set(figures) <= set(re.findall(r"\d[\d,.]*", row))
+            for row in measured.splitlines()
+        ), (name, figures)

@@ -292,6 +292,17 @@ def test_a_cache_that_is_removed_while_it_is_read(plain: Path, bucket: str, fold
     assert shardctl.open(url, cache=folder)[0]["key"] == first
 
 
+def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(plain: Path, folder: Path, tmp_path: Path) -> None:
+    """Whatever the limit is: it may be the only copy (mosaicml/streaming#988)."""
+    shutil.copytree(plain, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for limit in (0, "1 MB"):
+        for _ in range(2):
+            assert all_same(read(str(tmp_path / "out"), cache=folder, cache_limit=limit), read(str(plain)))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert not folder.exists()
+
+
 def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
     assert cache_of(None, None) is None
