@@ -1,4 +1,4 @@
-"""Draw the two pictures of README.md: the pages of `preview` and of `bench`, in a real browser. Run by hand, on a quiet machine."""
+"""Draw the two pictures of README.md: the pages of `preview` and `bench`, in a real browser. Run by hand on a quiet machine."""
 
 from __future__ import annotations
 
