@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,7 @@ def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path
     monkeypatch.setattr("shardctl.benchmark.measure.sweeping.SECONDS", 0.02)
     shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
     assert "best random order: --order " in shown.out
+    assert re.search(r'in Python: dataset\.loader\(batch_size=\d+, shuffle="(global|window|block)", threads=\d+\)', shown.out)
     points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json["sweep"]
     assert {point["shuffle"] for point in points} == {"in-order", "global", "window", "block"}
     assert {1, 2} <= {point["threads"] for point in points}

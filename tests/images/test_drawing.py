@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.format.roles import Mask, Objects
-from shardctl.images.codecs.drawing import Annotations, colour_of, draw, draw_classes, draw_mask, draw_objects, objects_line
+from shardctl.images.codecs.drawing import (
+    Annotations,
+    colour_of,
+    draw,
+    draw_classes,
+    draw_mask,
+    draw_objects,
+    objects_line,
+    overlay,
+)
 from shardctl.images.codecs.rle import compress
 
 SIZE = (200, 100)
@@ -223,6 +232,23 @@ def test_a_mask_of_more_numbers_than_classes_have_is_not_drawn() -> None:
     picture, depth = grey(), np.arange(200 * 100, dtype=np.uint16).reshape(100, 200)
     assert draw_mask(picture, depth, Mask("raw")) is picture
     assert changed(picture, draw_mask(picture, depth // 1000, Mask("raw"))).any(), "a few numbers of 16 bits are classes"
+
+
+def test_what_is_drawn_alone_makes_the_same_picture_over_the_image() -> None:
+    polygons = [[[20.0, 10.0, 90.0, 10.0, 60.0, 60.0]], None]
+    value = boxes([10, 10, 60, 50], [100, 20, 80, 70], segmentation=polygons, category=[0, 1], iscrowd=[False, True])
+    numbers = np.zeros((100, 200), np.uint8)
+    numbers[60:, 120:] = 3
+    marked = Annotations((200, 100), ((value, Objects(names=("cat", "dog"))),), ((numbers, Mask("source")),))
+    image = np.random.default_rng(0).integers(0, 256, (100, 200, 3), np.uint8)
+    layer = overlay((200, 100), marked)
+    assert layer is not None
+    assert layer.shape == (100, 200, 4)
+    hides = layer[:, :, 3:] / 255
+    together = image * (1 - hides) + layer[:, :, :3] * hides
+    assert np.abs(together - draw(image, marked)).max() <= 2.5
+    assert (together[hides[:, :, 0] == 0] == image[hides[:, :, 0] == 0]).all(), "pixels without a mark stay"
+    assert overlay((200, 100), Annotations((200, 100))) is None
 
 
 def test_objects_in_a_line() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from places import place_of
 
 import shardctl
 from shardctl.inspection.content.objects import GRID
+from shardctl.inspection.content.overview import overview
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import command, data, figures, page, paragraph
 from shardctl.system.html import Html, table
@@ -242,6 +247,49 @@ def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tu
     seen.context.close()
 
 
+def test_what_says_nothing_is_not_drawn(tmp_path: Path) -> None:
+    from shardctl.inspection.pages.dataset import dataset_page
+
+    (tmp_path / "in").mkdir()
+    lines = ["filename,label,mode"]
+    for number in range(6):
+        Image.fromarray(np.full((8, 8 + number, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
+        lines.append(f"{number}.png,class {number},{'RGB' if number else 'L'}")
+    (tmp_path / "in" / "labels.csv").write_text("\n".join(lines))
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv")
+    made = dataset_page(place_of(tmp_path / "out"))
+    assert "Samples by class" not in made, "a chart of six times 1"
+    assert "6 classes" in made
+    assert "1 sample each" in made
+    assert "Mode, bytes" not in made, "how long short words are"
+    assert "Image width" in made
+    assert "{&#x27;" not in made, "nothing of Python's"
+
+
+def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -> None:
+    from shardctl.benchmark.measure import bench
+    from shardctl.benchmark.page import bench_page
+
+    made = bench_page(bench(raw_dataset, runs=1, epochs=1, batch_size=64))
+    assert "Too short to judge throughput over time and the times from batch to batch: " in made
+    assert f"shardctl bench {raw_dataset} --seconds 20 --batch-size 16" in made
+    assert "Throughput over time" not in made
+    assert "one run" in made
+    assert "spread" not in made.partition('id="record"')[0]
+
+
+@pytest.mark.parametrize(
+    ("compression", "ratio", "said"),
+    [("none", 1.0, "not compressed"), ("zstd:3", 1.37, "compressed 1.37 to 1"), ("zstd:3", 0.02, "no smaller by compression")],
+)
+def test_what_compression_did_is_said_in_words(
+    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch, compression: str, ratio: float, said: str
+) -> None:
+    found = overview(place_of(raw_dataset).folder)
+    monkeypatch.setitem(found.manifest.recipe, "compression", compression)
+    assert replace(found, raw_bytes=round(found.bytes * ratio)).compressed == said
+
+
 @pytest.fixture(scope="module")
 def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of images with objects and masks."""
@@ -377,6 +425,28 @@ def hard_charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_page_with_drawings_is_small(marked_report: Path, dataset_report: tuple[Path, Path]) -> None:
     assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
+
+
+@pytest.mark.parametrize(("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)])
+def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
+    tmp_path: Path, store: str, side: int, anew: bool
+) -> None:
+    from shardctl.build.preview import make_preview
+    from shardctl.build.preview.page import ANEW, preview_page
+
+    (tmp_path / "in").mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "in" / "a.png")
+    made = make_preview([tmp_path / "in"], {"store": store, "transform": [{"name": "crop", "size": side}]}, 1, workers=0)
+    shown = preview_page(made, [str(tmp_path / "in")])
+    kind, content = re.findall(r'src="data:image/(\w+);base64,([^"]*)"', shown)[1]
+    stored = made.inputs[0].samples[0].values["image"]
+    assert (ANEW in shown) is anew
+    if store == "raw":
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
+        assert np.array_equal(pixels, stored) is not anew
+    else:
+        assert (kind, base64.b64decode(content)) == ("jpeg", stored["bytes"])
 
 
 def test_pages_are_a_fraction_of_a_library_of_charts(
