@@ -64,7 +64,7 @@ def test_a_full_disk_beside_a_store_is_said(
     assert re.search(full + "shards are downloaded to it: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$", ran.err, re.MULTILINE)
     ran = cli("convert", photos, f"{url}2", *options)
     assert ran.code == 3
-    assert re.search(full + r"a shard for each .* set TMPDIR .*\. \d of 7 shards are done; run the same", ran.err, re.MULTILINE)
+    assert re.search(full + r"a shard for each .* Set TMPDIR .*\. \d of 7 shards are done; run the same", ran.err, re.MULTILINE)
 
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:

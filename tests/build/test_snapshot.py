@@ -528,7 +528,7 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: 
     (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{call}\n")
     ran = subprocess.run([sys.executable, "training.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 1
-    assert 'put the call under `if __name__ == "__main__":`, or the function into a file of its own' in ran.stderr
+    assert 'Put the call under `if __name__ == "__main__":`, or the function into a file of its own' in ran.stderr
     guarded = f"if __name__ == '__main__':\n    {call}\n"
     (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{guarded}")
     subprocess.run([sys.executable, "training.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60)

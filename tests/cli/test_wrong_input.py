@@ -74,7 +74,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--resize", "99999"], 2, "with sides of 1 to 16384"),
     (["convert", IN, OUT, "--crop", "9", "--random-crop", "9"], 2, "contradict"),
     (["convert", IN, OUT, "--store", "source", "--crop", "9"], 2, "keeps the original bytes, so crop cannot apply"),
-    (["convert", IN, OUT, "--store", "raw"], 2, "add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop"),
+    (["convert", IN, OUT, "--store", "raw"], 2, "Add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop"),
     (["convert", IN, OUT, "--store", "raw", "--resize", "9"], 2, "store raw needs images of one size"),
     (["convert", IN, OUT, "--store", "tiff"], 2, "store 'tiff' is not known"),
     (["convert", IN, OUT, "--compression", "rar"], 2, "compression 'rar' is not known"),

@@ -166,7 +166,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path:
     ("settings", "message"),
     [
         ({"duplicates": "same"}, "duplicates must be keep or exact. For images: similar or similar:BITS"),
-        ({"duplicates": "similar:17"}, "with 0 to 16 bits; .* it is 'similar:17'"),
+        ({"duplicates": "similar:17"}, r"with 0 to 16 bits\. .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
         ({"duplicates": "near", "kind": "image"}, "near:0.8 compares texts, and these inputs are images; use exact or similar"),

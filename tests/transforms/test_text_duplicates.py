@@ -647,7 +647,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
     ("recipe", "message"),
     [
         ({"duplicates": "similar"}, "duplicates similar:7 compares images, and these inputs are text; use exact or near"),
-        ({"duplicates": "near:0.2"}, "near:SHARE, with 0.3 to 1, line or paragraph. It is 'near:0.2'"),
+        ({"duplicates": "near:0.2"}, "near:SHARE, with 0.3 to 1, line or paragraph; it is 'near:0.2'"),
         ({"duplicates": "line:3"}, "it is 'line:3'"),
         ({"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]}, "near compares documents, and a line is"),
         ({"transform": [{"name": "deduplicate", "unit": "word"}]}, "unit must be document, line or paragraph"),

@@ -435,7 +435,7 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder: P
     assert written(out) == before
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
-    with pytest.raises(InputError, match=r"out: it is not the tokenizer of the recipe: the SHA-256 of its files is"):
+    with pytest.raises(InputError, match=r"out: this is not the tokenizer of the recipe: the SHA-256 of its files is"):
         shardctl.convert(source, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}, workers=0)
 
 

@@ -41,7 +41,7 @@ class DuplicateRule:
             return cls(mode, threshold=threshold)
         raise UsageError(
             f"duplicates must be keep or exact. For images: similar or similar:BITS, with 0 to {MOST_DISTANCE} bits. For texts:"
-            f" near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph. It is {text!r}"
+            f" near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
         )
 
     def __str__(self) -> str:
