@@ -83,7 +83,7 @@ def refuse_generation(target: Path) -> None:
     if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
         dataset = printable(str(target.parent.parent))
         raise DatasetError(
-            f"{printable(str(target))}: a kept generation of {dataset}, which stays as it was; give that dataset, or another"
+            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give that dataset, or another"
             " destination"
         )
 

@@ -137,7 +137,7 @@ def _datasets(
     found = [root.text for root in roots if not root.is_stored and Path(root.text, MANIFEST).exists()]
     others = [root.text for root in roots if root.text not in found]
     if found and recipe:
-        raise UsageError(f"{printable(found[0])} is a dataset, which is taken as it is: a recipe is for sources")
+        raise UsageError(f"{printable(found[0])} is a dataset, and its texts are not changed: a recipe is for sources")
     datasets = [open_dataset(place) for place in found]
     rejected = 0
     if others or not roots:
@@ -157,7 +157,9 @@ def _datasets(
     for dataset in datasets:
         if "text" not in dataset.schema.names:
             held = ", ".join(map(printable, dataset.schema.names))
-            raise InputError(f"there are no texts to train on: the records have {held}; --text-field FIELD names their texts")
+            raise InputError(
+                f"there are no texts to train on: the records have {held}; name the field of the texts with --text-field FIELD"
+            )
     return datasets, rejected
 
 

@@ -225,7 +225,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
         return partial(bench_shards, python=python or sys.executable, beside=against)
     if (against or python) and Path(dataset).exists():  # what is not there is named below
         name = "--against" if against else "--python"
-        raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} has none; leave it out")
+        raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} is not one of them; leave it out")
     from shardctl.benchmark.measure import bench
 
     return bench

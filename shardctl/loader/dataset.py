@@ -144,7 +144,7 @@ class Dataset:
         taken its place and it was not kept.
         """
         if self._selection.chosen is not None or self.split is not None:
-            raise UsageError("in_split takes a whole dataset; choose the split first, and samples of it after that")
+            raise UsageError("in_split takes a whole dataset; choose the split first, then its samples")
         return Dataset(Selection(self._selection.shards.in_split(split)))
 
     @property

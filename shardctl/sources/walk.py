@@ -249,7 +249,7 @@ def are_utf8(names: list[str]) -> bool:
 
 
 def _not_utf8(file: FoundFile) -> FoundFile:
-    fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, and keys must be; rename the file")
+    fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, but keys must be UTF-8; rename the file")
     return file._replace(path=printable(file.path), folder=printable(file.folder), fault=fault)
 
 

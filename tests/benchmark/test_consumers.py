@@ -163,10 +163,10 @@ def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset: Path) -> Non
 
 
 def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, and .* has no tokens and no text"):
+    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens and no text"):
         shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
     shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
-    with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, and .* has none"):
+    with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, but .* has none"):
         shardctl.bench(tmp_path / "out", consumer="vit-b16-rtx3090")
     with pytest.raises(UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"):
         shardctl.bench(raw_dataset, consumer="resnet-a100")

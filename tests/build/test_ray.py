@@ -346,7 +346,7 @@ def test_a_connection_that_is_there_is_used_and_stays(tmp_path: Path, cluster: A
     source = images(tmp_path / "in", "0.png")
     shardctl.convert(source, tmp_path / "out", engine=f"ray:{cluster.address}")
     assert ray.is_initialized()
-    with pytest.raises(UsageError, match=r"uses the Ray cluster at .* already, and cannot use that at 127\.0\.0\.9"):
+    with pytest.raises(UsageError, match=r"already uses the Ray cluster at .*, and cannot use the cluster at 127\.0\.0\.9"):
         shardctl.convert(source, tmp_path / "other", engine="ray:127.0.0.9:1")
 
 

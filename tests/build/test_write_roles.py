@@ -91,7 +91,7 @@ def test_roles_that_cannot_be_are_refused(tmp_path: Path, roles: Any, says: str)
 
 
 def test_objects_need_an_image(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="objects and masks are of an image, and the samples have none"):
+    with pytest.raises(UsageError, match="objects and masks are in an image, but the samples have no image"):
         shardctl.write(tmp_path / "out", [{"objects": OBJECTS}], roles={"objects": "objects"})
 
 

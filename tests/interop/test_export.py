@@ -353,13 +353,13 @@ def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
     assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
     assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(StorageError, match=r"has a file that no export wrote \(thesis.tex\)"):
+    with pytest.raises(StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"):
         shardctl.export(made, out, "megatron", overwrite=True)
     with pytest.raises(StorageError, match="is a file"):
         shardctl.export(made, out / "thesis.tex", "megatron", overwrite=True)
     with pytest.raises(UsageError, match="is inside the dataset"):
         shardctl.export(made, made / "out", "megatron")
-    with pytest.raises(UsageError, match="or around it"):
+    with pytest.raises(UsageError, match="or contains it"):
         shardctl.export(made, tmp_path, "megatron", overwrite=True)
     assert (out / "thesis.tex").read_text() == "mine"
 

@@ -271,8 +271,8 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "the records have no field b; they have a"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
     ("a.txt", b"x\n", ["--record", "line", "--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
-    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "the inputs are whole files of text, which have none"),
-    ("a.txt", b"x\n", ["--text-field", "b"], 2, "the inputs are whole files of text, which have none"),
+    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "the inputs are whole files of text and have no fields"),
+    ("a.txt", b"x\n", ["--text-field", "b"], 2, "the inputs are whole files of text and have no fields"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a file that can be read"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
@@ -382,8 +382,13 @@ NOTICES = [
     ("a.csv", b"v,label\n1,cat\n2,NA\n", [], "NA is a class; if that is a missing label, use --null-values NA"),
     ("a.csv", b"a;b\n1;2\n", [], "there is one column, a;b; if it is several, use --delimiter ';'"),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', [], "the field a holds values of several types"),
-    ("a.jsonl", b'{"split": "val", "n": 1}\n', [], "the field split of the records is kept as a field, and decides no split"),
-    ("a.csv", b"split,n\nval,1\n", [], "the field split of the records is kept as a field, and decides no split"),
+    (
+        "a.jsonl",
+        b'{"split": "val", "n": 1}\n',
+        [],
+        "the field split of the records is kept as a field; it does not decide the splits",
+    ),
+    ("a.csv", b"split,n\nval,1\n", [], "the field split of the records is kept as a field; it does not decide the splits"),
     ("a.jsonl", b'{"label": "x"}\n{"label": ""}\n{"b": 1}\n', [], "2 of 3 samples without a label"),
     ("a.jsonl", b'{"a": 1, "b": 2}\n', ["--schema", "a:int64"], "left out: the fields b, which the schema does not name"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int64,c:int64"], "the first records have no field c, which the schema names"),
@@ -526,7 +531,7 @@ def test_a_table_in_utf_16_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("a,b\n1,x\n")
     shardctl.convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out", workers=0)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert reject.message == "it is in UTF-16, as its first bytes say; use --encoding utf-16"
+    assert reject.message == "its first bytes say that it is in UTF-16; use --encoding utf-16"
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])

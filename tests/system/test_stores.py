@@ -574,7 +574,7 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     [
         ("s3://b/c", "s3://b/c: no credentials were found .*AWS_PROFILE"),
         ("gs://b/c", "gs://b/c: no credentials were found: sign in .gcloud"),
-        ("az://b/c", "az://b/c: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("az://b/c", "az://b/c: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
     ],
 )
 def test_credentials_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str) -> None:

@@ -560,7 +560,7 @@ def test_the_share_of_stop_words() -> None:
         (
             "replace",
             {"pattern": "(?<=a)b", "replacement": r"\2"},
-            "replacement refers to the group 2, and the pattern has none",
+            "replacement refers to the group 2, but the pattern has none",
         ),
         ("replace", {"pattern": "(?<=a)b", "replacement": r"\g<"}, "replacement .* cannot be used: missing group name"),
         ("replace", {"pattern": "(?<=a)b", "replacement": r"\q"}, "replacement .* cannot be used: bad escape"),

@@ -342,7 +342,7 @@ WRONG = {
     "model.json": (b'{"model": {"type": "BPE"}}', "not a tokenizer.json that tokenizers can read"),
     "x.model": (b"hello", "not a SentencePiece model"),
     "empty.model": (b"", "not a SentencePiece model"),
-    "twice.txt": (b"<unk>\na\na\n", "the word 'a' stands there twice"),
+    "twice.txt": (b"<unk>\na\na\n", "the word 'a' occurs twice"),
     "unknown.txt": (b"a\nb\n", "there is no unknown token"),
     "empty.txt": (b"", "it is empty; write a word on each line"),
     "latin.txt": (b"<unk>\n\xe9\n", "a vocabulary is UTF-8"),

@@ -31,13 +31,13 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
     if preset.unit == "images":
         if not roles.images:
             raise UsageError(
-                f"{preset.name} takes images, and {printable(shown)} has none; give a --consumer-rate in samples/s"
+                f"{preset.name} takes images, but {printable(shown)} has none; give a --consumer-rate in samples/s"
             )
         return preset.rate, ()
     found = _token_columns(columns, roles)
     if not found:
         raise UsageError(
-            f"{preset.name} takes tokens, and {printable(shown)} has no tokens and no text; give a --consumer-rate"
+            f"{preset.name} takes tokens, but {printable(shown)} has no tokens and no text; give a --consumer-rate"
         )
     mean = max(1.0, _mean_tokens(dataset, found))
     names = " and ".join(column.name for column in found)

@@ -190,7 +190,7 @@ def _read_mark(job: Path) -> _Mark:
     except (KeyError, TypeError):
         sound = False
     if not sound or job.is_symlink() or path.is_symlink():
-        raise DatasetError(f"{printable(str(path))}: not written by shardctl; delete {STAGING} if it is not yours")
+        raise DatasetError(f"{printable(str(path))}: not written by shardctl; delete {STAGING} if you do not need it")
     return _Mark(tuple(names), *digests)
 
 

@@ -127,11 +127,11 @@ def with_rule(fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: 
     roles = [role for each in listing.annotations for role in each.roles.values()]
     if rule.boxes != "keep" and not of_objects and not any(isinstance(role, Objects) for role in roles):
         raise UsageError(
-            f"--boxes-outside {rule.boxes} is about boxes of objects, and the inputs have none (`shardctl help annotations`)"
+            f"--boxes-outside {rule.boxes} is about boxes of objects, but the inputs have none (`shardctl help annotations`)"
         )
     if rule.frame != "auto" and not of_objects and not masks and not any(isinstance(role, Mask | Objects) for role in roles):
         raise UsageError(
-            f"--annotation-frame {rule.frame} is about objects and masks of images, and the inputs have none; fields with other"
+            f"--annotation-frame {rule.frame} is about objects and masks of images, but the inputs have none; fields with other"
             " names are masks with --mask-fields (`shardctl help annotations`)"
         )
     if fields is None:
@@ -269,7 +269,7 @@ def said_by_exports(listing: Listing, content: pa.Schema | None, renames: Mappin
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
-        notice = f"only some of the sources are an export whose shardctl.json tells the role of {some(lost)}: it is left out"
+        notice = f"the role of {some(lost)} is left out: only some of the sources are exports with this role in shardctl.json"
         listing.notices.append(notice)
     return {name: said for name, said in together.items() if name not in lost}
 
@@ -361,7 +361,7 @@ def refuse_fields(recipe: Recipe) -> None:
     given = next((name for name in names if getattr(recipe, name)), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
-        raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none; leave it out")
+        raise UsageError(f"{given} names fields of records, but the inputs are {what} and have no fields; leave it out")
 
 
 def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:

@@ -197,7 +197,7 @@ def plan_conversion(
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
-            listing.notices.append("the field split of the records is kept as a field, and decides no split")
+            listing.notices.append("the field split of the records is kept as a field; it does not decide the splits")
     fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
     if types is not None:
         listing.warnings += _warnings_on_wrapped(fields, listing, len(units), int(units.records.sum()))

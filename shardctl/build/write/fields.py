@@ -78,9 +78,9 @@ class Fields:
                 if name in given.roles:
                     _refuse_no_tokens(columns[-1])
         if given.classes and "label" not in names:
-            raise UsageError("classes name the values of label, and the samples have none")
+            raise UsageError("classes name the values of label, but the samples have no label")
         if given.store and self._store is None:
-            raise UsageError(f"store {given.store} is for images, and the samples have none")
+            raise UsageError(f"store {given.store} is for images, but the samples have none")
         self._refuse_roles(names)
         self._shapes: set[tuple[int, int, int]] = set()
         kind = "image" if self._store else "text"
@@ -126,7 +126,7 @@ class Fields:
         if missing is not None:
             raise UsageError(f"roles: the samples have no field {printable(missing)}; they have {', '.join(names)}")
         if self._store is None and any(isinstance(role, Objects | Mask) for role in self._roles.values()):
-            raise UsageError("roles: objects and masks are of an image, and the samples have none")
+            raise UsageError("roles: objects and masks are in an image, but the samples have no image")
 
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""

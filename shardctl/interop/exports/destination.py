@@ -26,7 +26,7 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
         raise StorageError(f"{shown}: cannot be a destination ({error})") from error
     if root is not None and (target.is_relative_to(root) or root.is_relative_to(target)):
-        raise UsageError(f"{shown}: is inside the dataset {source.shown}, or around it; give a folder of its own")
+        raise UsageError(f"{shown}: is inside the dataset {source.shown}, or contains it; give another folder")
     with naming_the_path(out):
         if not target.exists() and not target.is_symlink():
             return target
@@ -67,7 +67,7 @@ def entries_below(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def _why_kept(folder: Path, other: str) -> str:
     """Say why a folder is not replaced that has something which no export is known to have written."""
-    strange = f"has a file that no export wrote ({printable(other)}); give a folder that is new, or empty"
+    strange = f"has a file that does not come from an export ({printable(other)}); give a folder that is new, or empty"
     try:
         export = Description.load(folder)
     except (OSError, ValueError):

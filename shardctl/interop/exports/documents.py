@@ -104,7 +104,8 @@ def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
     if not fits:
         names = ", ".join(DOCUMENT_COLUMNS)
         raise DatasetError(
-            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns {names}; these have not"
+            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns {names}; this dataset lacks"
+            " them"
         )
 
 

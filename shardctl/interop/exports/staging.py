@@ -159,7 +159,9 @@ def _move_away(target: Path, old: Path) -> None:
     other = not_of_export(old)
     if other is not None:
         old.rename(target)
-        raise StorageError(f"{printable(str(target))}: a file appeared that no export wrote ({printable(other)}); move it away")
+        raise StorageError(
+            f"{printable(str(target))}: a file appeared that does not come from an export ({printable(other)}); move it away"
+        )
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def _refuse_if_not_ours(beside: Path) -> None:
         other = next((name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None)
     if other is not None:
         raise StorageError(
-            f"{printable(str(beside))}: an export is made in this folder, and it has a file that no export wrote"
+            f"{printable(str(beside))}: an export is made in this folder, but it has a file that does not come from an export"
             f" ({printable(other)}); move that away, or give another destination"
         )
 

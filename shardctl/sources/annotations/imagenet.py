@@ -127,7 +127,7 @@ class _Lists:
         """Return the words of each class by its WordNet number. Raises InputError."""
         file = next((place for name in (*WORDS, NUMBERED) if (place := self._find(name))), None)
         if file is None:
-            raise InputError(f"{self.shown}: holds none of {', '.join((*WORDS, NUMBERED))}, which name the classes")
+            raise InputError(f"{self.shown}: needs one of the files with the names of classes: {', '.join((*WORDS, NUMBERED))}")
         words: dict[str, str] = {}
         for number, line in enumerate(self._lines(file), 1):
             if not line.strip():

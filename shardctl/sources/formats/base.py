@@ -58,7 +58,7 @@ def refuse_wide(data: bytes, reading: Reading) -> None:
     """
     name = next((name for mark, name in _WIDE_MARKS if data.startswith(mark)), None)
     if name is not None:
-        raise Rejection("read", "not-utf8", f"it is in {name.upper()}, as its first bytes say; use --encoding {name}")
+        raise Rejection("read", "not-utf8", f"its first bytes say that it is in {name.upper()}; use --encoding {name}")
     if reading.encoding == "utf-8" and (found := unmarked_wide(data)):
         raise looks_wide("read", found)
 

@@ -95,5 +95,5 @@ def types_beside(declared: Declared, label: str, parts: Iterator[list[Record]]) 
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
     """Return why a record is not read that is larger than records may be."""
-    message = f"a record of {format_bytes(size)}, and at most {format_bytes(limit)} are read as one; break it up"
+    message = f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read as one; divide it"
     return Rejection("read", "too-large", message)

@@ -351,7 +351,7 @@ def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
 
 def unclosed(place: int) -> Rejection:
     """Return why a row is rejected that has a quote, at `place`, which is never closed."""
-    message = f'a quote (") at byte {place} of the row is never closed, up to the end of the file; this line alone was left out'
+    message = f'a quote (") at byte {place} of the row is never closed, up to the end of the file; only this line was left out'
     return Rejection("decode", "unclosed-quote", message)
 
 

@@ -90,7 +90,7 @@ class DataSets:
         if other is not None:
             message = (
                 f"its data set {printable(first)} has {lengths[first]:,} rows and {printable(other)} has {lengths[other]:,},"
-                " and columns have the same number of them; write them to files of their own"
+                " but all columns need the same number of rows; write them to files of their own"
             )
             raise Rejection("read", "several-lengths", message)
         self.schema = pa.schema(list(types.items()))

@@ -153,7 +153,7 @@ class JsonDocument:
 
 def too_large(size: int, longest: int) -> str:
     """Return why a record is not read that is larger than records may be."""
-    return f"a record of {size} bytes, and at most {format_bytes(longest)} are read as one; break it up"
+    return f"a record of {size} bytes, but at most {format_bytes(longest)} are read as one; divide it"
 
 
 def as_line(element: bytes) -> bytes:

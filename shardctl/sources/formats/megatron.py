@@ -98,7 +98,7 @@ class Sequences:
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = f"a sequence has {format_bytes(longest)}, and at most {limit} are read as one; break it up"
+            message = f"a sequence has {format_bytes(longest)}, but at most {limit} are read as one; divide it"
             raise Rejection("read", "too-large", message)
         return _Run(lengths, places)
 
@@ -168,7 +168,7 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        message = f"an index of {count:,} sequences and {documents:,} documents has {wanted:,} bytes, and it has {size:,}"
+        message = f"an index of {count:,} sequences and {documents:,} documents must have {wanted:,} bytes; it has {size:,}"
         raise Rejection("read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again")
     return _TYPES[code], count
 

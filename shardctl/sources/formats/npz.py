@@ -128,8 +128,8 @@ def _check_lengths(arrays: list[Stored]) -> None:
     if other is not None:
         one = arrays[0]
         message = (
-            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, and columns have the same number of them;"
-            " save them in files of their own"
+            f"{one.what} has {one.rows:,} rows and {other.what} has {other.rows:,}, but all columns need the same number of"
+            " rows; save them in files of their own"
         )
         raise Rejection("read", "several-lengths", message)
 

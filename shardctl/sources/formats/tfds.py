@@ -126,7 +126,7 @@ def _read(path: Path, _version: Version) -> Features:
         types = _schema(leaves)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        message = f"{FEATURES} beside it cannot be read ({reason}); mend it, or move it away to read the records without it"
+        message = f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away to read the records without it"
         raise Rejection("read", "bad-features", message) from None
     return Features(leaves, types)
 

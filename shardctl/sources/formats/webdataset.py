@@ -305,7 +305,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     if info.type not in _FILES:
         return Rejection("read", "not-a-file", f"its member {shown} is not a file, but a device or the like; leave it out")
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        return Rejection("read", "unsafe-name", f"its member has the name {shown}; names must be below the tar, without ..")
+        return Rejection("read", "unsafe-name", f"its member has the name {shown}; names must be relative, without ..")
     if not _is_utf8(name):
         return Rejection("read", "name-not-utf8", f"its member has the name {shown}, which is not UTF-8; rename it")
     if not field or field == KEY:

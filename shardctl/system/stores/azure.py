@@ -57,7 +57,7 @@ def connect(bucket: str, prefix: str) -> Store:
     url = "/".join(filter(None, (f"az://{bucket}", prefix)))
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        raise StoreError(f"{url}: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
+        raise StoreError(f"{url}: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
     quick, patient, retries = client_options(emulated or switched_on("AZURE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **({} if emulated else _credentials(url))}
     clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (quick, patient)))

@@ -60,7 +60,7 @@ def require_text(given: pa.Schema, who: str) -> None:
     if TOKENS in given.names:
         raise InputError(f"{who} takes texts, and the step before it has made tokens of them; put it before that step")
     is_there = f"the field {TEXT} is {given.field(place).type}" if place >= 0 else f"they have {_listed(given)}"
-    raise InputError(f"{who} takes texts, and the records have none: {is_there}; --text-field FIELD names the field of texts")
+    raise InputError(f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the field of texts")
 
 
 def _listed(given: pa.Schema) -> str:

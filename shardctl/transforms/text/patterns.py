@@ -199,7 +199,7 @@ def _compiled(pattern: str, replacement: str) -> Any:
         group = number or name
         if (int(group) > compiled.groups) if group.isdecimal() else (group not in compiled.groupindex):
             raise SettingError(
-                f"replacement refers to the group {group}, and the pattern has none", "replacement", owner=Replace.name
+                f"replacement refers to the group {group}, but the pattern has none", "replacement", owner=Replace.name
             )
     try:
         # Only a match shows what is wrong with a replacement; the empty alternative always does.

@@ -46,7 +46,7 @@ class Words:
         if not words or len(numbers) < len(words):
             twice = next((word for number, word in enumerate(words) if numbers[word] != number), "")
             raise InputError(
-                f"{where}: {f'the word {twice!r} stands there twice' if words else 'it is empty; write a word on each line'}"
+                f"{where}: {f'the word {twice!r} occurs twice' if words else 'it is empty; write a word on each line'}"
             )
         self.special: Mapping[str, int] = {
             name: numbers[name] for name in (*UNKNOWN_NAMES, *END_NAMES, *BEGIN_NAMES, *PAD_NAMES) if name in numbers

@@ -72,7 +72,7 @@ def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path: 
     if overwrite:  # then what is in `old` is taken for the export that had to give way
         shardctl.export(dataset, out, "mds", workers=0)
     there = mine(tmp_path / "out.partial" / name)
-    with pytest.raises(StorageError, match=r"out\.partial: .*it has a file that no export wrote"):
+    with pytest.raises(StorageError, match=r"out\.partial: .*it has a file that does not come from an export"):
         shardctl.export(dataset, out, "parquet", workers=0, overwrite=overwrite)
     assert there.read_text() == MINE
     assert [path for path in (tmp_path / "out.partial").rglob("*") if path.is_file()] == [there]
@@ -145,7 +145,7 @@ def test_what_comes_in_the_very_last_moment_stays_too(tmp_path: Path, overwrite:
     (tmp_path / "out.partial").mkdir()
     staging.begin({})
     made, there = mine(staging.files / "made"), mine(tmp_path / "out" / "thesis.txt")
-    with pytest.raises(StorageError, match=r"out: (cannot write here|a file appeared that no export wrote)"):
+    with pytest.raises(StorageError, match=r"out: (cannot write here|a file appeared that does not come from an export)"):
         staging.publish(tmp_path / "out", overwrite)
     assert (made.read_text(), there.read_text()) == (MINE, MINE)
 

@@ -83,7 +83,7 @@ def test_wrong_lists_are_refused_with_the_place(tmp_path: Path, source: Path, fi
 
 
 def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(InputError, match="holds none of LOC_synset_mapping"):
+    with pytest.raises(InputError, match="needs one of the files with the names of classes: LOC_synset_mapping"):
         converted(source, tmp_path / "out", f"imagenet:{source}/train")
     other = photos(tmp_path / "other", "1.png")
     with pytest.raises(InputError, match="no image has a class of ImageNet"):

@@ -152,8 +152,8 @@ class RayCluster:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
                 raise UsageError(
-                    f"this process uses the Ray cluster at {there} already, and cannot use that at {printable(self._address)}"
-                    " as well; use the engine ray, without an address"
+                    f"this process already uses the Ray cluster at {there}, and cannot use the cluster at"
+                    f" {printable(self._address)} as well; use the engine ray, without an address"
                 )
 
 
