@@ -4,10 +4,11 @@
 # fuzz      the property tests on new examples, for MINUTES=10
 # memcheck  the tests of decoders and of the loader, with a C library that looks for writes beyond memory; images under valgrind
 # interop   the real readers and writers of other formats, in environments of their own below .interop
+# release   the source package and the wheel below dist, checked and installed; nothing is uploaded
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test interop fuzz memcheck coverage lint docs site bench clean
+.PHONY: setup demo test interop fuzz memcheck coverage lint docs site bench release clean
 
 setup: .venv/.done
 
@@ -55,6 +56,7 @@ docs: setup
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
 	$(bin)/python scripts/docs/write_troubleshooting.py
+	$(bin)/python scripts/docs/write_llms.py
 
 # The pages in a browser: python -m http.server -d build/site
 site: setup
@@ -64,5 +66,8 @@ site: setup
 bench: setup
 	$(bin)/python scripts/bench/tables.py $(if $(ONLY),--only $(ONLY))
 
+release: setup
+	$(bin)/python scripts/release.py
+
 clean:
-	rm -rf .venv .interop demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .interop demo build dist share .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The pages that a wheel brings along: they lie beside the package, which pyproject.toml cannot say. All else is there."""
+"""What pyproject.toml cannot say: the pages and man pages that a wheel brings along. They lie beside the package."""
 
 from pathlib import Path
 
@@ -9,6 +9,9 @@ DOCUMENTS = ("**/*.md", "recipe.schema.json", "recipes/*.toml")
 """What `shardctl help` and `--recipe @NAME` show of docs/. MANIFEST.in has the same for an sdist."""
 
 FOR_DEVELOPERS = Path("docs", "dev")
+
+SHARE = Path("share")
+"""Man pages, and scripts for the Tab key: `make release` writes them, and a clone has none."""
 
 
 class BuildWithDocuments(build_py):
@@ -27,4 +30,9 @@ class BuildWithDocuments(build_py):
             self.copy_file(str(file), str(copy))
 
 
-setup(cmdclass={"build_py": BuildWithDocuments})
+shared: dict[str, list[str]] = {}
+for path in sorted(SHARE.rglob("*")):
+    if path.is_file():
+        shared.setdefault(str(path.parent), []).append(str(path))
+
+setup(cmdclass={"build_py": BuildWithDocuments}, data_files=list(shared.items()))
