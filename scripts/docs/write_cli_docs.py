@@ -29,8 +29,8 @@ def cli_docs() -> str:
         lines.append("")
     lines += ["## Every option", "", "| option | commands |", "| --- | --- |"]
     having: dict[str, list[str]] = {"--version": ["shardctl"]}
-    for name, context in _all_commands():
-        for option in _shown(context):
+    for name, context in all_commands():
+        for option in shown_options(context):
             having.setdefault(_names(option), []).append(f"[{name}](commands/{name.split()[0]}.md)")
     for names, commands in sorted(having.items(), key=_by_long_name):
         lines.append(f"| `{names}` | {'most commands' if len(commands) > MOST else ', '.join(commands)} |")
@@ -43,11 +43,11 @@ def command_page(page: str, name: str) -> str:
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"docs/commands/{name}.md needs the lines {BEGIN} and {END}")
-    parts = [_options_of(title, context, title != name) for title, context in _all_commands() if title.split()[0] == name]
+    parts = [_options_of(title, context, title != name) for title, context in all_commands() if title.split()[0] == name]
     return f"{before}{BEGIN}\n{''.join(parts)}{END}{after}"
 
 
-def _all_commands() -> Iterator[tuple[str, click.Context]]:
+def all_commands() -> Iterator[tuple[str, click.Context]]:
     """Yield each command and its context, and after it those of the commands that it has."""
     root = cli.make_context("shardctl", [], resilient_parsing=True)
     waiting = [(name, root) for name in reversed(cli.list_commands(root))]
@@ -60,7 +60,7 @@ def _all_commands() -> Iterator[tuple[str, click.Context]]:
             waiting += [(f"{name} {inner}", context) for inner in reversed(command.list_commands(context))]
 
 
-def _shown(context: click.Context) -> list[click.Option]:
+def shown_options(context: click.Context) -> list[click.Option]:
     return [each for each in context.command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
 
 
@@ -72,7 +72,7 @@ def _options_of(title: str, context: click.Context, is_inner: bool) -> str:
         parts.append(f"{_paragraph(context.command.help)}\n")
     headings = [*context.command.headings, ""] if isinstance(context.command, Command) else [""]
     for heading in headings:
-        options = [each for each in _shown(context) if _heading(each, headings) == heading]
+        options = [each for each in shown_options(context) if heading_of(each, headings) == heading]
         if options:
             parts.append(f"### {heading}\n" if heading else "")
             parts.append("| option | what it does |\n| --- | --- |")
@@ -80,7 +80,7 @@ def _options_of(title: str, context: click.Context, is_inner: bool) -> str:
     return "\n" + "\n".join(part for part in parts if part)
 
 
-def _heading(option: click.Option, headings: list[str]) -> str:
+def heading_of(option: click.Option, headings: list[str]) -> str:
     own = option.heading if isinstance(option, Option) else ""
     return own if own in headings else [each for each in headings if each][-1] if any(headings) else ""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from write_cli_docs import _all_commands, _shown
+from write_cli_docs import all_commands, shown_options
 
 from shardctl.cli.help import SECTIONS
 from shardctl.system.documents import pages
@@ -62,8 +62,8 @@ a dataset, or to move it to another format. Do not use it for video.
 ## The usual way
 
 ```sh
-shardctl convert photos out --resize 256 --crop 224 --store raw --split train=0.9,val=0.1 --dry-run --json
-shardctl convert photos out --resize 256 --crop 224 --store raw --split train=0.9,val=0.1 --json
+shardctl convert photos out --resize 256 --crop 224 --store raw --dry-run --json
+shardctl convert photos out --resize 256 --crop 224 --store raw --json
 shardctl verify out --json
 ```
 
@@ -127,7 +127,7 @@ def llms() -> str:
 
 def skill() -> str:
     """Return SKILL.md: when to use shardctl, the commands and options that matter, exit codes, and common mistakes."""
-    texts = dict(_all_commands())
+    texts = dict(all_commands())
     lines = [HEAD]
     for name, wanted in USED.items():
         context = texts[name]
@@ -137,7 +137,7 @@ def skill() -> str:
             "| option | what it does |",
             "| --- | --- |",
         ]
-        for option in _shown(context):
+        for option in shown_options(context):
             names = [each for each in option.opts if each in wanted]
             if names:
                 text = " ".join((option.help or "").split()).replace("\b", "").replace("|", r"\|")

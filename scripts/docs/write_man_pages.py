@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import click
-from write_cli_docs import _all_commands, _heading, _shown
+from write_cli_docs import all_commands, heading_of, shown_options
 
 from shardctl.cli import COMMANDS, cli
 from shardctl.cli.command import Command
@@ -39,7 +39,7 @@ EXIT_STATUS = (
 def man_pages() -> dict[str, str]:
     """Return the page of shardctl and those of its commands, by the name of the file."""
     pages = {"shardctl.1": _first_page()}
-    for name, context in _all_commands():
+    for name, context in all_commands():
         pages[f"shardctl-{name.replace(' ', '-')}.1"] = _page(name, context)
     return pages
 
@@ -67,7 +67,7 @@ def _first_page() -> str:
         lines.append(f".SH {_text(heading.upper())}")
         for name, use in commands.items():
             lines += [".TP", rf"\fBshardctl\-{_text(name)}\fR(1)", _line(use)]
-    lines += [".SH OPTIONS", *(line for each in _shown(root) for line in _option(each, root))]
+    lines += [".SH OPTIONS", *(line for each in shown_options(root) for line in _option(each, root))]
     return _text_of([*lines, *_end([f"shardctl-{name}" for commands in COMMANDS.values() for name in commands])])
 
 
@@ -79,7 +79,7 @@ def _page(name: str, context: click.Context) -> str:
     lines += [".SH SYNOPSIS", _line(usage), ".SH DESCRIPTION", *paragraphs]
     headings = [*command.headings, ""] if isinstance(command, Command) else [""]
     for heading in headings:
-        if options := [each for each in _shown(context) if _heading(each, headings) == heading]:
+        if options := [each for each in shown_options(context) if heading_of(each, headings) == heading]:
             lines.append(f".SH {_text(heading.upper()) if heading else 'OPTIONS'}")
             lines += [line for each in options for line in _option(each, context)]
     if isinstance(command, Command) and command.examples:

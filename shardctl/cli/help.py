@@ -80,7 +80,7 @@ def page_text(topic: str) -> str:
 
 def _title(page: Path) -> str:
     with page.open(encoding="utf-8") as lines:
-        return next(lines).removeprefix("# ").strip().replace("`", "")
+        return next(line for line in lines if line.startswith("# ")).removeprefix("# ").strip().replace("`", "")
 
 
 def _topic(named: str) -> str | None:
