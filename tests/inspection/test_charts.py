@@ -14,7 +14,17 @@ def ticks(chart: str, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("value", "written"), [(0, "0"), (12, "12"), (1250, "1,250"), (0.25, "0.25"), (1234.5, "1,234"), (1.5e6, "1.5 M")]
+    ("value", "written"),
+    [
+        (0, "0"),
+        (12, "12"),
+        (1250, "1,250"),
+        (0.25, "0.25"),
+        (1234.5, "1,234"),
+        (1.5e6, "1.5 M"),
+        (1_234_567, "1,234,567"),
+        (2.5e9, "2.5 G"),
+    ],
 )
 def test_numbers_are_written_for_people(value: float, written: str) -> None:
     assert charts.number(value) == written
@@ -69,6 +79,11 @@ def test_an_axis_of_powers_has_equal_steps_of_equal_ratios() -> None:
     wide = {float(each) for each in re.findall(r'class="bar[^"]*"[^>]* width="([0-9.]+)"', made)}
     assert max(wide) - min(wide) <= 0.11
     assert {"0.1", "1", "10", "100"} <= set(ticks(made, "xtick"))
+
+
+def test_an_axis_of_many_powers_has_some_of_them() -> None:
+    made = charts.histogram("b", [2.0**n for n in range(40)], [1] * 39, charts.BYTES, "samples", log=True).text
+    assert 3 <= len(ticks(made, "xtick")) <= 8
 
 
 def test_colours_are_variables_of_the_page() -> None:

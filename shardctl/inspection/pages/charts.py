@@ -59,8 +59,9 @@ Bars = Mapping[str, tuple[Sequence[str], Sequence[float]]]
 
 def number(value: float) -> str:
     """Return a number for people: 1,250, 0.25, 1.5 M."""
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:,.4g} M"
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= unit and (unit > 1e6 or abs(value) >= 1e8 or value % 1e5 == 0):
+            return f"{value / unit:,.4g} {name}"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -377,8 +378,8 @@ def _powers(low: float, high: float, most: int) -> list[float]:
     for factors in ((1, 2, 5), (1, 3), (1,)):
         ticks = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
         if len(ticks) <= max(most, 2):
-            break
-    return ticks
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / most)]
 
 
 def _thinned(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
