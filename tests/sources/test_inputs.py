@@ -544,7 +544,7 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name: str, encoding
     options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=options, workers=0)
     (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert reject.message == f"it is in {encoding.upper()}, as its first bytes say; use --encoding {encoding}"
+    assert reject.message == f"its first bytes say that it is in {encoding.upper()}; use --encoding {encoding}"
     shardctl.convert(tmp_path / "in" / name, tmp_path / "right", recipe={**options, "encoding": encoding}, workers=0)
     assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
 
