@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images" / "pages"
 WIDTH, HEIGHT = 900, 640
 STEPS = ("--resize", "256", "--random-crop", "224", "--step", "color_jitter brightness=0.4 hue=0.1")
 
@@ -29,7 +29,7 @@ def main() -> None:
             page.goto(Path(folder, f"{name}.html").as_uri())
             page.eval_on_selector(first, "element => element.scrollIntoView()")
             shot = Image.open(io.BytesIO(page.screenshot()))
-            shot.save(IMAGES / f"page-{name}.webp", quality=80, method=6)
+            shot.save(IMAGES / f"{name}.webp", quality=80, method=6)
         browser.close()
 
 
