@@ -27,7 +27,7 @@ STAGE_NAMES = {
     "network": "waiting for the network",
     "cache": "reading from the cache",
     "waiting": "waiting for each other",
-    "room": "waiting for batches to be taken",
+    "room": "waiting while enough batches are ready",
     "other": "other",
 }
 

@@ -80,7 +80,7 @@ class ConsumerResult:
 
     def figures(self) -> list[tuple[str, str]]:
         """Return the figures, each with what it is, for people."""
-        busy = f"busy for that share of {self.seconds:.1f} s, waiting for data for {self.stall_fraction:.1%}"
+        busy = f"the GPU was busy for this share of {self.seconds:.1f} s; it waited for data for {self.stall_fraction:.1%}"
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
         return [*figures, (TIME_OF_THREADS, _shares(self.time))] if self.time else figures
 
@@ -323,7 +323,7 @@ def _shares(shares: dict[str, float]) -> str:
     names = {
         "waiting": "waiting for each other",
         "network": "waiting for the network",
-        "room": "waiting for batches to be taken",
+        "room": "waiting while enough batches are ready",
     }
     there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
     return ", ".join(f"{names.get(name, name)} {share:.0%}" for share, name in there)
