@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ one two
 def test_a_page_shows_what_its_commands_print(path: Path, tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     for name in needs(page):
-        if name != "s3":
-            pytest.importorskip(name)
+        if name != "s3" and find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
     with environment_of(page) as environment:
         found = list(differences(path, tmp_path, environment))
     assert not found, "\n\n".join(map(str, found)) + "\n\nscripts/docs/write_outputs.py writes the outputs"
@@ -73,6 +74,7 @@ def test_what_stands_before_the_first_command_is_refused() -> None:
     [
         ("made 40 samples in 1.4 s (28 samples/s)", "made 40 samples in 12 s (1,200 samples/s)"),
         ("378.3 KiB", "1 MiB"),
+        ("40 samples (28\n    samples/s)", "40 samples (9 samples/s)"),
         ("loss 2.31", "loss 0.4"),
         ("a …, b", "a 17 c, b"),
         ("first\n…\nlast", "first\nx\ny\nlast"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import tempfile
 import textwrap
@@ -25,14 +26,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 @contextlib.contextmanager
 def environment_of(page: str) -> Iterator[Mapping[str, str]]:
     """Give the variables with which the commands of a page reach what it needs."""
+    environment: dict[str, str] = {}
+    if "torchvision" in needs(page):
+        places = [str(Path(__file__).parent / "without_cuda"), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     if "s3" not in needs(page):
-        yield {}
+        yield environment
         return
     from object_server import ObjectServer
 
     with ObjectServer() as server:
         server.make_bucket("bucket")
-        yield server.environment
+        yield {**environment, **server.environment}
 
 
 def run_page(path: Path) -> list[Difference]:

@@ -1,4 +1,4 @@
-"""A small dataset to try things on: photo-like images in class folders, some text, and stories for a language model."""
+"""A small dataset to try things on: images in class folders, scenes with boxes, some text, stories for a language model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,26 @@ from shardctl.images.codecs import backend  # before PIL: where that is broken, 
 from PIL import Image, ImageFilter
 
 from shardctl.errors import StorageError
+from shardctl.sources.demo_scenes import write_scenes
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 
-CLASSES = ("dunes", "forest", "harbour", "night", "sunset", "snow")
+Look = tuple[tuple[int, int, int], tuple[int, int, int]]
+
+LOOKS: dict[str, Look] = {
+    "dunes": ((150, 180, 215), (200, 160, 100)),
+    "forest": ((140, 170, 185), (55, 95, 45)),
+    "harbour": ((165, 175, 185), (55, 95, 140)),
+    "night": ((35, 35, 70), (35, 32, 38)),
+    "sunset": ((225, 130, 80), (80, 50, 60)),
+    "snow": ((195, 205, 225), (225, 230, 240)),
+}
+"""The colors of sky and ground in each class."""
+
+SPREAD = 24.0
+"""How much a color differs from image to image: the standard deviation of its red, green and blue."""
+
+CLASSES = tuple(LOOKS)
 _WORDS = [
     "the",
     "quiet",
@@ -69,8 +85,9 @@ STORIES = 2000
 """Stories: enough for a small language model to learn what comes next."""
 
 
-def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
-    """Write `images` images into class folders under photos/, `texts` lines and 20 files of text, and STORIES stories.
+def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0, scenes: int = 100) -> dict[str, int]:
+    """Write `images` images into class folders under photos/, `scenes` images with a COCO file under scenes/, `texts` lines
+    and 20 files of text, and STORIES stories.
 
     The same seed gives the same files. If it fails or is interrupted, what it wrote is removed. Raises StorageError if the
     folder holds something already, and InstallError where no imaging package works.
@@ -79,17 +96,19 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
-    photos, text, lines, stories = root / "photos", root / "texts", root / "lines.jsonl", root / "stories.jsonl"
+    photos, drawn, text = root / "photos", root / "scenes", root / "texts"
+    lines, stories = root / "lines.jsonl", root / "stories.jsonl"
     existed = root.exists()
     try:
         with naming_the_path(root):
             for number in range(images):
                 _write_image(photos, number, np.random.default_rng([seed, 1, number]))
+            shapes = write_scenes(drawn, scenes, seed)
             _write_texts(text, np.random.default_rng([seed, 2]))
             _write_lines(lines, texts, np.random.default_rng([seed, 3]))
             _write_stories(stories, np.random.default_rng([seed, 4]))
     except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
-        for folder in (photos, text):
+        for folder in (photos, drawn, text):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             lines.unlink(missing_ok=True)
@@ -97,13 +116,21 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
             if not existed:
                 root.rmdir()
         raise
-    return {"images": images, "classes": min(images, len(CLASSES)), "text_files": 20, "text_lines": texts, "stories": STORIES}
+    return {
+        "images": images,
+        "classes": min(images, len(CLASSES)),
+        "scenes": scenes,
+        "scene_objects": shapes,
+        "text_files": 20,
+        "text_lines": texts,
+        "stories": STORIES,
+    }
 
 
 def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
     kind = CLASSES[number % len(CLASSES)]
     width, height = (int(side) for side in rng.integers(180, 640, 2))
-    picture = Image.fromarray(_scene(width, height, rng)).filter(ImageFilter.GaussianBlur(0.6))
+    picture = _view(width, height, LOOKS[kind], rng)
     folder = root / kind
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{kind}-{number:04d}"
@@ -121,22 +148,29 @@ def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
         picture.save(stem.with_suffix(".jpg"), quality=int(rng.integers(75, 96)))
 
 
-def _scene(width: int, height: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Draw a sky, a ground, a few soft shapes and the grain of a sensor: (height, width, 3) uint8."""
-    y, x = np.mgrid[0:height, 0:width]
+def _view(width: int, height: int, look: Look, rng: np.random.Generator) -> Image.Image:
+    """Draw a sky, a ground, a few soft shapes and the grain of a sensor."""
+    # All but the grain is soft: half the size is enough, and takes a quarter of the time.
+    soft = Image.fromarray(_soft_view(max(1, width // 2), max(1, height // 2), look, rng))
+    grain = rng.standard_normal((height, width, 1), dtype=np.float32) * np.float32(rng.uniform(2, 9))
+    pixels = np.asarray(soft.resize((width, height), Image.Resampling.BILINEAR)) + grain
+    return Image.fromarray(np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.6))
+
+
+def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
     horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(x / width * rng.uniform(2, 9) + rng.uniform(0, 6))
-    sky, ground = rng.uniform(60, 240, 3), rng.uniform(20, 160, 3)
+    sky, ground = (np.clip(rng.normal(color, SPREAD), 5, 250).astype(np.float32) for color in look)
     fade = (y / height)[..., None]
-    scene = np.where((y < horizon)[..., None], sky * (1.1 - 0.5 * fade), ground * (0.6 + 0.6 * fade))
+    scene = np.where((y < horizon)[..., None], sky * (np.float32(1.1) - fade / 2), ground * (np.float32(0.6) + fade * 3 / 5))
     for _ in range(int(rng.integers(4, 12))):
         cx, cy, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.03, 0.2) * width
         # Further out than three radii a shape is not to be seen, and most of the picture is further out.
         rows, columns = slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1), slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1)
-        distance = ((x[rows, columns] - cx) ** 2 + (y[rows, columns] - cy) ** 2) / r**2
-        near = np.exp(-(distance.astype(np.float32) ** np.float32(rng.uniform(0.7, 4))))[..., None]
+        distance = ((x[columns] - np.float32(cx)) ** 2 + (y[rows] - np.float32(cy)) ** 2) / np.float32(r**2)
+        near = np.exp(-(distance ** np.float32(rng.uniform(0.7, 4))))[..., None]
         scene[rows, columns] += (rng.uniform(0, 255, 3).astype(np.float32) - scene[rows, columns]) * near
-    grain = rng.normal(0, rng.uniform(2, 9), (height, width, 1))
-    pixels: npt.NDArray[np.uint8] = np.clip(scene + grain, 0, 255).astype(np.uint8)
+    pixels: npt.NDArray[np.uint8] = np.clip(scene, 0, 255).astype(np.uint8)
     return pixels
 
 
