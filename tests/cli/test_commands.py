@@ -58,6 +58,15 @@ def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("bad", "said"), [(0, "would hold 8 samples in"), (2, "would hold up to 8 samples in")])
+def test_a_dry_run_says_that_there_may_be_fewer_samples(cli: Any, tmp_path: Path, bad: int, said: str) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(8):
+        (texts / f"{number}.txt").write_bytes(b"\xff" if number < bad else b"text")
+    assert said in cli("convert", texts, tmp_path / "out", "--dry-run").out
+
+
 def test_json_is_one_object_with_the_promised_keys(cli: Any, demo: Path, tmp_path: Path) -> None:
     source, out = demo / "photos", tmp_path / "out"
     planned = cli("convert", source, out, "--dry-run", "--json")

@@ -138,7 +138,8 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     what = f"{_samples(result)} in {counted(result.shards, 'shard')}"
     if result.status == "planned":
         guessed = result.estimate is not None and result.estimate.rows != result.estimate.inputs  # a sample is not an input
-        about = "about " if guessed else ""
+        some_fail = result.estimate is not None and result.estimate.probe_rejects > 0
+        about = "about " if guessed else "up to " if some_fail else ""
         return [f"dry run: {shown} would hold {about}{what}; nothing was written", *_changes_lines(result)]
     if result.explanation is not None:
         return _explanation_lines(result.explanation, shown)
