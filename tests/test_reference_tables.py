@@ -14,7 +14,7 @@ from doc_snippets import ROOT
 from shardctl.cli import COMMANDS
 
 EXIT_CODES = "exit-codes.md"
-VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|[A-Z]{4,}")
+VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|RANK|TERM|TMPDIR|DISPLAY|BROWSER")
 CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 
