@@ -140,7 +140,9 @@ class TestSite:
     def test_a_tutorial_has_the_files_and_sessions_of_its_page(self, site: Path, page: str) -> None:
         """So what runs in tests/test_shown_outputs.py is what a reader of the site copies."""
         shown = (site / page.removesuffix(".md") / "index.html").read_text(encoding="utf-8")
-        code = [re.sub(r"<[^>]*>", "", each) for each in re.findall(r"<code>(.*?)</code></pre>", shown, re.DOTALL)]
+        code = [
+            re.sub(r"<[^>]*>", "", each) for each in re.findall(r"<pre><span></span><code>(.*?)</code></pre>", shown, re.DOTALL)
+        ]
         texts = {unescape(each).strip() for each in code}
         for block in blocks((ROOT / "docs" / page).read_text(encoding="utf-8")):
             assert "\n".join(block.lines).strip() in texts
@@ -159,20 +161,21 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 @pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="Zensical is not installed")
 @pytest.mark.skipif(os.environ.get("SHARDCTL_BROWSER") != "yes", reason="SHARDCTL_BROWSER is not yes")
 class TestInABrowser:
-    @pytest.fixture(scope="class")
-    def browser(self) -> Iterator[Any]:
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as tools:
-            browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            yield browser
-            browser.close()
-
     @pytest.fixture
     def page(self, browser: Any, site: Path) -> Iterator[Any]:
         """A page of a browser, which has nothing to complain of and asks nobody but the site."""
@@ -200,9 +203,9 @@ class TestInABrowser:
         assert page.eval_on_selector_all("article img", "all => all.every(each => each.naturalWidth > 0)")
 
     def test_a_word_is_found(self, page: Any) -> None:
-        page.get_by_text("Search", exact=True).first.click()
+        page.locator(".md-search__button").first.click()
         page.keyboard.type("Kubernetes")
-        page.get_by_role("link").filter(has_text="Kubernetes").first.wait_for()
+        page.get_by_role("option").filter(has_text="Kubernetes").first.wait_for()
 
     @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
     def test_it_is_light_or_dark_as_the_reader_has_it(self, page: Any, scheme: str, is_dark: bool) -> None:

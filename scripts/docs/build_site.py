@@ -22,7 +22,8 @@ TOP = {"README.md": "index.md"}
 """Pages at the top of the repository that have another name on the site."""
 
 _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)#\s]*)(#[^)]*)?\)")
-_CODE = re.compile(r"^```.*?^```|`[^`\n]+`(?!\])", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+_PLACE = re.compile("\0(\\d+)\0")
 
 
 def sources() -> dict[Path, Path]:
@@ -45,12 +46,15 @@ def copy_pages() -> None:
 
 def _relinked(path: Path, places: dict[Path, Path]) -> str:
     """Return the text of a page with links as they are on the site. Code stays as it is."""
-    page = path.read_text(encoding="utf-8")
-    parts, at = [], 0
-    for code in _CODE.finditer(page):
-        parts += [_LINK.sub(lambda found: _link(found, path, places), page[at : code.start()]), code[0]]
-        at = code.end()
-    return "".join([*parts, _LINK.sub(lambda found: _link(found, path, places), page[at:])])
+    code: list[str] = []
+
+    def put_aside(found: re.Match[str]) -> str:
+        code.append(found[0])
+        return f"\0{len(code) - 1}\0"
+
+    page = _CODE.sub(put_aside, path.read_text(encoding="utf-8"))
+    page = _LINK.sub(lambda found: _link(found, path, places), page)
+    return _PLACE.sub(lambda found: code[int(found[1])], page)
 
 
 def _link(found: re.Match[str], path: Path, places: dict[Path, Path]) -> str:
@@ -59,7 +63,7 @@ def _link(found: re.Match[str], path: Path, places: dict[Path, Path]) -> str:
         return found[0]
     file = (path.parent / target).resolve()
     place = places.get(file)
-    if place is None and file.is_file() and (ROOT / "docs") in file.parents:
+    if place is None and file.suffix != ".md" and file.is_file() and (ROOT / "docs") in file.parents:
         place = file.relative_to(ROOT / "docs")
     if place is None:
         return text
@@ -85,7 +89,8 @@ def write_versions() -> None:
     versions = [{"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []} for name in folders]
     (SITE / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
     refresh = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">'
-    page = f'<!doctype html>\n<title>shardctl</title>\n{refresh}\n<a href="{folders[0]}/">shardctl {folders[0]}</a>\n'
+    head = f'<!doctype html>\n<title>shardctl</title>\n<link rel="icon" href="data:,">\n{refresh}'
+    page = f'{head}\n<a href="{folders[0]}/">shardctl {folders[0]}</a>\n'
     (SITE / "index.html").write_text(page, encoding="utf-8")
 
 
