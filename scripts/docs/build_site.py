@@ -45,11 +45,14 @@ def copy_pages() -> None:
 
 
 def _relinked(path: Path, places: dict[Path, Path]) -> str:
-    """Return the text of a page with links as they are on the site. Code stays as it is."""
+    """Return the text of a page with links as they are on the site.
+
+    Code stays as it is. Only a pipe, which GitHub wants escaped in a table, is no end of a cell for Zensical.
+    """
     code: list[str] = []
 
     def put_aside(found: re.Match[str]) -> str:
-        code.append(found[0])
+        code.append(found[0] if found[0].startswith("```") else found[0].replace(r"\|", "|"))
         return f"\0{len(code) - 1}\0"
 
     page = _CODE.sub(put_aside, path.read_text(encoding="utf-8"))
