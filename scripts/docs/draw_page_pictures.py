@@ -18,7 +18,7 @@ STEPS = ("--resize", "256", "--random-crop", "224", "--step", "color_jitter brig
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as tools:
+    with tempfile.TemporaryDirectory(prefix="shardctl-") as folder, sync_playwright() as tools:
         shardctl("demo", "demo", folder=folder)
         shardctl("convert", "demo/photos", "out", "--resize", "256", "--crop", "224", "--store", "jpeg:90", folder=folder)
         shardctl("preview", "demo/photos", *STEPS, "--inputs", "4", "--html", "preview.html", folder=folder)
