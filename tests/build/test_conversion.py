@@ -172,7 +172,7 @@ def unfinished(source: Path, out: Path, **options: Any) -> None:
 def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(tmp_path: Path, dry_run: bool) -> None:
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
-    with pytest.raises(DatasetError, match="holds an unfinished conversion that differs in its recipe, of which 1 of 3 shards"):
+    with pytest.raises(DatasetError, match="holds an unfinished conversion that differs in its recipe: 1 of 3 shards"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0, samples_per_shard=1, dry_run=dry_run)
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_another_version_wrote_is_no_crash(tmp_path: Path, change: di
     unfinished(source, tmp_path / "out")
     (path,) = (tmp_path / "out").glob(".shardctl/*/job.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DatasetError, match="holds an unfinished conversion of another version of shardctl, of which 1 shards"):
+    with pytest.raises(DatasetError, match="holds an unfinished conversion of another version of shardctl: 1 shard"):
         shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
     result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True)
     assert (result.status, result.samples) == ("created", 3)
