@@ -184,7 +184,7 @@ def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: P
     out = tmp_path / "out"
     snapshot(source, out)
     other = {**SMALL, "store": "png"}
-    with pytest.raises(DatasetError, match=r"differs in its recipe; overwrite=True makes it anew"):
+    with pytest.raises(DatasetError, match=r"differs in its recipe; overwrite=True makes it again"):
         snapshot(source, out, recipe=other)
     with pytest.raises(DatasetError, match=r"differs in its recipe, settings or code"):
         snapshot(source, out, recipe={"kind": "text"}, trust=True)

@@ -128,7 +128,7 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
         ([{"image": pixels(0)}, {"image": pixels(1, 5)}], {}, InputError, "store raw needs one size"),
         ([{"image": encoded(0)}], {"store": "png"}, UsageError, "encoded images are kept as they are"),
         ([{"label": "bird"}], {"classes": ["dog"]}, InputError, "'bird' .*, and no class"),
-        ([{"n": 1}], {"classes": ["dog"]}, UsageError, "the samples have none"),
+        ([{"n": 1}], {"classes": ["dog"]}, UsageError, "the samples have no label"),
         ([{"n": 1}], {"store": "png"}, UsageError, "is for images"),
         ([{"n": 1}], {"compression": "rar"}, UsageError, "compression 'rar' is not known"),
         ([{"n": 1}], {"samples_per_shard": 0}, UsageError, "0 samples per shard"),

@@ -57,7 +57,7 @@ class TestPage:
             links = LINK.findall(reported)
             assert links, reported
             assert [link for link in links if not THREAD.fullmatch(link)] == []
-            assert re.search(r"\((open|closed|mended|merged)\b", reported), reported
+            assert re.search(r"\((open|closed|fixed|merged)\b", reported), reported
             named = NAMED.fullmatch(test)
             assert named is not None, test
             assert named[2] in functions(ROOT / named[1]), test

@@ -675,7 +675,7 @@ def test_a_folder_of_others_is_not_used(bucket: str) -> None:
         ("s3://", UsageError, "names no bucket"),
         ("s3://bucket/../x", UsageError, "has an empty part"),
         ("s3://there-is-no-such-bucket/in", StoreError, "there is no such bucket"),
-        ("{bucket}/nothing", InputError, "there is no such object"),
+        ("{bucket}/nothing", InputError, "there is no object with this key"),
     ],
 )
 def test_a_source_that_leads_nowhere(bucket: str, tmp_path: Path, url: str, error: type[Exception], message: str) -> None:

@@ -67,7 +67,7 @@ def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None
 
 @pytest.mark.thorough
 def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli: Any, here: Path, photos: Path) -> None:
-    options = ("--resize", "32x32", "--consumer-rate", 2000, "--inputs", 8, "--batch-size", 4, "--workers", 0, "--lossless")
+    options = ("--resize", "32x32", "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--workers", 0, "--lossless")
     advise = ("advise", photos, *options, "--write", "recipe.toml")
     assert [cli(*advise).code for _ in range(2)] == [0, 0]
     assert cli("convert", photos, "again", "--recipe", "recipe.toml", "--workers", 0).code == 0

@@ -670,4 +670,4 @@ def test_tables_without_a_text_are_refused_in_a_sentence(tmp_path: Path, cli: An
     (tmp_path / "in.csv").write_text("a,b\n1,2\n")
     ran = cli("convert", tmp_path / "in.csv", tmp_path / "out", "--duplicates", "exact", "--workers", 0)
     assert ran.code == 3
-    assert "deduplicate takes texts, and the records have none: they have a, b; --text-field FIELD names" in ran.err
+    assert "deduplicate takes texts, but the records have none: they have a, b; --text-field FIELD names" in ran.err

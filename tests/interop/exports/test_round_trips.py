@@ -109,7 +109,7 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Pa
     shard.write_bytes(data.replace(b"text 3", b"text 4"))
     assert [finding.kind for finding in check(out, 0).findings] == ["wrong-checksum"]
     for damage, message in (
-        (data[:-512], "has 9,728 bytes, and shardctl.json says 10,240"),
+        (data[:-512], "has 9,728 bytes, but shardctl.json says 10,240"),
         (None, "which is not there; get it"),
     ):
         shard.unlink()
