@@ -154,7 +154,11 @@ def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypa
     before.write_text(cli("bench", *short, "--json").out)
     shardctl.export(raw_dataset, tmp_path / "shards", "parquet", workers=0)
     page = ["--html", tmp_path / "page.html"]
-    ways = [[*short, "--consumer-rate", 5000, "--baseline", *page], [*short, "--sweep", "--compare", before], ["--list-consumers"]]
+    ways = [
+        [*short, "--consumer-rate", 5000, "--baseline", *page],
+        [*short, "--sweep", "--compare", before],
+        ["--list-consumers"],
+    ]
     ways.append([upload(raw_dataset, f"{bucket}/out"), *short[1:], "--cache", tmp_path / "cache"])
     check("bench", *ways, [tmp_path / "shards", "--against", "--seconds", 0.02, "--runs", 1])
 

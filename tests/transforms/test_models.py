@@ -367,7 +367,9 @@ def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source: Path,
 
 
 def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"models:FailsInCompany raised ValueError: .* a call with 4 inputs, .* differ in size"):
+    with pytest.raises(
+        InputError, match=r"models:FailsInCompany raised ValueError: .* a call with 4 inputs, .* differ in size"
+    ):
         convert(source, tmp_path / "out", step("FailsInCompany"))
 
 

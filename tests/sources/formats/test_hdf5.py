@@ -160,5 +160,5 @@ def test_a_file_is_known_by_content(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     find_format.cache_clear()
-    with pytest.raises(InstallError, match="pip install .*h5py"):
+    with pytest.raises(InstallError, match=r"pip install .*h5py"):
         find_format(".h5", Reading())
