@@ -154,11 +154,9 @@ def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any)
     """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
     from shardctl.benchmark.measure.watching import watch_dataset
 
-    unfit = [name for name in ("compare", "html", "opened", "against", "python") if given.pop(name)]
-    if unfit:
-        raise UsageError(
-            f"--watch and --{'open' if unfit[0] == 'opened' else unfit[0]} contradict each other; give one of them"
-        )
+    unfit = next((name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None)
+    if unfit is not None:
+        raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
     order = given.pop("order")
     look_in_current_folder()
     with suppress(KeyboardInterrupt):
@@ -173,7 +171,6 @@ def _measure(
     order: str | None,
     compare: str | None,
     html: str | None,
-    opened: bool,
     against: bool,
     python: str | None,
     **given: Any,
@@ -182,6 +179,7 @@ def _measure(
     from shardctl.benchmark.measure.comparison import compare_records, load_record
     from shardctl.system.progress import progress_of
 
+    shows_page = given.pop("open")
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
@@ -195,7 +193,7 @@ def _measure(
     with printing_to_stderr(), progress_of(output.shows_progress) as shown:
         result = measure(dataset, Listener.showing(shown), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
-    if html is not None or opened:
+    if html is not None or shows_page:
         from shardctl.benchmark.page import bench_page
         from shardctl.inspection.pages.page import write_page
 
@@ -209,7 +207,7 @@ def _measure(
         _print(result, dataset, comparison)
         if html is not None:
             click.echo(f"page written to {printable(html)}")
-    if html is not None and opened:
+    if html is not None and shows_page:
         open_page(html)
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
 

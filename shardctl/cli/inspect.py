@@ -211,7 +211,7 @@ def _show(place: DatasetPlace, given: dict[str, Any], output: Output) -> int:
     if given["diff"] is not None:
         with open_place(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
-    if any(given[name] is not None for name in ("save", "images", "html")) or given["opened"]:
+    if any(given[name] is not None for name in ("save", "images", "html")) or given["open"]:
         _write_files(place, given, output.as_json)
     elif given["key"] is not None or given["row"] is not None:
         _print_records(place, given, output)
@@ -232,8 +232,8 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     from shardctl.cli.show.foreign import print_foreign, without_bytes
     from shardctl.interop.foreign.showing import look
 
-    drawn = given["images"] is not None or given["html"] is not None or given["opened"]
-    known = ("images", "html", "opened", "no_annotations") if drawn else ("head",)
+    drawn = given["images"] is not None or given["html"] is not None or given["open"]
+    known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
     idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
     if idle:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
@@ -274,7 +274,7 @@ _CHOICES = ("key", "row", "where", "head")
 def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
     lone = bool(place.lone)
-    of_datasets = ("shard", "key", "split", "html", "opened", "diff", "history")
+    of_datasets = ("shard", "key", "split", "html", "open", "diff", "history")
     whole = [_option(name) for name in of_datasets if given[name] not in (None, False)]
     if lone and whole:
         raise UsageError(f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset")
@@ -291,7 +291,7 @@ def _check_options(place: DatasetPlace, given: dict[str, Any]) -> None:
 
 
 def _option(name: str) -> str:
-    return "--open" if name == "opened" else f"--{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def _used(lone: bool, given: dict[str, Any]) -> set[str]:
@@ -302,8 +302,8 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
         return {"diff"}
     if given["history"]:
         return {"history"}
-    if given["html"] is not None or given["opened"]:
-        return {"html", "opened", "images", "split", "no_annotations"}
+    if given["html"] is not None or given["open"]:
+        return {"html", "open", "images", "split", "no_annotations"}
     if choice is not None:
         where = {"key": set[str](), "row": {"shard", "block"}, "where": {place, "head"}, "head": {place}}[choice]
         drawn = {"images", "no_annotations"} if given["images"] is not None else {"images"}
@@ -406,11 +406,11 @@ def _write_files(place: DatasetPlace, given: dict[str, Any], as_json: bool) -> N
         _say_why_numbers(decoder)
     if given["images"] is not None:
         written |= _draw(place, _records(place, given), given, as_json)
-    if given["html"] is not None or given["opened"]:
+    if given["html"] is not None or given["open"]:
         written |= _write_page(place, given, as_json)
     if as_json:
         print_json(written)
-    if given["opened"]:
+    if given["open"]:
         open_page(written["page"])
 
 

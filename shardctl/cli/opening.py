@@ -19,10 +19,9 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator that adds --open to a command, which gets it as `opened`."""
+    """Return the decorator that adds --open to a command, which gets it as `open`."""
     return option(
         "--open",
-        "opened",
         heading=heading,
         is_flag=True,
         alike={"browser show view display web-browser": ""},

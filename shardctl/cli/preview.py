@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = frozenset(("update", "append", "moved_from", "keep_generations
 """Options that are accepted, so that a line of convert can become one of preview. They are about the dataset."""
 
 _OF_PREVIEW = frozenset(
-    ("html", "images", "opened", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress") + tuple(_WITHOUT_EFFECT)
+    ("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress") + tuple(_WITHOUT_EFFECT)
 )
 """Options that convert does not have, or has no use for."""
 
@@ -113,7 +113,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         print_json({**record_of(made), **written})
     else:
         _print(made, written)
-    if given["opened"]:
+    if given["open"]:
         open_page(written["page"])
 
 
@@ -128,7 +128,7 @@ def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
 def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str) -> dict[str, str]:
     """Write what is asked for, and return the paths by what they are."""
     written = {}
-    with_page = given["html"] is not None or given["opened"]
+    with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
         from shardctl.build.preview.page import preview_page, preview_sheet
         from shardctl.images.codecs.sheet import SHEET
