@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,15 +76,16 @@ def check_tree(root: Path, version: str) -> None:
         raise NotReadyError(f"HEAD has not the tag of the version: git tag v{version}")
 
 
-def build(root: Path, dist: Path) -> list[Path]:
+def build(root: Path, dist: Path, version: str) -> list[Path]:
     """Build the source package, and the wheel from it, each in an environment of its own."""
     if find_spec("build") is None:
         raise NotReadyError("the package build is missing: make setup")
+    shutil.rmtree(root / "share", ignore_errors=True)  # pages of commands that are gone
     _run([sys.executable, "-c", WRITES, root / "scripts" / "docs" / "write_man_pages.py", root / "share"], root)
-    for old in dist.glob("shardctl-*"):
+    for old in dist.glob(f"shardctl-{version}[-.]*"):
         old.unlink()
     _run([sys.executable, "-m", "build", "--outdir", dist, root], root)
-    return sorted(dist.glob("shardctl-*"))
+    return sorted(dist.glob(f"shardctl-{version}[-.]*"))
 
 
 def check_contents(files: list[Path], root: Path, version: str) -> None:
@@ -143,12 +145,14 @@ def check_installed(wheel: Path) -> str:
 
 def sign(files: list[Path], dist: Path, key: str) -> list[Path]:
     """Write SHA256SUMS, and sign it where a key is named; return the files that were written."""
+    for old in dist.glob("SHA256SUMS*"):
+        old.unlink()
     sums = dist / "SHA256SUMS"
     sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     if not key:
         return [sums]
     if Path(key).is_file():
-        _run(["ssh-keygen", "-Y", "sign", "-f", key, "-n", "file", sums], dist)
+        _run(["ssh-keygen", "-Y", "sign", "-f", Path(key).resolve(), "-n", "file", sums], dist)
         return [sums, dist / "SHA256SUMS.sig"]
     _run(["gpg", "--batch", "--yes", "--local-user", key, "--armor", "--detach-sign", sums], dist)
     return [sums, dist / "SHA256SUMS.asc"]
@@ -160,7 +164,9 @@ def sha256(path: Path) -> str:
 
 def _output(command: list[object], folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ran = subprocess.run(list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        list(map(str, command)), cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if ran.returncode:
         print(ran.stdout, ran.stderr, file=sys.stderr)
         raise NotReadyError(f"this command failed: {' '.join(map(str, command))}")
@@ -181,7 +187,7 @@ def main() -> None:
     version = version_of(ROOT)
     if not arguments.any_tree:
         check_tree(ROOT, version)
-    files = build(ROOT, dist)
+    files = build(ROOT, dist, version)
     check_contents(files, ROOT, version)
     checked = check_metadata(files, ROOT)
     installed = check_installed(files[0])

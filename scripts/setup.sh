@@ -26,7 +26,8 @@ install_headers() {
         echo "setup: could not install image headers ($headers); Pillow-SIMD may read fewer formats" >&2
 }
 
-if [ ! -x .venv/bin/python ]; then "$python" -m venv .venv; fi
+# An environment without pip is what is left of a set-up that was interrupted.
+.venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
 $pip install --upgrade pip 'setuptools>=77' packaging
 

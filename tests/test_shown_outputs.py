@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from doc_snippets import ROOT
 from sessions import blocks, differences, masked, needs, run, same
-from write_outputs import environment_of, run_page, write
+from write_outputs import environment_of, main, run_page, write
 
 PAGES = [
     path
@@ -62,6 +62,16 @@ def test_another_output_is_found_and_written(tmp_path: Path, right: str, wrong: 
 def test_a_command_that_fails_is_a_difference(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE.replace("$ python count.py\nthree 3", "$ exit 3"))
     assert [each.code for each in run_page(tmp_path / "page.md")] == [3]
+
+
+def test_a_page_with_a_command_that_fails_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(PAGE.replace("three 3", "three 4").replace("$ echo one", "$ exit 3; echo one"))
+    before = path.read_text()
+    monkeypatch.setattr("sys.argv", ["write_outputs.py", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, path.read_text()) == (1, before)
 
 
 def test_what_stands_before_the_first_command_is_refused() -> None:

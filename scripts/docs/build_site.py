@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from packaging.version import Version
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 PAGES, HTML, SITE = BUILD / "pages", BUILD / "html", BUILD / "site"
@@ -88,19 +90,13 @@ def build(version: str) -> Path:
 
 def write_versions() -> None:
     """Write versions.json, from which the pages offer the other versions, and a first page that leads to the newest one."""
-    folders = sorted((path.name for path in SITE.iterdir() if (path / "index.html").exists()), key=_order, reverse=True)
+    folders = sorted((path.name for path in SITE.iterdir() if (path / "index.html").exists()), key=Version, reverse=True)
     versions = [{"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []} for name in folders]
     (SITE / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
     refresh = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">'
     head = f'<!doctype html>\n<title>shardctl</title>\n<link rel="icon" href="data:,">\n{refresh}'
     page = f'{head}\n<a href="{folders[0]}/">shardctl {folders[0]}</a>\n'
     (SITE / "index.html").write_text(page, encoding="utf-8")
-
-
-def _order(version: str) -> list[tuple[int, int | str]]:
-    """Return the key that sorts versions: a release comes after its candidates."""
-    numbers, _, candidate = version.partition("rc")
-    return [*((0, int(number)) for number in numbers.split(".") if number.isdecimal()), (1, int(candidate or 10**9))]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, best_of
 from shardctl.benchmark.measure.consumers import ENOUGH
-from shardctl.benchmark.measure.result import TIME_OF_THREADS
+from shardctl.benchmark.measure.result import TIME_OF_THREADS, WAITS
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
 from shardctl.inspection.pages import charts
 from shardctl.inspection.pages.page import absolute, command, data, figures, page, paragraph, section, tiles
@@ -24,11 +24,9 @@ STAGE_NAMES = {
     "decompress": "decompressing",
     "decode": "decoding",
     "gather": "copying",
-    "network": "waiting for the network",
     "cache": "reading from the cache",
-    "waiting": "waiting for each other",
-    "room": "waiting while enough batches are ready",
     "other": "other",
+    **WAITS,
 }
 
 
@@ -42,9 +40,9 @@ LONG = 20
 """Seconds of reading that most loaders can be judged by."""
 
 
-def bench_page(result: BenchResult) -> str:
-    """Return a measurement as a page."""
-    parts = [paragraph(result.reading, "soft"), *_verdict(result), _tiles(result), *_charts(result)]
+def bench_page(result: BenchResult, again: str) -> str:
+    """Return a measurement as a page. `again` is the command line of the same measurement, of no length and batch size."""
+    parts = [paragraph(result.reading, "soft"), *_verdict(result), _tiles(result), *_charts(result, again)]
     if result.baseline is not None:
         parts.append(_baseline(result.baseline))
     if result.sweep:
@@ -58,12 +56,11 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     if found is None:
         return
     keeps_up = found.verdict == "keeps-up"
-    waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
     gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     yield paragraph(
         f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
-        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time. The loader can feed"
-        f" {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data.",
+        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time:"
+        f" {found.feeds}.",
         f"verdict {'good' if keeps_up else 'bad'}",
     )
     for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
@@ -74,7 +71,7 @@ def _tiles(result: BenchResult) -> Html:
     return tiles((figure, what) for figure, what in result.figures() if figure != TIME_OF_THREADS)
 
 
-def _charts(result: BenchResult) -> Iterator[Html]:
+def _charts(result: BenchResult, again: str) -> Iterator[Html]:
     """Yield the charts, and a word in the place of those that so few batches cannot be judged by."""
     drawn, few = [], []
     rates = _rates(result)
@@ -97,7 +94,7 @@ def _charts(result: BenchResult) -> Iterator[Html]:
     if few:
         read = f"{counted(result.batches, 'batch', 'batches')} in {result.seconds:,.1f} s"
         yield paragraph(f"Too short to judge {' and '.join(few)}: {read}. Read longer, or in smaller batches:", "soft")
-        yield command(f"shardctl bench {shlex.quote(_path(result))} --seconds {LONG} --batch-size {_smaller(result)}")
+        yield command(f"{again} --seconds {LONG} --batch-size {_smaller(result)}")
     yield figures(*drawn)
 
 
@@ -152,6 +149,7 @@ def _baseline(found: BaselineResult) -> Html:
 
 def _sweep(result: BenchResult) -> Html:
     points = result.sweep
+    split = f" --split {shlex.quote(result.split)}" if result.split else ""
     best = best_of(points)
     size = points[0].batch_size
     by_order: dict[str, tuple[list[str], list[float]]] = {}
@@ -169,7 +167,7 @@ def _sweep(result: BenchResult) -> Html:
     return section(
         "What to change",
         paragraph(f"Best random order: {top.samples_per_s:,.0f} samples/s."),
-        command(f"shardctl bench {shlex.quote(_path(result))} {top.as_options(result.processes)}"),
+        command(f"shardctl bench {shlex.quote(_path(result))}{split} {top.as_options(result.processes)}"),
         paragraph("The same in Python:"),
         command(f"dataset.{top.as_python(result.processes)}"),
         figures(

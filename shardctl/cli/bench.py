@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.benchmark.options import COMPARED, CONSUMER, HEADINGS, OUTPUT, READING, RUN, BenchOptions
-from shardctl.cli.command import command, option
+from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.lines import bad, good
 from shardctl.cli.opening import open_option, open_page, page_path
 from shardctl.cli.options import option_of, options_of
-from shardctl.cli.output import Output, print_json, print_table, printing_to_stderr, progress_options
+from shardctl.cli.output import Output, check_page, print_json, print_table, printing_to_stderr, progress_options
 from shardctl.cli.values import OneOf
 from shardctl.errors import UsageError
 from shardctl.loader.metrics_option import METRICS
@@ -124,6 +124,21 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     return _measure(dataset, output, **given)
 
 
+_NOT_AGAIN = (
+    "html",
+    "open",
+    "as_json",
+    "quiet",
+    "verbose",
+    "no_progress",
+    "seconds",
+    "epochs",
+    "runs",
+    "batch_size",
+    "compare",
+)
+"""What the command for a longer measurement leaves out of the one that was typed."""
+
 WATCH_SECONDS = 1.0
 """How often --watch prints a line."""
 
@@ -182,10 +197,7 @@ def _measure(
     shows_page = given.pop("open")
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
-    if html is not None:
-        from shardctl.inspection.pages.page import PAGE
-
-        PAGE.check(Path(html))
+    check_page(html)
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()
@@ -195,9 +207,10 @@ def _measure(
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None or shows_page:
         from shardctl.benchmark.page import bench_page
-        from shardctl.inspection.pages.page import write_page
+        from shardctl.inspection.pages.page import absolute, write_page
 
-        content = bench_page(result)
+        begin = ("shardctl", "bench", absolute(dataset))
+        content = bench_page(result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN))
         html = page_path(html, "bench")
         write_page(Path(html), content)
     if output.as_json:

@@ -84,7 +84,9 @@ def _title(page: Path) -> str:
 
 
 def _topic(named: str) -> str | None:
-    """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels."""
+    """Return the page that is meant by inputs, inputs.md, docs/inputs.md or docs/inputs.md#labels. A message has spaces."""
+    if " " in named:
+        return None
     stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
     return stem if stem in pages() else None
 
@@ -157,7 +159,7 @@ class _Found(NamedTuple):
 def _search(context: click.Context, word: str, output: Output) -> None:
     """Name the pages that have a word, and the commands and pages that are called nearly so. Raises UsageError."""
     shown = printable(word)
-    near = difflib.get_close_matches(word.lower(), [*_commands(context), *topics()], 3)
+    near = difflib.get_close_matches(word.lower(), [*_commands(context), *pages()], 3)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     found, messages = _pages_with(word), _with_words(word, all_entries())
     if not found and not messages:
@@ -186,8 +188,8 @@ def _pages_with(word: str) -> list[_Found]:
     """Return the pages that have a word: first those with a heading that has it, then those that have it most often."""
     is_there = re.compile(re.escape(word), re.IGNORECASE)
     found = []
-    for topic in topics():
-        page = page_text(topic)
+    for topic, path in pages().items():
+        page = path.read_text(encoding="utf-8")
         heading = next((heading for heading in headings(page) if is_there.search(heading)), None)
         found.append(_Found(topic, len(is_there.findall(page)), heading))
     return sorted((page for page in found if page.times), key=lambda page: (page.heading is None, -page.times))

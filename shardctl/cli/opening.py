@@ -12,6 +12,7 @@ from typing import Any
 from shardctl.cli.command import option
 from shardctl.cli.lines import note
 from shardctl.cli.output import printing_to_stderr
+from shardctl.errors import StorageError
 from shardctl.system.text import printable
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -30,8 +31,13 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
 
 
 def page_path(html: str | None, command: str) -> str:
-    """Return where a page is to be written: the given place, or without one a temporary file."""
-    return html if html is not None else str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
+    """Return where a page is to be written: the given place, or without one a temporary file. Raises StorageError."""
+    if html is not None:
+        return html
+    try:
+        return str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
+    except OSError as error:
+        raise StorageError(f"{printable(tempfile.gettempdir())}: cannot be written ({error.strerror})") from error
 
 
 def open_page(path: str) -> None:

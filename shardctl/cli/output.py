@@ -146,9 +146,14 @@ def check_outputs(given: dict[str, Any]) -> None:
         from shardctl.images.codecs.sheet import SHEET
 
         SHEET.check(Path(given["images"]))
-    if given["html"] is not None:
-        if Path(given["html"]).suffix.lower() in _NOT_HTML:
-            raise UsageError(f"--html {printable(given['html'])}: the page is HTML; give a name that ends in .html")
+    check_page(given["html"])
+
+
+def check_page(html: str | None) -> None:
+    """Raise StorageError if a page cannot go to a place, UsageError for a name of another kind of file."""
+    if html is not None:
+        if Path(html).suffix.lower() in _NOT_HTML:
+            raise UsageError(f"--html {printable(html)}: the page is HTML; give a name that ends in .html")
         from shardctl.inspection.pages.page import PAGE
 
-        PAGE.check(Path(given["html"]))
+        PAGE.check(Path(html))

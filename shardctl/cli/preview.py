@@ -94,6 +94,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     import_without_threads()
     keep_pandas_out_of_arrow()
     from shardctl.build.preview import make_preview
+    from shardctl.inspection.pages.page import absolute
 
     check_outputs(given)
     options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {"variants": given["variants"]}
@@ -102,7 +103,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         made = make_preview(
             src, given["recipe"], given["inputs"] or INPUTS, given["keys"], show_lines, output.shows_progress, **options
         )
-    begin = ("shardctl", "convert", *src, "out")
+    begin = ("shardctl", "convert", *map(absolute, src), "out")
     written = _write(made, src, given, with_same_options(click.get_current_context(), begin, _OF_PREVIEW))
     if not output.quiet:
         for notice in made.notices:

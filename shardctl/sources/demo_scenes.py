@@ -109,8 +109,9 @@ def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> N
     below = np.asarray(picture.crop(part)).mean(axis=(0, 1))
     color = (below + 127 + rng.uniform(-50, 50, 3)) % 255
     mask = Image.new("L", ((right - left) * _FINER, (bottom - top) * _FINER))
-    corners = ((outline - (left, top)) * _FINER).tolist()
-    # Pillow fills the pixels that an edge goes through too: half a fine pixel less on all sides.
-    ImageDraw.Draw(mask).polygon([(x - 0.5, y - 0.5) for x, y in corners], fill=255)
+    corners = (outline - (left, top)) * _FINER
+    # Pillow's places are the centres of pixels, and it fills those that an edge goes through: half a fine pixel inwards.
+    inwards = corners - 0.5 + np.sign(corners.mean(axis=0) - corners) * 0.5
+    ImageDraw.Draw(mask).polygon([(x, y) for x, y in inwards.tolist()], fill=255)
     mask = mask.resize((right - left, bottom - top), Image.Resampling.BOX)
     picture.paste(tuple(int(value) for value in color), part, mask)

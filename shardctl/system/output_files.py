@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +26,14 @@ class OutputFileType:
     is_one: Callable[[bytes], bool]
 
     def check(self, path: Path) -> None:
-        """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go."""
+        """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go.
+
+        It is also raised for a folder, and for a path in a folder that does not exist: what is to be written may take long.
+        """
         if not _is_file(path):
+            code = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
+            if code:
+                raise StorageError(f"{printable(str(path))}: cannot be written ({os.strerror(code)})")
             return
         try:
             with open(path, "rb") as file:

@@ -24,13 +24,18 @@ def ticks(chart: str, kind: str) -> list[str]:
         (1.5e6, "1.5 M"),
         (1_234_567, "1,234,567"),
         (2.5e9, "2.5 G"),
+        (999.7, "1,000"),
+        (float("nan"), "-"),
     ],
 )
 def test_numbers_are_written_for_people(value: float, written: str) -> None:
     assert charts.number(value) == written
 
 
-@pytest.mark.parametrize(("value", "written"), [(0, "0%"), (0.005, "0.5%"), (0.5, "50%"), (0.123, "12%"), (1, "100%")])
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0%"), (0.005, "0.5%"), (0.5, "50%"), (0.123, "12%"), (1, "100%"), (0.0004, "under 0.1%"), (0.9999, "over 99%")],
+)
 def test_shares_are_percents(value: float, written: str) -> None:
     assert charts.percent(value) == written
 
@@ -63,6 +68,24 @@ def test_of_many_bars_the_first_are_drawn_and_all_are_in_the_table() -> None:
     assert made.count('class="bar') == charts.MOST_BARS
     assert "the first 30 of 100" in made
     assert "<td>class 99</td>" in made
+
+
+def test_a_title_names_the_number_of_all_bars_and_a_bar_of_nothing_is_not_drawn() -> None:
+    names = [f"class {number}" for number in range(40)]
+    made = charts.bars("Samples", {"": (names, [1.0] * 39 + [0.0])}, charts.counts("samples"), total=1000).text
+    assert "the first 30 of 1,000" in made
+    assert charts.bars("Samples", {"": (["a", "b"], [2.0, 0.0])}, charts.counts("samples")).text.count('class="bar') == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.512, 3.981), (2.1, 4.9), (5.2, 9.5), (0.11, 0.19)])
+def test_an_axis_between_round_numbers_has_its_ends(low: float, high: float) -> None:
+    made = charts.histogram("ms", [low, (low + high) / 2, high], [1, 2], charts.Axis("ms"), "batches", log=True).text
+    assert len(ticks(made, "xtick")) == 2
+
+
+def test_bytes_are_counted_in_their_own_units() -> None:
+    made = charts.histogram("text", [100, 3000, 6100], [1, 2], charts.BYTES, "samples").text
+    assert ticks(made, "xtick") == ["1 KiB", "2 KiB", "3 KiB", "4 KiB", "5 KiB"]
 
 
 def test_stacked_bars_stand_on_each_other() -> None:

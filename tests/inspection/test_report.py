@@ -113,7 +113,7 @@ def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) ->
         patch.setattr(sweeping, "SECONDS", 0.02)
         result = bench(raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True)
     path = tmp_path_factory.mktemp("report") / "bench.html"
-    path.write_text(bench_page(result), encoding="utf-8")
+    path.write_text(bench_page(result, "shardctl bench out"), encoding="utf-8")
     return path, json.loads(json.dumps(result.record()))
 
 
@@ -270,9 +270,9 @@ def test_a_run_that_is_too_short_says_so_in_place_of_charts(raw_dataset: Path) -
     from shardctl.benchmark.measure import bench
     from shardctl.benchmark.page import bench_page
 
-    made = bench_page(bench(raw_dataset, runs=1, epochs=1, batch_size=64))
+    made = bench_page(bench(raw_dataset, runs=1, epochs=1, batch_size=64), "shardctl bench out --cold")
     assert "Too short to judge throughput over time and the times from batch to batch: " in made
-    assert f"shardctl bench {raw_dataset} --seconds 20 --batch-size 16" in made
+    assert "shardctl bench out --cold --seconds 20 --batch-size 16" in made
     assert "Throughput over time" not in made
     assert "one run" in made
     assert "spread" not in made.partition('id="record"')[0]

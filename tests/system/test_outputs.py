@@ -50,6 +50,21 @@ def test_another_file_is_not_replaced(cli: Any, here: Path, photos: Path, comman
     assert shardctl.verify(here / "out").ok
 
 
+@pytest.mark.parametrize("command", ["inspect out --html {}", "bench out --html {}", "inspect out --images {}"])
+@pytest.mark.parametrize(
+    ("name", "why"), [("none/page", "No such file or directory"), ("folder", "Is a directory")], ids=["no folder", "a folder"]
+)
+def test_a_place_that_cannot_be_written_is_said_before_the_work(
+    cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, why: str
+) -> None:
+    (here / "folder").mkdir()
+    for work in ("shardctl.benchmark.measure.bench", "shardctl.inspection.pages.dataset.dataset_page"):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("it had begun"))
+    ran = cli(*command.format(name).split())
+    assert (ran.code, ran.out) == (3, "")
+    assert f"{name}: cannot be written ({why})" in ran.err
+
+
 def test_a_page_and_a_sheet_of_before_are_replaced(cli: Any, here: Path) -> None:
     (here / "other").mkdir()
     (here / "sheet.png").symlink_to(here / "other" / "sheet.png")

@@ -16,6 +16,13 @@ KEEPS_UP, STARVES = "keeps-up", "starves"
 TIME_OF_THREADS = "time of the threads"
 """The name of this figure, which has no number."""
 
+WAITS = {
+    "waiting": "waiting for each other",
+    "network": "waiting for the network",
+    "room": "waiting while enough batches are ready",
+}
+"""What the loader's threads wait for, by the names of the stages of their time."""
+
 _ALMOST_NONE = 0.01
 """A share that is not worth a word."""
 
@@ -320,13 +327,8 @@ class BenchResult:
 
 def _shares(shares: dict[str, float]) -> str:
     """Return shares of time in words, the largest first."""
-    names = {
-        "waiting": "waiting for each other",
-        "network": "waiting for the network",
-        "room": "waiting while enough batches are ready",
-    }
     there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
-    return ", ".join(f"{names.get(name, name)} {share:.0%}" for share, name in there)
+    return ", ".join(f"{WAITS.get(name, name)} {share:.0%}" for share, name in there)
 
 
 def spread_of(values: Sequence[float]) -> float:

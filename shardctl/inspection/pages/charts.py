@@ -58,15 +58,21 @@ Bars = Mapping[str, tuple[Sequence[str], Sequence[float]]]
 
 
 def number(value: float) -> str:
-    """Return a number for people: 1,250, 0.25, 1.5 M."""
+    """Return a number for people: 1,250, 0.25, 1.5 M; - for one that is not finite."""
+    if not math.isfinite(value):
+        return "-"
     for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= unit and (unit > 1e6 or abs(value) >= 1e8 or value % 1e5 == 0):
             return f"{value / unit:,.4g} {name}"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def percent(value: float) -> str:
-    """Return a share for people: 0.5% where it is small, else 12%."""
+    """Return a share for people: 0.5% where it is small, else 12%. Only nothing is 0%, and only all is 100%."""
+    if 0 < value < 0.0005:
+        return "under 0.1%"
+    if 0.995 <= value < 1:
+        return "over 99%"
     return f"{value:.1%}" if 0 < value < 0.0995 and round(value * 100, 1) != round(value * 100) else f"{value:.0%}"
 
 
@@ -93,12 +99,15 @@ SHARES = Axis("", percent, 0.01)
 BYTES = Axis("", size, 1.0, 1024)
 
 
-def bars(title: str, series: Bars, axis: Axis, stacked: bool = False) -> Html:
-    """Return bars from left to right, each with its name: several series beside each other, or in a row if `stacked`."""
+def bars(title: str, series: Bars, axis: Axis, stacked: bool = False, total: int = 0) -> Html:
+    """Return bars from left to right, each with its name: several series beside each other, or in a row if `stacked`.
+
+    `total` is the number of all bars, if `series` has only some of them.
+    """
     names = list(next(iter(series.values()))[0]) if series else []
     values = {name: list(lengths) for name, (_, lengths) in series.items()}
-    if len(names) > MOST_BARS:
-        title = f"{title} (the first {MOST_BARS} of {len(names):,})"
+    if max(total, len(names)) > MOST_BARS:
+        title = f"{title} (the first {MOST_BARS} of {max(total, len(names)):,})"
     drawn = {name: lengths[:MOST_BARS] for name, lengths in values.items()}
     header = ("", *(name or axis.title for name in values))
     rows = [(name, *(axis.written(values[each][at]) for each in values)) for at, name in enumerate(names)]
@@ -279,7 +288,7 @@ def _lying(names: Sequence[str], values: Mapping[str, Sequence[float]], axis: Ax
         for place, (of, lengths) in enumerate(values.items()):
             value = lengths[at]
             said = _said(name, of, axis.written(value), axis.title)
-            if value or not stacked:
+            if value:
                 drawn.append(
                     f'<rect class="bar c{place % _COLOURS}" x="{x:.1f}" y="{y:.1f}" width="{max(0.5, value * scale):.1f}"'
                     f' height="{high - 1}">{_hover(said)}</rect>'
@@ -357,6 +366,8 @@ def _step(least: float, axis: Axis) -> float:
     unit = axis.base ** math.floor(math.log(least, axis.base)) if axis.base != 10 and least >= 1 else 1
     power = 10.0 ** math.floor(math.log10(max(least / unit, 1e-12)))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least / unit * (1 - 1e-9))
+    if axis.base != 10 and step >= 1000:  # the next unit begins at 1024 of this one
+        step = axis.base
     return max(step * unit, axis.least)
 
 
@@ -365,6 +376,8 @@ def _fitting_ticks(low: float, high: float, axis: Axis, log: bool) -> list[float
     room = WIDTH - 60.0
     for most in range(8, 0, -1):
         ticks = _powers(low, high, most) if log and low > 0 else [v for v in _steps(low, high, most, axis) if low <= v <= high]
+        if len(ticks) < 2:  # no round numbers in so narrow a range
+            ticks = [low, high]
         place = _places(low, high, log)
         ends = [(place(tick) * room, _wide(axis.written(tick)) / 2) for tick in ticks]
         if all(b - a >= half + other + _GAP for (a, half), (b, other) in itertools.pairwise(ends)):

@@ -132,7 +132,7 @@ def _classes(found: Overview) -> Iterator[Html]:
     ]
     if most > 1 and (least < most or splits):
         series = {split: (names, [counts.get(name, 0) for name in names]) for split, counts in by_split.items()}
-        parts.append(figures(charts.bars("Samples by class", _first(series), charts.counts("samples"), stacked=True)))
+        parts.append(figures(charts.bars("Samples by class", _first(series), charts.counts("samples"), True, len(names))))
     yield section(counted(len(names), "class", "classes"), *parts)
 
 

@@ -53,8 +53,9 @@ def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
     top = used[:LISTED]
     names = [str(each.category) if each.name is None else each.name for each in top]
     series = {split: (names, [each.splits[split]["objects"] for each in top]) for split in used[0].splits}
-    yield charts.bars("Objects by category", series, charts.counts("objects"), stacked=True)
-    yield charts.bars("Images with a category", {"": (names, [each.images for each in top])}, charts.counts("images"))
+    yield charts.bars("Objects by category", series, charts.counts("objects"), stacked=True, total=len(used))
+    images = {"": (names, [each.images for each in top])}
+    yield charts.bars("Images with a category", images, charts.counts("images"), total=len(used))
     each_image = {"": (whole_bins(found.per_image), found.per_image.counts)}
     yield charts.columns("Objects in an image", each_image, "objects", charts.counts("images"))
     sizes = {"": (["small, under 32x32", "medium, under 96x96", "large"], list(found.sizes.values()))}
