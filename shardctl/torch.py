@@ -168,13 +168,14 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return len(self._loader())
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start at the beginning of this epoch.
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
         Each iteration increases the epoch by one, unless DataLoader starts new worker processes for each: then call
         this before every epoch, as with a DistributedSampler.
         """
-        self._epoch, self._state = epoch, None
-        self._running = None
+        if self._state is not None and self._state.get("epoch", epoch) != epoch:
+            self._state = None
+        self._epoch, self._running = epoch, None
 
     def _loader(self) -> BatchLoader:
         """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""
@@ -250,7 +251,7 @@ class Loader:
         self.loader.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start at the beginning of this epoch."""
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch."""
         self._state = None
         self.loader.set_epoch(epoch)
 

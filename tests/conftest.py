@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kept_servers import KeptServers
 from object_stores import azurite, bucket, container, object_server, started_server  # noqa: F401 (fixtures)
+from xdist.scheduler import LoadFileScheduling
 
 import shardctl
 from shardctl.cli import run
@@ -49,6 +50,17 @@ def examples(count: int) -> settings:
 def pytest_xdist_auto_num_workers() -> int:
     """Run three tests at a time on two cores: many of them wait for a process, a time limit or the disk."""
     return usable_cores() * 3 // 2
+
+
+class _Scheduling(LoadFileScheduling):
+    """A worker runs all tests of a file, as their fixtures are shared; a page of the docs is a piece of work of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if "test_a_page_shows" in nodeid else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from write_outputs import environment_of, main, run_page, write
 
 PAGES = [
     path
-    for path in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"), reverse=True))  # tutorials first
     if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
 ]
 

@@ -256,8 +256,13 @@ class Loader:
             self._processes.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration start at the beginning of this epoch. Raises UsageError for a negative epoch."""
-        self._at = self._next = _Position(whole_number("epoch", epoch, 0))
+        """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
+
+        Raises UsageError for a negative epoch.
+        """
+        if whole_number("epoch", epoch, 0) != self._next.epoch:
+            self._next = _Position(epoch)
+        self._at = self._next
 
     def assign(self, rank: int, world_size: int) -> None:
         """Set the rank and the world size, unless they were given to the loader. Raises UsageError."""

@@ -211,7 +211,11 @@ def _story(rng: np.random.Generator) -> str:
     one, other = (str(name) for name in rng.choice(_PEOPLE, 2, replace=False))
     fruit, first, more = str(rng.choice(_FRUITS)), int(rng.integers(1, 7)), int(rng.integers(1, 7))
     given = int(rng.integers(0, first + 1))
+
+    def of(number: int) -> str:
+        return f"{_NUMBERS[number]} {fruit.removesuffix('s') if number == 1 else fruit}"
+
     return (
-        f"{one} has {_NUMBERS[first]} {fruit}. {other} has {_NUMBERS[more]} {fruit}. {one} gives {_NUMBERS[given]} of them to"
-        f" {other}. Now {one} has {_NUMBERS[first - given]} {fruit}, and {other} has {_NUMBERS[more + given]}."
+        f"{one} has {of(first)}. {other} has {of(more)}. {one} gives {_NUMBERS[given]} of them to {other}."
+        f" Now {one} has {of(first - given)}, and {other} has {_NUMBERS[more + given]}."
     )

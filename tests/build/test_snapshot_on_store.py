@@ -132,7 +132,7 @@ def test_it_follows_its_source_and_says_what_it_may_not_do(source: Path, url: st
     assert len([sample["key"] for sample in before]) == 60, "who reads the dataset of before goes on"
     other = {**RECIPE, "store": "png"}
     with pytest.raises(
-        DatasetError, match=rf"^{url}: holds a dataset that differs in its recipe; overwrite=True makes it anew"
+        DatasetError, match=rf"^{url}: holds a dataset that differs in its recipe; overwrite=True makes it again"
     ):
         snapshot(source, url, recipe=other)
     assert snapshot(source, url, recipe=other, overwrite=True).manifest.recipe["store"] == "png"

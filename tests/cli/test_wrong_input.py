@@ -232,6 +232,11 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["export", READY, OUT, "--to", "WebDataset"], 2, "did you mean webdataset?"),
     (["export", READY, OUT, "--to", "parquet", "--rename", "image"], 2, "--rename: 'image' is not COLUMN=NAME"),
     (
+        ["export", READY, OUT, "--to", "parquet", "--rename", "image=a,label=b"],
+        2,
+        "give the option again for each other column",
+    ),
+    (
         ["export", READY, OUT, "--to", "parquet", "--columns", "img"],
         2,
         "no column 'img'; did you mean image? it has key,",

@@ -137,6 +137,10 @@ class TestTorch:
             assert numbers(broken) == epochs[1]
             broken.set_epoch(2)
             assert numbers(broken) == epochs[2]
+            for epoch, rest in [(0, epochs[0][32:]), (1, epochs[1])]:
+                broken.load_state_dict(state)
+                broken.set_epoch(epoch)
+                assert numbers(broken) == rest
 
     def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset

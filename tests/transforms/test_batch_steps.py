@@ -194,5 +194,5 @@ def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path: Path) -> No
 
 def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"body": "a"}\n')
-    with pytest.raises(InputError, match="no_b takes texts, and the records have none: they have body; text_field=FIELD"):
+    with pytest.raises(InputError, match="no_b takes texts, but the records have none: they have body; text_field=FIELD"):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "no_b"}]}, workers=0)

@@ -33,9 +33,11 @@ class NewNames(OptionType):
     def read(self, given: tuple[str, ...]) -> dict[str, str]:
         """Return the new names by the old ones. Raises ValueError."""
         pairs = [value.partition("=") for value in given]
-        odd = next((value for value, (name, _, new) in zip(given, pairs, strict=True) if not (name and new)), None)
+        odd = next(
+            (value for value, (name, _, new) in zip(given, pairs, strict=True) if not (name and new) or "=" in new), None
+        )
         if odd is not None:
-            raise ValueError(f"{odd!r} is not COLUMN=NAME")
+            raise ValueError(f"{odd!r} is not COLUMN=NAME; give the option again for each other column")
         return {name: new for name, _, new in pairs}
 
     def check(self, name: str, value: Any) -> None:

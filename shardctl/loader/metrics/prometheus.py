@@ -50,9 +50,9 @@ class PrometheusFile:
     def __init__(self, path: Path) -> None:
         """Make the folder of the file. Raises InstallError, StorageError, also for a file that has anything but figures."""
         self._path, self._figures = path, _Registry()
-        _FIGURES.check(path)
         with naming_the_path(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+        _FIGURES.check(path)
 
     def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
         """Replace the file. Raises StorageError."""

@@ -62,8 +62,8 @@ def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError) as caught:
         converted(tmp_path / "in", tmp_path / "out", labels)
-    assert "those of 1 image are of the image as it is stored" in str(caught.value).lower()
-    assert "those of 1 of the upright image" in str(caught.value)
+    assert "For 1 image they fit the stored image" in str(caught.value)
+    assert "for 1 the upright image" in str(caught.value)
     assert "annotation_frame='stored' or upright" in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
     converted(tmp_path / "in", tmp_path / "out", labels, annotation_frame="stored")
