@@ -12,9 +12,10 @@ from write_outputs import environment_of, main, run_page, write
 
 PAGES = [
     path
-    for path in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"), reverse=True))  # tutorials first
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"), reverse=True)]
     if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
 ]
+"""The README and, the longest first, all pages with commands. README.zh.md has the commands of the README."""
 
 PAGE = """# A page
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, best_of
+from shardctl.benchmark.measure import AgainstResult, BaselineResult, BenchResult, ConsumerResult, best_of
 from shardctl.benchmark.measure.consumers import ENOUGH
 from shardctl.benchmark.measure.result import TIME_OF_THREADS, WAITS
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
@@ -43,6 +43,8 @@ LONG = 20
 def bench_page(result: BenchResult, again: str) -> str:
     """Return a measurement as a page. `again` is the command line of the same measurement, of no length and batch size."""
     parts = [paragraph(result.reading, "soft"), *_verdict(result), _tiles(result), *_charts(result, again)]
+    if result.against is not None:
+        parts.append(_against(result.against, result))
     if result.baseline is not None:
         parts.append(_baseline(result.baseline))
     if result.sweep:
@@ -132,6 +134,17 @@ def _utilization(found: ConsumerResult) -> Html:
     }
     gpus_axis = charts.counts("GPUs")
     return charts.lines("Utilisation by number of GPUs", series, gpus_axis, charts.SHARES, top=1.0)
+
+
+def _against(found: AgainstResult, result: BenchResult) -> Html:
+    reader = "as it is" if result.reader is None else result.reader.library
+    chart = charts.bars("Samples per second", {"": ([reader, "shardctl"], [result.samples_per_s, found.samples_per_s])}, RATE)
+    return section(
+        "The same samples with shardctl",
+        paragraph(found.reading, "soft"),
+        tiles(found.figures(result.bytes_per_sample)),
+        figures(chart),
+    )
 
 
 def _baseline(found: BaselineResult) -> Html:

@@ -25,7 +25,7 @@ from shardctl.loader.metrics_option import METRICS
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
 from shardctl.system.startup import keep_pandas_out_of_arrow
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint
@@ -290,14 +290,9 @@ def _print_consumer(found: ConsumerResult) -> None:
 
 
 def _print_against(found: AgainstResult, result: BenchResult) -> None:
-    some = "all of them" if found.samples >= found.records else f"{found.samples:,} of the {found.records:,} records"
-    click.echo(f"against shardctl: {some}, converted, read in turn with the above; {counted(found.threads, 'thread')}")
-    _line(f"{found.samples_per_s:,.0f} samples/s", f"from {min(found.runs):,.0f} to {max(found.runs):,.0f}")
-    low, high = min(found.ratios), max(found.ratios)
-    _line(f"{found.ratio:,.2f} times", f"as fast; {low:,.2f} to {high:,.2f} in the pairs of runs")
-    before = result.dataset["bytes"] / max(1, result.dataset["samples"])
-    _line(f"{format_bytes(found.bytes_per_sample)} per sample", f"on disk; {format_bytes(before)} as it is")
-    _line(f"{found.cores_used:.2f} cores", "used by the reading")
+    click.echo(f"against shardctl: {found.reading}")
+    for figure, what in found.figures(result.bytes_per_sample):
+        _line(figure, what)
 
 
 def _print_baseline(found: BaselineResult) -> None:

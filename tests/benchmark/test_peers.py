@@ -19,6 +19,7 @@ from tars import write_numbered_tar
 
 import shardctl
 from shardctl.benchmark import advice
+from shardctl.benchmark.page import bench_page
 from shardctl.benchmark.peers import remote
 from shardctl.benchmark.peers.measuring import bench_shards
 from shardctl.build.sampling import convert_some
@@ -101,6 +102,8 @@ def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(to: st
     assert against is not None
     assert (against.samples, against.records, len(against.ratios)) == (60, 60, 2)
     assert min(against.ratios) <= against.ratio <= max(against.ratios)
+    page = bench_page(result, "shardctl bench")
+    assert all(text in page for text in ("The same samples with shardctl", f"{against.ratio:,.2f} times", against.reading))
     assert processes() == []
 
 

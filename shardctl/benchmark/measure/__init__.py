@@ -10,7 +10,15 @@ from typing import Any
 from shardctl.benchmark.measure.baseline import run_baseline
 from shardctl.benchmark.measure.environment import environment
 from shardctl.benchmark.measure.feeding import find_consumer
-from shardctl.benchmark.measure.result import BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of
+from shardctl.benchmark.measure.result import (
+    AgainstResult,
+    BaselineResult,
+    BenchResult,
+    ConsumerResult,
+    NetworkResult,
+    SweepPoint,
+    best_of,
+)
 from shardctl.benchmark.measure.subjects import OwnDataset, opened
 from shardctl.benchmark.measure.summary import Measured, summarize
 from shardctl.benchmark.measure.sweeping import sweep
@@ -27,6 +35,7 @@ from shardctl.system.stores import is_url
 from shardctl.system.text import printable
 
 __all__ = [
+    "AgainstResult",
     "BaselineResult",
     "BenchOptions",
     "BenchResult",

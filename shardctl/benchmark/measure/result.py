@@ -168,7 +168,8 @@ class ReaderFacts:
 class AgainstResult:
     """shardctl's loader, which read `samples` of the `records` records, converted, in turn with the other reader.
 
-    `ratio` is its rate / that of the other reader, at the median of `ratios`, one for each pair of runs.
+    `ratio` is its rate / that of the other reader, at the median of `ratios`, one for each pair of runs. A sample takes
+    `bytes_per_sample` on disk.
     """
 
     samples: int
@@ -180,6 +181,22 @@ class AgainstResult:
     ratios: tuple[float, ...]
     threads: int
     cores_used: float
+
+    @property
+    def reading(self) -> str:
+        """What was read and how, in words."""
+        some = "all of them" if self.samples >= self.records else f"{self.samples:,} of the {self.records:,} records"
+        return f"{some}, converted, read in turn with the above; {counted(self.threads, 'thread')}"
+
+    def figures(self, before: float) -> list[tuple[str, str]]:
+        """Return the figures, each with what it is, for people. A sample took `before` bytes in the other shards."""
+        low, high = min(self.ratios), max(self.ratios)
+        return [
+            (f"{self.samples_per_s:,.0f} samples/s", f"from {min(self.runs):,.0f} to {max(self.runs):,.0f}"),
+            (f"{self.ratio:,.2f} times", f"as fast; {low:,.2f} to {high:,.2f} in the pairs of runs"),
+            (f"{format_bytes(self.bytes_per_sample)} per sample", f"on disk; {format_bytes(before)} as it is"),
+            (f"{self.cores_used:.2f} cores", "used by the reading"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -263,6 +280,12 @@ class BenchResult:
             why = "another process uses it, or the file system is in memory"
             return f"NOT COLD: {after:.0%} of it stayed in the page cache ({why})"
         return "dropped from the page cache before every epoch"
+
+    @property
+    def bytes_per_sample(self) -> float:
+        """The bytes of a sample on disk."""
+        stored, samples = int(self.dataset["bytes"]), int(self.dataset["samples"])
+        return stored / max(1, samples)
 
     def figures(self) -> list[tuple[str, str]]:
         """Return the figures of reading, each with its meaning, for people."""
