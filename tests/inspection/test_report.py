@@ -462,7 +462,7 @@ def test_a_button_copies_a_command(browser: Any, tmp_path: Path) -> None:
     seen = Seen(browser, path, "light")
     seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
     seen.page.get_by_role("button", name="copy the command").click()
-    assert seen.page.get_by_role("button", name="copied").count() == 1
+    seen.page.get_by_role("button", name="copied").wait_for()
     assert seen.page.evaluate("navigator.clipboard.readText()") == "shardctl inspect 'a b' --key \"<i>\""
     assert (seen.complaints, seen.requests) == ([], [path.as_uri()])
     seen.context.close()
