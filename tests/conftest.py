@@ -52,19 +52,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return usable_cores() * 3 // 2
 
 
+def is_page(nodeid: str) -> bool:
+    """Say whether a test runs a page of the docs, which takes as long as a file of other tests."""
+    return "test_a_page_shows" in nodeid
+
+
 class _Scheduling(LoadFileScheduling):
     """A worker runs all tests of a file, as their fixtures are shared; a page of the docs is a piece of work of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if "test_a_page_shows" in nodeid else str(super()._split_scope(nodeid))
+        return nodeid if is_page(nodeid) else str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """Give the workers the tests in their order. xdist's own order ends with the files of few tests: these are the slow ones."""
+    config.option.loadscopereorder = False
     return _Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what is marked thorough where tests are to be quick; of `thorough(after=N)` the first N cases run."""
+    """Put pages first: they take longest. Leave out what is marked thorough where tests are to be quick.
+
+    Of `thorough(after=N)` the first N cases run.
+    """
+    items.sort(key=lambda item: not is_page(item.nodeid))
     if THOROUGH:
         return
     cases: Counter[str] = Counter()
