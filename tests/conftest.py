@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -42,6 +43,10 @@ settings.register_profile(
 settings.load_profile("shardctl")
 
 
+gc.set_threshold(20_000, 20, 50)
+"""Thousands of tests are many objects that stay: to look through them as often as usual takes 5 % of the time."""
+
+
 def examples(count: int) -> settings:
     """Return the settings of a property test with so many examples, a third of them where tests are to be quick."""
     return settings(max_examples=count * FUZZ or (count if THOROUGH else max(5, count // 3)))
@@ -65,7 +70,7 @@ class _Scheduling(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Give the workers the tests in their order. xdist's own order ends with the files of few tests: these are the slow ones."""
+    """Give the workers the tests in their order. xdist would end with the files of few tests: the slow ones."""
     config.option.loadscopereorder = False
     return _Scheduling(config, log)
 

@@ -159,7 +159,7 @@ def refused(call: Callable[[Path], Any], here: Path) -> str | None:
     return None
 
 
-@pytest.mark.thorough(after=8)
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_behind_a_link_is_changed(here: Path, place: str) -> None:
     before = state(here / "precious")
@@ -220,7 +220,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
-@pytest.mark.thorough(after=8)
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("path", ["link", "real/out/.", "real/out/../out", "beside/../out"])
 @pytest.mark.parametrize("command", WRITERS)
 def test_a_dataset_may_be_named_by_any_path(here: Path, monkeypatch: pytest.MonkeyPatch, command: str, path: str) -> None:
@@ -621,7 +621,7 @@ NAMED = {
 }
 
 
-@pytest.mark.thorough(after=4)
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_pipe_that_is_named_on_the_command_line_is_refused(here: Path, name: str, photos: Path) -> None:
     os.mkfifo(here / name)

@@ -420,6 +420,7 @@ def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -
     json.dumps(measured, allow_nan=False)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("split", [None, "val"])
 def test_a_baseline_reads_the_records_of_files_that_have_many(demo: Path, tmp_path: Path, split: str | None) -> None:
     """The lines of one unit are in both splits: only those of the split that is measured count."""

@@ -65,7 +65,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_layout_is_that_of_a_fresh_conversion(source: Path, tmp_path: Path, cli: Any, options: dict[str, Any]) -> None:
     out, fresh = tmp_path / "out", tmp_path / "fresh"

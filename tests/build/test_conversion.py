@@ -46,7 +46,7 @@ RANDOM = {
 }
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("recipe", [CROP, RANDOM, {}], ids=["raw", "random", "source"])
 def test_the_same_bytes_whoever_converts(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Any) -> None:
     options = {"recipe": recipe, "shuffle": 3, "split": "train=0.8,val=0.2"}

@@ -49,6 +49,7 @@ def test_a_dataset_without_them_is_whole(cli: Any, tmp_path: Path, pattern: str,
     assert shardctl.convert(source, out, **OPTIONS).status == "up-to-date"
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("pattern", ["..g.g..", "g.g"])
 def test_a_dataset_without_them_is_repaired(cli: Any, tmp_path: Path, pattern: str) -> None:
     out = tmp_path / "out"

@@ -298,7 +298,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path: 
     assert "The file looks like Windows-1251 (Cyrillic)" in ran.err
 
 
-@pytest.mark.thorough(after=20)
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
 @pytest.mark.parametrize("text", ["text", "текст"])
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path
     expect_whole(out)
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
 def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -302,6 +302,7 @@ def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) ->
     expect_whole(out)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("anew", [False, True])
 def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool

@@ -98,7 +98,7 @@ DAMAGE: dict[str, Damage] = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough(after=18)
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damage) -> None:
     damage(here / "out")
@@ -773,7 +773,7 @@ def exchange_for_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.thorough(after=5)
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("damage", [lose, cut, exchange_for_a_pipe])
 @pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
 def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(

@@ -121,6 +121,7 @@ def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list
     assert sums(here / "out") == sums(here / "whole")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signal.Signals) -> None:
     with running(here, 2) as parent:

@@ -193,6 +193,7 @@ DRAWN = "but is divided into train and val. To keep it apart: split='folder'"
 SHARES = "train=0.9,val=0.1"
 
 
+@pytest.mark.thorough(after=10)
 @pytest.mark.parametrize(
     ("names", "sources", "split", "warning"),
     [

@@ -154,6 +154,7 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
         assert found[0] == found[1]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_path: Path, form: str) -> None:
     """Wherever they are in their unit, and however many shards share it."""

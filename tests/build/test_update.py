@@ -214,7 +214,7 @@ def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: i
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("other", [{"label": "c"}, {"more": 2}, {"n": 1.5}, {"n": "one"}])
 def test_new_records_of_other_types_make_all_anew(tmp_path: Path, other: dict[str, Any]) -> None:
     source, out = tmp_path / "in", tmp_path / "out"

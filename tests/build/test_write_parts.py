@@ -45,6 +45,7 @@ def expected(parts: range) -> list[Sample]:
     ]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [{}, {"samples_per_shard": 40}, {"shard_size": 8192}])
 def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path: Path, limit: dict[str, int]) -> None:
     parts = range(25)
@@ -103,6 +104,7 @@ def ending(part: int) -> Iterator[Sample]:
     return rows(part)
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize(
     ("make", "workers", "error", "message"),
     [

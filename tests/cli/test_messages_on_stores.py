@@ -156,7 +156,7 @@ SAID: dict[str, list[str]] = json.loads(Path(__file__).with_name("messages_on_st
 """The exit code of each case, and the lines that are printed."""
 
 
-@pytest.mark.thorough(after=24)
+@pytest.mark.thorough(after=12)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_said(world: World, cli: Any, case: str) -> None:
     command, change = CASES[case]

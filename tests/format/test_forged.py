@@ -98,7 +98,7 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.thorough(after=15)
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize(("kind", "forge", "said"), FORGED, ids=[f"{n} {case[0]}" for n, case in enumerate(FORGED)])
 def test_a_dataset_that_contradicts_itself_is_found_out(
     dataset: Path, kind: str, forge: Callable[[Path], object], said: dict[str, Any]

@@ -427,6 +427,7 @@ def test_a_page_with_drawings_is_small(marked_report: Path, dataset_report: tupl
     assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("store", "side", "anew"), [("jpeg:80", 64, False), ("raw", 64, False), ("raw", 400, True)])
 def test_a_sample_on_the_preview_is_as_stored_or_said_to_be_encoded_anew(
     tmp_path: Path, store: str, side: int, anew: bool

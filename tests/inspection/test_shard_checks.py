@@ -32,6 +32,7 @@ shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", ch
 """
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("own", LEVELS)
 def test_a_row_of_the_table_is_checked_from_its_level_on(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str

@@ -385,6 +385,7 @@ def test_a_folder_that_is_no_cache_stays_as_it_is(cli: Any, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000deadbeef", "mine.partial"])
 def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
     cli: Any, plain: Path, bucket: str, folder: Path, object_server: ObjectServer, name: str

@@ -112,6 +112,7 @@ def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> No
         assert np.asarray(batch[name]).tolist() == value, name
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("options", [{}, {"mmap": False}, {"preload": True}, {"on_error": "skip"}, {"reuse": True}])
 @pytest.mark.parametrize("stored", ["blocks", "compressed"])
 def test_batches_in_order_have_the_derived_fields(stored: str, options: dict[str, Any], request: Any) -> None:

@@ -229,7 +229,7 @@ def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return compression, mmap, messages
 
 
-@pytest.mark.thorough(after=6)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_shard_that_changes_under_a_running_loader_is_named(changed: tuple[str, bool, dict[str, str]], change: Any) -> None:
     """In a process of its own, which a mapping of a file that shrank would kill."""

@@ -46,7 +46,7 @@ def keys_of(loader: Any) -> list[str]:
     return [key for batch in loader for key in batch["key"]]
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Path | bool) -> None:
     local, url = shardctl.open(root, split="train"), upload(root, f"{bucket}/out")
     remote = shardctl.open(url, split="train", cache=cache)

@@ -311,6 +311,7 @@ main()
     assert "\r" not in said
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["convert", "verify", "export", "tokenizer"])
 def test_no_progress_leaves_the_lines_out(
     cli: Any, demo: Path, tmp_path: Path, at_once: None, raw_dataset: Path, command: str

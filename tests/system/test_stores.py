@@ -79,6 +79,7 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
     assert store.get("k", 10, 5).to_pybytes() == b""
 
 
+@pytest.mark.thorough(after=12)
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 37])
 @pytest.mark.parametrize("at_once", [1, 3, 8])
 def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:

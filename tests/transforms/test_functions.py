@@ -365,7 +365,7 @@ def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
     assert (row["empty"], row["none"]) == ([], None)
 
 
-@pytest.mark.thorough(after=6)
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize(
     ("function", "reason", "says"),
     [

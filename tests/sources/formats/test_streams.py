@@ -197,6 +197,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(ending: str, tmp_path: P
     assert read_all(b"", ending, tmp_path) == (b"", "empty")
 
 
+@pytest.mark.thorough(after=3)
 @every_compression
 def test_a_bomb_is_read_in_flat_memory(ending: str, tmp_path: Path, inflate: None) -> None:
     size = 24 << 20
