@@ -26,7 +26,7 @@ class OutputFileType:
     is_one: Callable[[bytes], bool]
 
     def check(self, path: Path) -> None:
-        """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go.
+        Also for a folder, and for a path in a folder that does not exist: to make what is written may take long.
 
         It is also raised for a folder, and for a path in a folder that does not exist: what is to be written may take long.
         """
