@@ -26,9 +26,9 @@ class OutputFileType:
     is_one: Callable[[bytes], bool]
 
     def check(self, path: Path) -> None:
-        Also for a folder, and for a path in a folder that does not exist: to make what is written may take long.
+        """Raise StorageError if there is a file at `path` of another form: it would be lost. One without a byte may go.
 
-        It is also raised for a folder, and for a path in a folder that does not exist: what is to be written may take long.
+        It is also raised for a folder, and for a path in a folder that does not exist: to make the file may take long.
         """
         if not _is_file(path):
             code = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT

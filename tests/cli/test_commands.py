@@ -58,7 +58,7 @@ def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("bad", "said"), [(0, "would hold 8 samples in"), (2, "would hold up to 8 samples in")])
+@pytest.mark.parametrize(("bad", "said"), [(0, "would hold 8 samples in"), (2, "would hold up to 6 samples in")])
 def test_a_dry_run_says_that_there_may_be_fewer_samples(cli: Any, tmp_path: Path, bad: int, said: str) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()

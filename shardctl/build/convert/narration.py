@@ -135,15 +135,13 @@ def watching_log_line(far: tuple[int, int] | None) -> str:
 def result_lines(result: ConvertResult, dst: str) -> list[str]:
     """Say what a conversion has done at `dst`, which is shown as it was given."""
     shown = printable(dst)
-    what = f"{_samples(result)} in {counted(result.shards, 'shard')}"
+    shards = counted(result.shards, "shard")
     if result.status == "planned":
-        guessed = result.estimate is not None and result.estimate.rows != result.estimate.inputs  # a sample is not an input
-        some_fail = result.estimate is not None and result.estimate.probe_rejects > 0
-        about = "about " if guessed else "up to " if some_fail else ""
-        return [f"dry run: {shown} would hold {about}{what}; nothing was written", *_changes_lines(result)]
+        holds = f"{_planned_samples(result)} in {shards}"
+        return [f"dry run: {shown} would hold {holds}; nothing was written", *_changes_lines(result)]
     if result.explanation is not None:
         return _explanation_lines(result.explanation, shown)
-    what = f"{what}, {format_bytes(result.bytes)}"
+    what = f"{_samples(result)} in {shards}, {format_bytes(result.bytes)}"
     if result.part is not None:
         return _part_lines(result, result.part, what, shown)
     if result.status == "up-to-date":
@@ -201,6 +199,16 @@ def _others_line(kinds: Iterable[str]) -> str:
 
 def _done_of(done: int, shards: int) -> str:
     return f"{done:,} of {counted(shards, 'shard')} done"
+
+
+def _planned_samples(result: ConvertResult) -> str:
+    """Say how many samples there would be. Inputs that were tried and failed are none of them, others may fail too."""
+    found = result.estimate
+    if found is not None and found.rows != found.inputs:  # a sample is not an input
+        return f"about {_samples(result)}"
+    if found is not None and found.probe_rejects:
+        return f"up to {counted(max(0, result.samples - found.probe_rejects), 'sample')}"
+    return _samples(result)
 
 
 def _samples(result: ConvertResult) -> str:
