@@ -41,7 +41,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 LEFT = """
 - [ ] The tests passed on this commit (`make lint`, `make test`)
 - [ ] `git push --tags`
-- [ ] Upload the files: `twine upload dist/shardctl-{version}*`
+- [ ] Upload the files: `twine upload dist/shardctl-{version}-py3-none-any.whl dist/shardctl-{version}.tar.gz`
 - [ ] Publish the image of `Dockerfile` and the site
 - [ ] Give the recipe in `conda/` the address and the sum of the source package
 """
@@ -82,17 +82,17 @@ def build(root: Path, dist: Path, version: str) -> list[Path]:
         raise NotReadyError("the package build is missing: make setup")
     shutil.rmtree(root / "share", ignore_errors=True)  # pages of commands that are gone
     _run([sys.executable, "-c", WRITES, root / "scripts" / "docs" / "write_man_pages.py", root / "share"], root)
-    for old in dist.glob(f"shardctl-{version}[-.]*"):
-        old.unlink()
+    files = [dist / f"shardctl-{version}-py3-none-any.whl", dist / f"shardctl-{version}.tar.gz"]
+    for path in files:
+        path.unlink(missing_ok=True)
     _run([sys.executable, "-m", "build", "--outdir", dist, root], root)
-    return sorted(dist.glob(f"shardctl-{version}[-.]*"))
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise NotReadyError(f"the packages have other names: {', '.join(missing)} not made")
+    return files
 
 
 def check_contents(files: list[Path], root: Path, version: str) -> None:
-    """Check the names of the packages and what is in them."""
-    names = [path.name for path in files]
-    if names != [f"shardctl-{version}-py3-none-any.whl", f"shardctl-{version}.tar.gz"]:
-        raise NotReadyError(f"the packages have other names: {', '.join(names)}")
+    """Check what is in the wheel and in the source package."""
     with zipfile.ZipFile(files[0]) as wheel:
         inside = set(wheel.namelist())
         metadata = wheel.read(f"shardctl-{version}.dist-info/METADATA").decode()

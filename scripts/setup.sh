@@ -26,8 +26,9 @@ install_headers() {
         echo "setup: could not install image headers ($headers); Pillow-SIMD may read fewer formats" >&2
 }
 
-# An environment without pip is what is left of a set-up that was interrupted.
-.venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
+# An environment without pip is what is left of a set-up that was interrupted, or another tool made it.
+.venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip --upgrade >/dev/null 2>&1 ||
+    "$python" -m venv --clear .venv
 pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
 $pip install --upgrade pip 'setuptools>=77' packaging
 

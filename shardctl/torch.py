@@ -31,7 +31,9 @@ from shardctl.images.codecs.object_masks import object_masks
 from shardctl.loader.blocks import Batch, without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader
+from shardctl.loader.loader import warn_of_left_state
 from shardctl.loader.mix import Mix
+from shardctl.system.arguments import whole_number
 
 
 def tensors(batch: Batch) -> dict[str, Any]:
@@ -156,6 +158,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._epoch = 0
         self._state: dict[str, Any] | None = None
         self._running: BatchLoader | None = None
+        self._is_over = False
         self._place = distributed_rank()
         self._loader()
 
@@ -171,11 +174,13 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
         Each iteration increases the epoch by one, unless DataLoader starts new worker processes for each: then call
-        this before every epoch, as with a DistributedSampler.
+        this before every epoch, as with a DistributedSampler. Raises UsageError for a negative epoch.
         """
-        if self._state is not None and self._state.get("epoch", epoch) != epoch:
+        if self._state is not None and self._state["epoch"] != whole_number("epoch", epoch, 0):
+            if self._state["samples"]:
+                warn_of_left_state(epoch, self._state["epoch"], self._state["samples"])
             self._state = None
-        self._epoch, self._running = epoch, None
+        self._epoch, self._running = whole_number("epoch", epoch, 0), None
 
     def _loader(self) -> BatchLoader:
         """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""
@@ -198,21 +203,29 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         if self._state is not None:
             loader.load_state_dict(self._state)
             self._state = None
-        self._running = loader
+        self._running, self._is_over = loader, False
         self._epoch = loader.next_epoch + 1
         for batch in loader:
             self._epoch = loader.next_epoch
             yield tensors(batch)
-        self._epoch = loader.next_epoch
+        self._epoch, self._is_over = loader.next_epoch, get_worker_info() is None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the iteration, as `Loader.state_dict` of shardctl."""
+        """Return the position of the iteration, as `Loader.state_dict` of shardctl.
+
+        After the last batch, it is the end of the epoch, until the iteration has ended. In a worker of a DataLoader it stays
+        there: other workers may have batches of this epoch left, and each one continues with its rest.
+        """
         if self._state is not None or self._running is None:
             return self._state or {"epoch": self._epoch, "samples": 0}
-        return self._running.state_dict()
+        state = self._running.state_dict()
+        if not self._is_over and state["epoch"] == self._running.next_epoch:
+            state |= {"epoch": state["epoch"] - 1, "samples": len(self._running.stream)}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state at the next iteration."""
+        """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
+        self._loader().load_state_dict(state)
         self._state = state
 
 

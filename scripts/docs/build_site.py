@@ -90,7 +90,8 @@ def build(version: str) -> Path:
 
 def write_versions() -> None:
     """Write versions.json, from which the pages offer the other versions, and a first page that leads to the newest one."""
-    folders = sorted((path.name for path in SITE.iterdir() if (path / "index.html").exists()), key=Version, reverse=True)
+    built = [path.name for path in SITE.iterdir() if path.name[0].isdigit() and (path / "index.html").exists()]
+    folders = sorted(built, key=Version, reverse=True)
     versions = [{"version": name, "title": name, "aliases": ["latest"] if name == folders[0] else []} for name in folders]
     (SITE / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
     refresh = f'<meta http-equiv="refresh" content="0; url={folders[0]}/">'

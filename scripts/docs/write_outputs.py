@@ -1,8 +1,8 @@
 """Run the commands that pages show, and write what they print into the pages: write_outputs.py PAGE.md…
 
 An output that is the same apart from times, rates and sizes stays as it is. A page with a command that fails stays as it is
-too. `--check` writes nothing, and exits with 1 if a
-page shows another output. Pages that need an object store get one of this machine.
+too. `--check` writes nothing, and exits with 1 if a page shows another output. Pages that need an object store get one of this
+machine.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _environment(result: BenchResult) -> Html:
         ("system", f"{environment['system']}, Python {environment['python']}, file system {environment['file_system']}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
         ("page cache", ", ".join(_in_cache(name, share) for name, share in result.page_cache.items())),
-        ("dataset", f"fingerprint {result.dataset['fingerprint']}"),
+        *([("dataset", f"fingerprint {found}")] if (found := result.dataset["fingerprint"]) else []),
         *_recipe(result.dataset["recipe"]),
     ]
     return section("What it was measured on", table(rows))

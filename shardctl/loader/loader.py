@@ -155,6 +155,15 @@ def _warn_of_padding() -> None:
     )
 
 
+def warn_of_left_state(epoch: int, state_epoch: int, samples: int) -> None:
+    """Warn that an epoch is set while a state of another epoch is loaded, and nothing was read from there yet."""
+    warnings.warn(
+        f"set_epoch({epoch}) leaves the loaded state (epoch {state_epoch}, {counted(samples, 'sample')} consumed): epoch"
+        f" {epoch} is read from its beginning. Leave set_epoch out, or call it with {state_epoch}.",
+        stacklevel=caller_level(),
+    )
+
+
 def _tuner(processes: int) -> Tuner:
     """Return a tuner that begins with a thread for each core, and for each process."""
     return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
@@ -258,9 +267,11 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
-        Raises UsageError for a negative epoch.
+        Warns if it leaves the rest of another epoch, which a state has. Raises UsageError for a negative epoch.
         """
         if whole_number("epoch", epoch, 0) != self._next.epoch:
+            if self._next.samples:
+                warn_of_left_state(epoch, self._next.epoch, self._next.samples)
             self._next = _Position(epoch)
         self._at = self._next
 

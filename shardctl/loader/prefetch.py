@@ -140,6 +140,8 @@ class Prefetcher(Generic[Task, Result]):
 
     def close(self) -> None:
         """End the threads, and wait until they have."""
+        if os is None:
+            return  # Python is ending, and its modules are gone: so are the threads
         if os.getpid() != self._process:
             return  # a forked child has none of them, and their lock may be held by one that is not there
         with self._lock:

@@ -303,7 +303,7 @@ class _Reader:
             where = f"{self._option} {quoted(self._text)}"
             if parts:
                 raise UsageError(f"{where}: no column {name!r}; did you mean {' or '.join(parts)}?")
-            text = f"; write a text in quotes: '{name}'" if not similar(name, names) else ""
+            text = f"; if it is a text, write it in quotes: '{name}'" if not similar(name, names) else ""
             raise UsageError(f"{where}: {lacks('column', name, names)}{text}")
         self.columns.append(name)
         self._type(path)

@@ -172,7 +172,7 @@ OTHERS: list[tuple[list[str], int, str]] = [
     (["convert", "other.jsonl", OUT, "--filter-quality", "c4,gopher"], 2, "--filter-quality c4 --filter-quality gopher"),
     (["export", READY, OUT, "--format", "parquet"], 2, "use --to parquet"),
     (["convert", IN, OUT, "--recipe", "single.toml"], 2, "write [[transform]] with two brackets"),
-    (["inspect", READY, "--where", "label == cat"], 2, "write a text in quotes: 'cat'"),
+    (["inspect", READY, "--where", "label == cat"], 2, "if it is a text, write it in quotes: 'cat'"),
     (["inspect", READY, "--where", "label = 3"], 2, "(compare with ==)"),
     (["inspect", READY, "--where", "key == 'a=b"], 2, "unterminated string literal"),
     (["verify", READY, "more"], 2, "'more' is too much: `shardctl verify` takes DST|SHARD;"),

@@ -13,6 +13,24 @@ def ticks(chart: str, kind: str) -> list[str]:
     return re.findall(rf'<text class="{kind}"[^>]*>([^<]*)</text>', chart)
 
 
+def test_one_of_something_is_not_several() -> None:
+    drawn = charts.bars("Classes", {"": (["one", "two"], [1, 2])}, charts.counts("batches")).text
+    assert "one: 1 batch<" in drawn
+    assert "two: 2 batches<" in drawn
+    rates = charts.bars("Rates", {"": (["a"], [1])}, charts.Axis("samples/s")).text
+    assert "a: 1 samples/s<" in rates
+
+
+def test_a_narrow_range_has_no_label_twice() -> None:
+    edges = [3072.0 + step for step in range(40)]
+    drawn = charts.histogram("Sizes", edges, [1] * 39, charts.BYTES, "samples").text
+    assert drawn.count(">3 KiB<") <= 1
+
+
+def test_a_sum_of_shares_that_is_a_little_off_is_all_or_nothing() -> None:
+    assert (charts.percent(0.9999999999), charts.percent(1e-17), charts.percent(0.9999)) == ("100%", "0%", "over 99%")
+
+
 @pytest.mark.parametrize(
     ("value", "written"),
     [

@@ -432,7 +432,7 @@ def _notices_on_streams(discovery: Discovery, options: Options) -> list[str]:
     if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
         shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
         files = sum(count for count, _ in found.values())
-        of_all = f" in {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
+        of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
         notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
     path, size = discovery.largest_stream()
     if size >= MUCH_COMPRESSED and 2 * size > discovery.listing.total_bytes and options.worker_count() > 1:

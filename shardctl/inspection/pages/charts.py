@@ -69,6 +69,7 @@ def number(value: float) -> str:
 
 def percent(value: float) -> str:
     """Return a share for people: 0.5% where it is small, else 12%. Only nothing is 0%, and only all is 100%."""
+    value = round(value, 9)  # sums of shares are a little off
     if 0 < value < 0.0005:
         return "under 0.1%"
     if 0.995 <= value < 1:
@@ -167,14 +168,14 @@ def lines(title: str, series: Series, x: Axis, y: Axis, top: float | None = None
         if len(points) > 1:
             drawn.append(f'<path class="{colour}" d="M{" L".join(f"{a:.1f} {b:.1f}" for a, b in points)}"/>')
         for (a, b), at, value in zip(points, xs, ys, strict=True):
-            said = _said(f"{x.written(at)} {x.title}".strip(), name, y.written(value), y.title)
+            said = _said(_with_unit(x.written(at), x.title), name, y.written(value), y.title)
             radius = 5 if len(points) == 1 else 2.5
             drawn.append(f'<circle class="{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{radius}">{_hover(said)}</circle>')
             if len(points) == 1:
                 drawn.append(_label(a, b - 10 if b > frame.top + 14 else b + 20, y.written(value), "middle", "alone"))
     ticks = [(across(value), x.written(value)) for value in _fitting_ticks(low, high, x, False)]
     drawn += frame.across(ticks)
-    header = ("", x.title or "x", y.title or "y")
+    header = ("", x.title or "x", y.title or title)
     rows = [(name, x.written(a), y.written(b)) for name, (xs, ys) in series.items() for a, b in zip(xs, ys, strict=True)]
     return _figure(title, (frame.height, drawn), header, rows)
 
@@ -188,7 +189,9 @@ def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
     for row, numbers in enumerate(cells):
         for column, count in enumerate(numbers):
             place = f'x="{left + column * wide:.1f}" y="{top + row * high:.1f}" width="{wide - 1:.1f}" height="{high - 1:.1f}"'
-            said = _hover(f"{count:,} {what}, {column / across:.0%} from the left, {row / down:.0%} from the top")
+            said = _hover(
+                f"{_with_unit(f'{count:,}', what)}, {column / across:.0%} from the left, {row / down:.0%} from the top"
+            )
             drawn.append(f'<rect class="c0 cell" {place} fill-opacity="{0.06 + 0.94 * count / most:.2f}">{said}</rect>')
     for share in (0.0, 0.5, 1.0):
         drawn.append(_label(left + share * side, top + side + _LINE, percent(share), "middle"))
@@ -319,7 +322,14 @@ def _figure(title: str, drawing: _Drawn, header: Sequence[str], rows: Sequence[S
 
 
 def _said(name: str, series: str, value: str, unit: str) -> str:
-    return f"{', '.join(part for part in (name, series) if part)}: {value} {unit}".rstrip()
+    return f"{', '.join(part for part in (name, series) if part)}: {_with_unit(value, unit)}"
+
+
+def _with_unit(value: str, unit: str) -> str:
+    """Return "3 samples", "1 sample" or "2.5 samples/s"."""
+    if value == "1" and unit.isalpha():
+        unit = unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
+    return f"{value} {unit}".rstrip()
 
 
 def _hover(said: str) -> str:
@@ -379,8 +389,10 @@ def _fitting_ticks(low: float, high: float, axis: Axis, log: bool) -> list[float
         if len(ticks) < 2:  # no round numbers in so narrow a range
             ticks = [low, high]
         place = _places(low, high, log)
-        ends = [(place(tick) * room, _wide(axis.written(tick)) / 2) for tick in ticks]
-        if all(b - a >= half + other + _GAP for (a, half), (b, other) in itertools.pairwise(ends)):
+        labels = [axis.written(tick) for tick in ticks]
+        ends = [(place(tick) * room, _wide(label) / 2) for tick, label in zip(ticks, labels, strict=True)]
+        are_apart = all(b - a >= half + other + _GAP for (a, half), (b, other) in itertools.pairwise(ends))
+        if are_apart and len(set(labels)) == len(labels):
             return ticks
     return ticks[:1]
 

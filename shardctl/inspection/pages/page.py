@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def folded(summary: str, part: Html) -> Html:
 
 def absolute(place: str) -> str:
     """Return a path with the folders that it is in, which a page is read without. URLs stay."""
-    return place if is_url(place) else str(Path(place).absolute())
+    return place if is_url(place) else os.path.normpath(Path(place).absolute())
 
 
 def page(title: str, *parts: Html, script: str = "") -> str:
