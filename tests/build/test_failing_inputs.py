@@ -70,7 +70,7 @@ def test_lines_in_another_encoding_stop_the_conversion(cli: Any, tmp_path: Path,
     assert (
         "For instance in.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese): add --encoding" in ran.err
     )
-    assert f"--encoding gb18030. A line reads then: {CHINESE}0. To convert" in ran.err
+    assert f"--encoding gb18030. A line reads then: '{CHINESE}0'. To convert" in ran.err
     assert not list((tmp_path / "out").glob("*"))
     assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, "--encoding", "gb18030").code == 0
 

@@ -76,8 +76,9 @@ class ConsumerResult:
     @property
     def feeds(self) -> str:
         """How many such GPUs the loader can feed, in words."""
-        waiting = f"{self.starves_at:,} or more" if self.starves_at > 1 else "even one"
-        return f"the loader can feed {self.gpus_fed:,.1f} such GPUs; {waiting} would wait for data"
+        many = f"{self.starves_at:,} or more" if self.starves_at > 1 else "even one"
+        busy = f"would be busy for less than {ENOUGH:.0%} of the time"
+        return f"the loader can feed {self.gpus_fed:,.1f} such GPUs; {many} {busy}"
 
     def _repr_html_(self) -> str:
         """Return the verdict and the figures, for a notebook."""

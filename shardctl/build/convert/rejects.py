@@ -85,7 +85,7 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     found = likely_encodings(reject, listing)
     if len(found) == 1:
         (one,) = found
-        return f" The file looks like {one.known}: add --encoding {one.name}. A line reads then: {one.line}."
+        return f" The file looks like {one.known}: add --encoding {one.name}. A line reads then: '{one.line}'."
     if found:
         choices = "; or ".join(f"--encoding {each.name} ({each.known}) reads {each.line}" for each in found)
         return f" Its encoding is not certain; add the one with which a line reads right: {choices}."

@@ -62,7 +62,7 @@ def why_not_followed(
     if names:
         return DatasetError(
             f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}. Use the same"
-            " options and code, or --overwrite to make the dataset again"
+            " options and code (`shardctl convert --explain` names what differs), or --overwrite to make the dataset again"
         )
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
     if made_by != now:
