@@ -176,11 +176,12 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         Each iteration increases the epoch by one, unless DataLoader starts new worker processes for each: then call
         this before every epoch, as with a DistributedSampler. Raises UsageError for a negative epoch.
         """
-        if self._state is not None and self._state["epoch"] != whole_number("epoch", epoch, 0):
+        epoch = whole_number("epoch", epoch, 0)
+        if self._state is not None and self._state["epoch"] != epoch:
             if self._state["samples"]:
                 warn_of_left_state(epoch, self._state["epoch"], self._state["samples"])
             self._state = None
-        self._epoch, self._running = whole_number("epoch", epoch, 0), None
+        self._epoch, self._running = epoch, None
 
     def _loader(self) -> BatchLoader:
         """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""

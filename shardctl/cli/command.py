@@ -77,8 +77,9 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **others)
         self.examples, self.headings, self.elsewhere, self.more = examples, headings, elsewhere or {}, more
-        if any(isinstance(each, Option) and each.brief for each in self.params):
-            self.context_settings.setdefault("help_option_names", ["--help"])
+        has_short_help = any(isinstance(each, Option) and each.brief for each in self.params)
+        self.context_settings.setdefault("help_option_names", ["--help"] if has_short_help else ["-h", "--help"])
+        if has_short_help:
             self.params.append(_short_help_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
