@@ -31,7 +31,6 @@ from shardctl.images.codecs.object_masks import object_masks
 from shardctl.loader.blocks import Batch, without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader
-from shardctl.loader.loader import warn_of_left_state
 from shardctl.loader.mix import Mix
 from shardctl.system.arguments import whole_number
 
@@ -178,8 +177,9 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         """
         epoch = whole_number("epoch", epoch, 0)
         if self._state is not None and self._state["epoch"] != epoch:
-            if self._state["samples"]:
-                warn_of_left_state(epoch, self._state["epoch"], self._state["samples"])
+            loader = self._loader()
+            loader.load_state_dict(self._state)
+            loader.set_epoch(epoch)  # warns if a rest is left
             self._state = None
         self._epoch, self._running = epoch, None
 

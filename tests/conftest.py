@@ -69,8 +69,10 @@ class _Scheduling(LoadFileScheduling):
         return nodeid if is_page(nodeid) else str(super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Give the workers the tests in their order. xdist would end with the files of few tests: the slow ones."""
+    if config.option.dist != "loadfile":
+        return None
     config.option.loadscopereorder = False
     return _Scheduling(config, log)
 

@@ -15,7 +15,7 @@ PAGES = [
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"), reverse=True)]
     if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
 ]
-"""The README and, the longest first, all pages with commands. README.zh.md has the commands of the README."""
+"""All pages with commands. Tutorials, which take longest, are among the first. README.zh.md has the commands of the README."""
 
 PAGE = """# A page
 

@@ -155,15 +155,6 @@ def _warn_of_padding() -> None:
     )
 
 
-def warn_of_left_state(epoch: int, state_epoch: int, samples: int) -> None:
-    """Warn that an epoch is set while a state of another epoch is loaded, and nothing was read from there yet."""
-    warnings.warn(
-        f"set_epoch({epoch}) leaves the loaded state (epoch {state_epoch}, {counted(samples, 'sample')} consumed): epoch"
-        f" {epoch} is read from its beginning. Leave set_epoch out, or call it with {state_epoch}.",
-        stacklevel=caller_level(),
-    )
-
-
 def _tuner(processes: int) -> Tuner:
     """Return a tuner that begins with a thread for each core, and for each process."""
     return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
@@ -270,8 +261,8 @@ class Loader:
         Warns if it leaves the rest of another epoch, which a state has. Raises UsageError for a negative epoch.
         """
         if whole_number("epoch", epoch, 0) != self._next.epoch:
-            if self._next.samples:
-                warn_of_left_state(epoch, self._next.epoch, self._next.samples)
+            if self._next.samples and not self._is_over(self._next.samples):
+                self._warn_of_left_state(epoch)
             self._next = _Position(epoch)
         self._at = self._next
 
@@ -386,6 +377,14 @@ class Loader:
         left = samples - self._next.samples
         if given.remainder is None and given.rule == "pad" and left % given.global_batch:
             _warn_of_padding()
+
+    def _warn_of_left_state(self, epoch: int) -> None:
+        left, samples = self._next.epoch, counted(self._next.samples, "sample")
+        warnings.warn(
+            f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch {epoch} is read from its"
+            f" beginning. Leave set_epoch out, or call it with {left}.",
+            stacklevel=caller_level(),
+        )
 
     def _warn_of_no_batch(self) -> None:
         samples, size, ranks = len(self.stream), self.options.batch_size, self.options.place[1]

@@ -150,6 +150,9 @@ class TestTorch:
             with pytest.warns(UserWarning, match=r"set_epoch\(1\) leaves the loaded state \(epoch 0, 32 samples consumed\)"):
                 broken.set_epoch(1)
             assert numbers(broken) == epochs[1]
+            broken.load_state_dict(state | {"samples": SAMPLES})
+            broken.set_epoch(1)  # nothing is left: no warning, which would be an error here
+            assert numbers(broken) == epochs[1]
 
     def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset

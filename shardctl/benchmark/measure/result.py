@@ -190,11 +190,11 @@ class AgainstResult:
         return f"{some}, converted, read in turn with the above; {counted(self.threads, 'thread')}"
 
     def figures(self, before: float) -> list[tuple[str, str]]:
-        """Return the figures, each with what it is, for people. A sample took `before` bytes in the other shards."""
+        """Return each figure and its meaning, for people. A sample took `before` bytes in the other shards."""
         low, high = min(self.ratios), max(self.ratios)
         return [
             (f"{self.samples_per_s:,.0f} samples/s", f"from {min(self.runs):,.0f} to {max(self.runs):,.0f}"),
-            (f"{self.ratio:,.2f} times", f"as fast; {low:,.2f} to {high:,.2f} in the pairs of runs"),
+            (f"{self.ratio:,.2f} times", f"as fast; the median of the pairs of runs ({low:,.2f} to {high:,.2f})"),
             (f"{format_bytes(self.bytes_per_sample)} per sample", f"on disk; {format_bytes(before)} as it is"),
             (f"{self.cores_used:.2f} cores", "used by the reading"),
         ]
