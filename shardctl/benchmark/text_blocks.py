@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from shardctl.format.shard import BlockFile, load_file
 from shardctl.format.tables import ShardTable
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 from shardctl.inspection.content.blocks import all_blocks
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from shardctl.errors import UsageError
+from shardctl.system.dataclass import dataclass
 
 MOST_PARTS = 1_000_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from shardctl.format.names import MANIFEST
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.sources.roots import SourceRoot
 from shardctl.system.arguments import instance, whole_number
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
 from shardctl.system.progress import Phase, Progress, progress_of

@@ -15,7 +15,7 @@ from shardctl.cli.output import Output, print_json, print_table, printing_to_std
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import declared_in
 from shardctl.system.output_files import OutputFileType
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     smallest one that is fast enough with a simulated GPU, and prints it as a recipe for `shardctl convert`. If none is fast
     enough, the exit code is 1. Shards of another tool are also read with their own reader, if it is installed.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.benchmark.advice import advise as find_advice
-    from shardctl.transforms.recipe_files.writing import recipe_toml
+    with quick_imports():
+        from shardctl.benchmark.advice import advise as find_advice
+        from shardctl.transforms.recipe_files.writing import recipe_toml
 
     if write is not None:
         RECIPE.check(Path(write))

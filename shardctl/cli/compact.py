@@ -8,7 +8,7 @@ from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 
@@ -23,8 +23,8 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     The new shards are full and have no gaps, and the samples are in the order of a fresh conversion. Rows are copied without
     decoding. The sources are not needed. Until the command is done, readers see the old dataset.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.build.rewrite.compact import compact as compact_dataset
+    with quick_imports():
+        from shardctl.build.rewrite.compact import compact as compact_dataset
 
     result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)
     if output.as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardctl.cli.command import command
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
+from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
 from shardctl.transforms.option_headings import HEADINGS
 
@@ -58,19 +58,18 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     """
     src, dst = paths
     look_in_current_folder()
-    import_without_threads()
-    keep_pandas_out_of_arrow()
     reuse_memory()
-    from shardctl.build.convert import convert as convert_dataset
-    from shardctl.build.convert.narration import copied_line
-    from shardctl.cli.show.conversion import ConversionView, print_result, result_record
+    with ExitStack() as stack:
+        with quick_imports():
+            stack.enter_context(_workers_ahead(dst, given))  # before the imports, so that its own run beside them
+            from shardctl.build.convert import convert as convert_dataset
+            from shardctl.build.convert.narration import copied_line
+            from shardctl.cli.show.conversion import ConversionView, print_result, result_record
 
-    view = ConversionView(dst, output)
-    try:
-        with _workers_ahead(dst, given), printing_to_stderr():
+        view = ConversionView(dst, output)
+        stack.callback(view.close)
+        with printing_to_stderr():
             result = convert_dataset(list(src), dst, given.pop("recipe"), view.listener(), **given)
-    finally:
-        view.close()
     view.tell_rest(result)
     if output.as_json:
         print_json(result_record(result))

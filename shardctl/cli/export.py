@@ -21,7 +21,7 @@ from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.table import CALLED_ELSEWHERE, EXPORTS, made_of
 from shardctl.system.files import free_bytes
 from shardctl.system.options import declared_in
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def export(
     dataset: str, out: str, to: str, workers: int | str, overwrite: bool, dry_run: bool, output: Output, **given: Any
 ) -> None:
     """Write the dataset in another form."""
-    keep_pandas_out_of_arrow()
-    from shardctl.interop.exports.exporting import export as export_dataset
-    from shardctl.interop.exports.exporting import plan_export
+    with quick_imports():
+        from shardctl.interop.exports.exporting import export as export_dataset
+        from shardctl.interop.exports.exporting import plan_export
 
     choice = values_of(Choice, given)
     settings = {name: value for name, value in values_of(FormSettings, given).items() if value is not None}

@@ -8,7 +8,7 @@ from shardctl.build.shared_options import IF_RUNNING
 from shardctl.cli.command import command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 
 
 @command(
@@ -29,9 +29,9 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     missing, the exit code is 1, and the message names their parts: run these parts again. A dataset that was finished before is
     up to date.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.build.convert.finish import finish as finish_parts
-    from shardctl.cli.show.conversion import print_notices, print_result, result_record
+    with quick_imports():
+        from shardctl.build.convert.finish import finish as finish_parts
+        from shardctl.cli.show.conversion import print_notices, print_result, result_record
 
     result = finish_parts(dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress)
     print_notices(result, output)

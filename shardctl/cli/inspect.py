@@ -21,7 +21,7 @@ from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -184,10 +184,10 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     write NAME.width. Operators: == != < <= > >= in, is None, and, or, not, + - * /. Functions: len(column), lower(column),
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.format.dataset_place import open_place
-    from shardctl.interop.foreign.shards import is_foreign, refuse_text
-    from shardctl.interop.foreign.sums import refuse_export
+    with quick_imports():
+        from shardctl.format.dataset_place import open_place
+        from shardctl.interop.foreign.shards import is_foreign, refuse_text
+        from shardctl.interop.foreign.sums import refuse_export
 
     path = Path(target)
     refuse_text(path)

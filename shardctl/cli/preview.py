@@ -19,7 +19,7 @@ from shardctl.cli.output import Output, check_outputs, print_json, print_table, 
 from shardctl.cli.values import WholeNumber
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     if given["inputs"] is not None and given["keys"]:
         raise UsageError("--inputs and --key contradict each other; use one of them")
     look_in_current_folder()
-    import_without_threads()
-    keep_pandas_out_of_arrow()
-    from shardctl.build.preview import make_preview
-    from shardctl.inspection.pages.page import absolute
+    with quick_imports():
+        from shardctl.build.preview import make_preview
+        from shardctl.inspection.pages.page import absolute
 
     check_outputs(given)
     options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {"variants": given["variants"]}

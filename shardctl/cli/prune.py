@@ -14,7 +14,7 @@ from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.errors import InputError
 from shardctl.system.files import near_path, read_named
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def prune(
     samples too. DST/rejects.jsonl records the keys, so that a later --update does not bring the samples back. The sources are
     not touched.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.build.rewrite.prune import prune as prune_dataset
+    with quick_imports():
+        from shardctl.build.rewrite.prune import prune as prune_dataset
 
     wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None
     result = prune_dataset(dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=output.shows_progress)

@@ -14,7 +14,7 @@ from shardctl.cli.lines import warn
 from shardctl.cli.output import Output, output_options, print_json, print_table
 from shardctl.errors import UsageError
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
@@ -77,8 +77,8 @@ def check(file: str, output: Output, imports: bool) -> int:
 
     Exit codes: 0 no problems, 1 problems, 3 no such file.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.transforms.recipe_files.checking import check_recipe
+    with quick_imports():
+        from shardctl.transforms.recipe_files.checking import check_recipe
 
     look_in_current_folder()
     found = check_recipe(Path(file), imports)
@@ -114,8 +114,8 @@ def show(dst: str, output: Output) -> None:
     if dst.startswith(MARK):
         _show_ready(dst, output)
         return
-    keep_pandas_out_of_arrow()
-    from shardctl.transforms.recipe_files.showing import show_recipe
+    with quick_imports():
+        from shardctl.transforms.recipe_files.showing import show_recipe
 
     found = show_recipe(Path(dst))
     if output.as_json:
@@ -182,8 +182,8 @@ def schema(output: Output) -> None:
       shardctl recipe schema > recipe.schema.json
       #:schema ./recipe.schema.json        <- the first line of recipe.toml
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.transforms.recipe_files.schema import recipe_schema
+    with quick_imports():
+        from shardctl.transforms.recipe_files.schema import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 

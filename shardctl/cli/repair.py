@@ -13,7 +13,7 @@ from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
 from shardctl.system.importing import look_in_current_folder
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def repair(
 
     DST may be on a store (s3://bucket/out): all of it is read, and the rebuilt files are put back.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.build.repair import Listener
-    from shardctl.build.repair import repair as repair_dataset
-    from shardctl.system.progress import progress_of
+    with quick_imports():
+        from shardctl.build.repair import Listener
+        from shardctl.build.repair import repair as repair_dataset
+        from shardctl.system.progress import progress_of
 
     if transforms:
         look_in_current_folder()

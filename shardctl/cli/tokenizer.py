@@ -16,7 +16,7 @@ from shardctl.cli.output import Output, output_options, print_json, printing_to_
 from shardctl.cli.values import OneOf, WholeNumber
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.options import ByteSize
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 
@@ -98,9 +98,9 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
 
     Exit codes: 0 done, 2 wrong usage, 3 no such source, no text or a full disk, 130 interrupted.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.build.train_tokenizer import train_tokenizer
-    from shardctl.transforms.recipe_files.reading import load_recipe
+    with quick_imports():
+        from shardctl.build.train_tokenizer import train_tokenizer
+        from shardctl.transforms.recipe_files.reading import load_recipe
 
     look_in_current_folder()
     recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
@@ -143,8 +143,8 @@ def show(file: str, output: Output) -> None:
 
     Exit codes: 0 done, 2 wrong usage, 3 no such file, or not a tokenizer.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.transforms.tokenizers.showing import describe
+    with quick_imports():
+        from shardctl.transforms.tokenizers.showing import describe
 
     found = describe(file)
     if output.as_json:

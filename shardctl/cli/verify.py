@@ -11,7 +11,7 @@ from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.cli.values import OneOf
-from shardctl.system.startup import keep_pandas_out_of_arrow
+from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def verify(target: str, level: str, output: Output) -> int:
     others is read, and the checksums of the format are compared. Each finding names the file and the number of the record. For
     an export to files, coco or yolo, the checksums of all files are compared.
     """
-    keep_pandas_out_of_arrow()
-    from shardctl.interop.foreign.shards import is_foreign, refuse_text
-    from shardctl.interop.foreign.sums import check_sums, export_of_files
-    from shardctl.system.progress import counting
+    with quick_imports():
+        from shardctl.interop.foreign.shards import is_foreign, refuse_text
+        from shardctl.interop.foreign.sums import check_sums, export_of_files
+        from shardctl.system.progress import counting
 
     refuse_text(Path(target))
     noun = "shard"

@@ -6,14 +6,13 @@ import platform
 
 import shardctl
 from shardctl.errors import InstallError
+from shardctl.system.packages import installed_version
 
 
 def version_text() -> str:
     """Return the versions, the imaging backend and the formats that it can read."""
-    from importlib import metadata  # 20 ms that only this command needs
-
     lines = [f"shardctl {shardctl.__version__}"]
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyarrow", "numpy", "click"))
+    packages = ", ".join(f"{name} {installed_version(name)}" for name in ("pyarrow", "numpy", "click"))
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
         from shardctl.images.codecs import backend, formats

@@ -7,11 +7,12 @@ https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format: a file ends 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from shardctl.system.dataclass import dataclass
 
 MAGIC = b"ARROW1"
 END_BYTES = 4 + len(MAGIC)

@@ -7,10 +7,11 @@ equal length are placed together, so that the cost depends on the number of diff
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[np.int64]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +16,7 @@ import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
 from shardctl.system.locations.folder import Folder
 from shardctl.system.mmap import map_whole

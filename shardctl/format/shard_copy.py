@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, normalized, shard_schema
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import StreamedFile, replacing
 from shardctl.system.locations.folder import Folder
 

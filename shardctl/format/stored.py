@@ -7,7 +7,6 @@ out of range, a path that leads out of its source, units that do not add up to t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from shardctl.format.tables import (
     open_table,
 )
 from shardctl.format.token_columns import packed_column
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import is_file
 from shardctl.system.locations.folder import Folder, FolderHere
 from shardctl.system.text import printable

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.names import UPDATE
 from shardctl.format.step_counts import Counts
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.locations.folder import FolderHere, hash_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from shardctl.format.dataset_place import open_place
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import LEASE_KEY, MANIFEST
 from shardctl.format.on_store.dataset import DatasetOnStore
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import write_atomically
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.probing import probe

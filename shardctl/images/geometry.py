@@ -7,12 +7,13 @@ pixels: an image is [0, width] x [0, height], and the centre of its first pixel 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from shardctl.system.dataclass import dataclass
 
 Size = tuple[int, int]
 """(width, height) in pixels, as Pillow orders them."""

@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
 from shardctl.system.arguments import caller_level, whole_number
+from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
 from shardctl.system.python_names import no_attribute
 from shardctl.system.text import counted

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from shardctl.errors import UsageError
 from shardctl.loader.blocks import GatherOptions, Transforms
 from shardctl.loader.order import OrderOptions
 from shardctl.loader.shared_options import THREADS
 from shardctl.system.arguments import whole_number
+from shardctl.system.dataclass import dataclass
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_PROCESSES = 256

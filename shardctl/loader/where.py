@@ -11,7 +11,6 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.format.list_types import is_list
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {

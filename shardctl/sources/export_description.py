@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.sources.files import exists, local_copy
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
 from shardctl.system.locations.text import folders_above, is_stored, join, path_below
 
@@ -32,6 +33,9 @@ LIMIT = 256 << 20
 
 DEEPEST = 2
 """How many folders may be between shardctl.json and a file that it describes."""
+
+RESTORED = ("webdataset", "mds", "tfrecord", "tfds", "array-record")
+"""Forms of export whose records are read with the columns, and the names of them, that the dataset has."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "loose", "fingerprint")
@@ -225,6 +229,11 @@ def loose_sums(folder: str | Path, export: Description) -> Iterator[tuple[str, s
                 _expect(export.loose.split_of(_path(name)) is not None, "loose files are in the folders of splits")
                 _expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
                 yield name, sha256
+
+
+def name_in_records(field: Field, export: Description) -> str:
+    """Return the name that a column of an export has in the records that are read of it."""
+    return field.name if export.to in RESTORED else field.written
 
 
 def may_be_of_export(folder: str) -> bool:

@@ -7,10 +7,10 @@ A new format is a file in `formats/` and a row here. The row names classes and f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from shardctl.sources.files import local_copy
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.types import UNNAMED, Types
 from shardctl.sources.walk import suffix_of
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
 from shardctl.system.locations.text import name_of
 from shardctl.system.text import counted, printable

@@ -7,7 +7,6 @@ import stat
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import Folder, FoundFile, are_utf8
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import name_of
 
 THREADS = 16

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from shardctl.system.dataclass import dataclass
 
 ROLES = (
     ("train", "training", "trn", "trainval"),

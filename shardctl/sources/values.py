@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
+from shardctl.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from shardctl.sources.csv_numbers import CellStats

@@ -18,6 +18,20 @@ _OWN = re.compile(rf"{NAME}\[([^\]]*)\]")
 _CONDITION = re.compile(r"""(python_version|sys_platform)\s*(==|!=|<=|>=|<|>)\s*['"]([^'"]+)['"]""")
 
 
+def installed_version(package: str) -> str:
+    """Return the version of a package that is installed as wheels are: by the name of the folder of its metadata, if it can.
+
+    `importlib.metadata` takes 20 ms to import. Raises PackageNotFoundError.
+    """
+    for folder in filter(None, sys.path):
+        found = next(Path(folder).glob(f"{package}-*.dist-info"), None)
+        if found is not None:
+            return found.name.removesuffix(".dist-info").partition("-")[2]
+    from importlib import metadata
+
+    return metadata.version(package)
+
+
 def to_install(extra: str) -> str:
     """Return what to write after `pip install` for the packages of an extra, quoted for a shell."""
     from importlib.metadata import PackageNotFoundError, distribution

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ import numpy as np
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.sample import Sample
+from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import find_function
 from shardctl.transforms.base import SampleTransform, Transform
 from shardctl.transforms.model import Model, is_model

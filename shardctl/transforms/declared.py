@@ -6,12 +6,12 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from shardctl.errors import UsageError
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_bytes
 
 Code = TypeVar("Code", bound=Callable[..., Any])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from shardctl.images.object_geometry import CENTRE
 from shardctl.sources.format_table import RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.options import declared_in
 from shardctl.system.text import printable, unknown
@@ -457,6 +458,11 @@ class Recipe(Settings):
             # smaller, and a hundred times slower at random. Text is a third to a quarter of its size under zstd.
             compression = Compression.parse("none" if images or self.joins else "zstd:3")
         return replace(self, store=store, compression=compression)
+
+    @property
+    def compares_texts(self) -> bool:
+        """Whether a step needs to know which texts are duplicates of others."""
+        return any(isinstance(step, Deduplicate) for step in self.transform)
 
     def _with_text_duplicates(self) -> Recipe:
         """Return the recipe of texts with a step in place of the key `duplicates`, after the last step that changes texts."""

@@ -6,11 +6,11 @@ its default and its text from here. The command line imports this module before 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Anything, NumberOrText, OptionType, Text, Whole, Word, Written, option
 from shardctl.transforms.duplicates.limits import DISTANCE, SIMILARITY
 from shardctl.transforms.option_headings import FIELDS, IMAGES, LABELS, READING, SPLITS, STEPS, STORAGE

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
 from shardctl.images.geometry import Colour, Size
+from shardctl.system.dataclass import dataclass
 from shardctl.system.options import Option
 from shardctl.system.text import unknown
 
@@ -75,7 +76,7 @@ class SettingType(ABC, Generic[T]):
         """Return a JSON schema of what a recipe may have here."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Number(SettingType[float]):
     """A number within limits, both of which are allowed unless `above` says that the lower one is not."""
 
@@ -96,7 +97,7 @@ class Number(SettingType[float]):
         return {"type": "number", **lower, **({"maximum": self.high} if math.isfinite(self.high) else {})}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Whole(SettingType[int]):
     """A whole number within limits, both of which are allowed."""
 
@@ -114,7 +115,7 @@ class Whole(SettingType[int]):
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Flag(SettingType[bool]):
     """True or false."""
 
@@ -129,7 +130,7 @@ class Flag(SettingType[bool]):
         return {"type": "boolean"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Word(SettingType[str]):
     """One of some words."""
 
@@ -146,7 +147,7 @@ class Word(SettingType[str]):
         return {"enum": list(self.words)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Text(SettingType[str]):
     """Any string."""
 
@@ -161,7 +162,7 @@ class Text(SettingType[str]):
         return {"type": "string"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Span(SettingType[tuple[float, float]]):
     """Two rising numbers within limits. One number n alone stands for what `alone` says.
 
@@ -204,7 +205,7 @@ class Span(SettingType[tuple[float, float]]):
         return pair if self.alone == "none" else {"anyOf": [number if self.alone == "fixed" else {"type": "number"}, pair]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WholeSpan(SettingType[tuple[int, int]]):
     """Two rising whole numbers within limits, or one number, which is both."""
 
@@ -228,7 +229,7 @@ class WholeSpan(SettingType[tuple[int, int]]):
         return {"anyOf": [number, {"type": "array", "items": number, "minItems": 2, "maxItems": 2}]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Numbers(SettingType[tuple[float, ...]]):
     """A list of `count` numbers within limits (None: of any). One of them alone stands for all where `repeat` says so."""
 
@@ -263,7 +264,7 @@ class Numbers(SettingType[tuple[float, ...]]):
         return {"anyOf": [number, listed]} if self.repeat else listed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Sides(SettingType["int | Size"]):
     """A size in pixels: 224, or 320x240 for width x height. `pair` makes one number both sides."""
 
@@ -290,7 +291,7 @@ class Sides(SettingType["int | Size"]):
         return {"anyOf": [side, {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}, both]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Fill(SettingType[Colour]):
     """A colour: one number for grey, or [red, green, blue], 0 to 255 each."""
 
@@ -312,7 +313,7 @@ class Fill(SettingType[Colour]):
         return {"anyOf": [value, {"type": "array", "items": value, "minItems": 3, "maxItems": 3}]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Optional(SettingType["T | None"], Generic[T]):
     """What another kind allows, or nothing at all: then it is left out of the recipe."""
 
@@ -331,7 +332,7 @@ class Optional(SettingType["T | None"], Generic[T]):
         return self.kind.schema()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Auto(SettingType["T | None"], Generic[T]):
     """What another kind allows, or `auto`: it follows from the other settings, or from the sources."""
 
@@ -350,7 +351,7 @@ class Auto(SettingType["T | None"], Generic[T]):
         return {"anyOf": [{"const": "auto"}, self.kind.schema()]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Names(SettingType[tuple[str, ...]]):
     """Different names: a list, or one string with commas between them."""
 
@@ -372,7 +373,7 @@ class Names(SettingType[tuple[str, ...]]):
         return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Table(SettingType[str]):
     """A table of anything that TOML and JSON both have, but no times. It is held as JSON with sorted keys."""
 
@@ -391,7 +392,7 @@ class Table(SettingType[str]):
         return {"type": "object"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Parsed(SettingType[T]):
     """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str` writes.
 

@@ -24,7 +24,7 @@ from object_server import ObjectServer
 import shardctl
 from shardctl.build.convert import Listener
 from shardctl.build.shards.engines.agent import Agent, BuildOrder
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.locations.local import LocalFolder

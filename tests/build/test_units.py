@@ -28,7 +28,7 @@ from shardctl.build.shards.engines.base import OnFound
 from shardctl.build.shards.engines.local import InProcess
 from shardctl.build.shards.records import read_unit
 from shardctl.build.shards.scan import ScanTask, run_task
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS

@@ -229,6 +229,19 @@ def test_help_is_a_page_and_needs_no_arrow() -> None:
     assert "SRC... DST" in done.stdout
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
+    photos: Path, tmp_path: Path, workers: int
+) -> None:
+    """Each of these takes 5 to 40 ms. One import at the top of a module brings it into every command."""
+    command = [sys.executable, "-X", "importtime", "-m", "shardctl", "convert", photos, tmp_path / "out", "--resize", "8x8"]
+    done = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert {"pyarrow", "shardctl.build.convert"} <= imported
+    assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma", "numpy.random", "tomllib"})
+    assert ("shardctl.build.shards.task" in imported) == (workers == 0)  # else only workers import it
+
+
 def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
     command = f"{sys.executable} -m shardctl inspect {raw_dataset} --head 60 | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)

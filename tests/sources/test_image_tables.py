@@ -24,8 +24,7 @@ from pyarrow import feather, parquet
 from stopping import stopped_at
 
 import shardctl
-from shardctl.build.shards import record_units
-from shardctl.build.shards.engines import local
+from shardctl.build.shards import record_units, task
 from shardctl.build.shards.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
@@ -397,7 +396,7 @@ def test_a_killed_conversion_goes_on(
     recipe = {**SMALL, "image_field": "photo"}
     converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
     convert = partial(shardctl.convert, source, tmp_path / "out", recipe=recipe, workers=0, shuffle=shuffle, **MANY_SHARDS)
-    assert stopped_at(7, "kill", local, "build_shard", convert, monkeypatch)  # in the second shard
+    assert stopped_at(7, "kill", task, "build_shard", convert, monkeypatch)  # in the second shard
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 

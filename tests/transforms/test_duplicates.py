@@ -22,8 +22,7 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener
-from shardctl.build.shards import image_hashes
-from shardctl.build.shards.engines import local
+from shardctl.build.shards import image_hashes, task
 from shardctl.build.shards.image_hashes import ImageHashTask, ListedFile
 from shardctl.build.shards.scan import run_task
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
@@ -145,7 +144,7 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     options: dict[str, Any] = {"recipe": {"duplicates": "similar"}, "workers": 0, "samples_per_shard": 3}
     shardctl.convert(source, tmp_path / "whole", **options)
     convert = lambda: shardctl.convert(source, tmp_path / "out", **options)  # noqa: E731 - two calls of the same
-    assert stopped_at(3, "kill", local, "build_shard", convert, monkeypatch)
+    assert stopped_at(3, "kill", task, "build_shard", convert, monkeypatch)
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 

@@ -26,8 +26,7 @@ from stopping import stopped_at
 
 import shardctl
 from shardctl.build.convert import Listener, discover
-from shardctl.build.shards import text_hashes
-from shardctl.build.shards.engines import local
+from shardctl.build.shards import task, text_hashes
 from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.format.tables import read_rejects
 from shardctl.system.files import naming_the_path
@@ -596,7 +595,7 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
     options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
     convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", **options)  # noqa: E731 - two calls of the same
-    assert stopped_at(change, "kill", local, "build_shard", convert, monkeypatch)
+    assert stopped_at(change, "kill", task, "build_shard", convert, monkeypatch)
     assert convert().status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.loader.dataset import Dataset
 from shardctl.system.arguments import instance
+from shardctl.system.dataclass import dataclass
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.python_names import with_options

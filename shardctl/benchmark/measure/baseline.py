@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.order import Permutation
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.progress_slot import WorkerProgress

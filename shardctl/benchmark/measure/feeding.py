@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import (
@@ -25,6 +25,7 @@ from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
 from shardctl.errors import InstallError, UsageError
+from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import find_function
 from shardctl.system.packages import to_install
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from shardctl.benchmark.measure.consumers import ENOUGH
+from shardctl.system.dataclass import dataclass
 from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
 from shardctl.system.text import counted, format_bytes, printable
 

@@ -23,7 +23,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from shardctl.build.commit.staging import REPAIR_PREFIX, discard, jobs_in
@@ -33,6 +33,7 @@ from shardctl.format.generations import beside as _beside
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, MANIFEST, REPLACED, STAGING, is_file_name, shard_name
 from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import (
     is_file,
     is_folder,

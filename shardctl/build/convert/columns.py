@@ -21,9 +21,8 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
 from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
-from shardctl.sources.export_description import Description, described
+from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
-from shardctl.sources.formats.export_reader import name_in_records
 from shardctl.sources.image_columns import (
     AUTO,
     BOXES,

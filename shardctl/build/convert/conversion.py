@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from functools import cached_property
 
 from shardctl.build.convert.existing import ExistingDataset
@@ -19,6 +18,7 @@ from shardctl.build.shards.engines.base import Engine
 from shardctl.format.names import STAGING
 from shardctl.images.codecs import backend
 from shardctl.sources.files import list_all
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from operator import gt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,6 @@ from shardctl.build.convert.columns import (
     with_tensors,
     without_key,
 )
-from shardctl.build.convert.dedup_images import without_repeats
-from shardctl.build.convert.dedup_text import Compared, compare_texts, without_comparing
 from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
@@ -58,6 +57,7 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
 from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, format_bytes, printable
@@ -65,6 +65,9 @@ from shardctl.transforms.duplicates.pictures import Repeats
 from shardctl.transforms.image.crop import Crop, RandomCrop
 from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.recipe import Recipe
+
+if TYPE_CHECKING:
+    from shardctl.build.convert.dedup_text import Compared
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -182,7 +185,11 @@ def plan_conversion(
     (pieces of files scanned, pieces).
     """
     discovery = Discovery(listing, recipe.reading, rules.shuffle is not None, engine, scanning)
-    units = without_repeats(discovery, discovery.find_units(), recipe, roots, comparing)
+    units = discovery.find_units()
+    if recipe.duplicates.mode != "keep":
+        from shardctl.build.convert.dedup_images import without_repeats  # which most conversions never need
+
+        units = without_repeats(discovery, units, recipe, roots, comparing)
     types = None
     if listing.whole:
         refuse_fields(recipe)
@@ -206,8 +213,12 @@ def plan_conversion(
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
     probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
-    compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
-    probe_job = replace(probe_job, recipe=without_comparing(recipe))
+    compared: list[Compared] = []
+    if recipe.compares_texts:
+        from shardctl.build.convert.dedup_text import compare_texts, without_comparing  # the same
+
+        compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
+        probe_job = replace(probe_job, recipe=without_comparing(recipe))
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN

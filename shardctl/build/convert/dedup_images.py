@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from shardctl.build.shards.inputs import OTHERS
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.scan import Found
 from shardctl.errors import SourceGoneError
+from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import Places, Repeats, distances, first_of_equal, first_of_similar

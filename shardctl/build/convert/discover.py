@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,6 @@ from shardctl.build.plan.units import Units, UnitsInMaking
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.scan import ByteRange, Found, ScanTask
 from shardctl.errors import InputError, Rejection
-from shardctl.sources.csv_numbers import is_number
 from shardctl.sources.endings import ending_of
 from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
@@ -27,6 +26,7 @@ from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
+from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
 from shardctl.system.sequences import LazySequence, evenly_spaced
 
@@ -284,6 +284,7 @@ class Discovery:
         """Return the header of the first file if it looks like a record: a name is a number, or as long as a sentence."""
         if self.reading.columns:
             return []
+        from shardctl.sources.csv_numbers import is_number
         from shardctl.sources.formats.csv import first_row
 
         row = first_row(*self._first_delimited())

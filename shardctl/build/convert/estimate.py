@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardctl.build.convert.update.changes import Changes
 from shardctl.build.plan.labels import LABEL
 from shardctl.build.plan.listing import Listing
@@ -11,6 +9,7 @@ from shardctl.build.plan.plan import SplitPlan
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import Job
 from shardctl.sources.annotations.counting import annotated_columns
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 SPARE_DISK = 1.05

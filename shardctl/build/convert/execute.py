@@ -20,7 +20,7 @@ from shardctl.build.plan.plan import NOT_KEPT
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.job import Job
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import DiskFullError, SourceGoneError, StorageError
 from shardctl.system.files import free_bytes
 from shardctl.system.text import format_bytes, printable

@@ -6,7 +6,7 @@ The others keep their names, and so their bytes: the numbers of those that are l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from shardctl.build.convert.update.outcomes import Outcomes
 from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, rows_made
 from shardctl.format.step_counts import Counts, add_counts
+from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

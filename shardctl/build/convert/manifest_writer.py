@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLANNED
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.transforms.recipe import Recipe

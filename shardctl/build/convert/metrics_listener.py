@@ -11,7 +11,7 @@ from pathlib import Path
 from shardctl.build.convert.estimate import Estimate
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.pace import Pace
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.loader.metrics import CONVERSION, EVERY_SECONDS, Sink, sinks_at, tell
 
 

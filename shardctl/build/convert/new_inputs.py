@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.format.names import PLAN, REJECTS
 from shardctl.format.tables import PLAN_SCHEMA, Reject, ShardTable, count_reasons, failures, open_table, read_rejects, taken
 from shardctl.sources.label_table import some
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, printable
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardctl.build.convert.result import count_rejects
 from shardctl.build.options import reject_limit
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import TooManyRejectsError
 
 

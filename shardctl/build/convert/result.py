@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import place_columns, without_texts
 from shardctl.sources.image_columns import MAIN, marked_columns
 from shardctl.sources.label_table import hash_names, some
+from shardctl.system.dataclass import dataclass
 from shardctl.system.html import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import counted, format_bytes, printable

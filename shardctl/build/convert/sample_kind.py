@@ -11,10 +11,9 @@ from shardctl.build.shards.scan import ByteRange, ScanTask
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.export_description import described, may_be_of_export
+from shardctl.sources.export_description import RESTORED, described, may_be_of_export, name_in_records
 from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
 from shardctl.sources.formats import Reading
-from shardctl.sources.formats.export_reader import RESTORED, name_in_records
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.label_table import DELIMITED_SUFFIXES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.format.arrays import column_of
 from shardctl.format.jpeg_record import JpegRecord, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS
@@ -26,6 +26,7 @@ from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts, add_counts
 from shardctl.format.tables import PLAN_SCHEMA, UNIT_FIELDS, Making, ShardEntry, ShardSpool, read_rejects
 from shardctl.format.update_state import Pruned, ShardCounts, writing_update
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, HashingFile, copy_file, replacing, write_atomically
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.text import printable
@@ -245,7 +246,7 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
 
 def _final_plan(planned: pa.Table, done: ShardMarker, shard: int) -> pa.Table:
     columns = {name: planned[name] for name, _ in UNIT_FIELDS}
-    columns["shard"] = pa.array(np.full(len(planned), shard, np.int32))
+    columns["shard"] = column_of(np.full(len(planned), shard, np.int32))
     columns |= {name: done.units[name] for name in done.units.column_names}
     return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
 

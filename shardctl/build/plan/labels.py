@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import pyarrow as pa
 from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.tables import FILE_FIELDS
-from shardctl.sources.formats.export_reader import name_in_records
+from shardctl.sources.export_description import name_in_records
 from shardctl.sources.label_table import LabelTable, some
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
@@ -233,10 +235,10 @@ def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.ND
             wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
             if wanted is None or len(wanted):
                 labels = {**_labels(listing, labelling, batch, first), **_faults(wrong, batch, first)}
-                labels["beside"] = pa.array(_beside(listing, first, batch.num_rows))
+                labels["beside"] = column_of(_beside(listing, first, batch.num_rows))
                 columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
                 made = pa.record_batch(columns, schema=schema)
-                writer.write_batch(made if wanted is None else made.take(pa.array(wanted)))
+                writer.write_batch(made if wanted is None else rows_at(made, wanted))
             first += batch.num_rows
 
 
@@ -250,7 +252,7 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
         found = {name: _one_chunk(taken[name]) for name in taken.column_names}
     elif labelling.of_group is not None:
         label = labelling.of_group[batch["group"].to_numpy()]
-        found[LABEL] = pa.array(label, pa.int64(), mask=label < 0)
+        found[LABEL] = pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
     for each in listing.annotations:
         found |= each.taken(first, count)
     columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ import pyarrow as pa
 from shardctl.build.plan.listing import CHUNK_ROWS
 from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.build.plan.units import Units
+from shardctl.format.arrays import column_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.loader.order import Permutation
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.sequences import evenly_spaced
 
@@ -254,7 +255,7 @@ class Planner:
             else pa.nulls(len(units), pa.string())
             for name in ("error", "message")
         ]
-        return pa.record_batch([*map(pa.array, columns), *reasons], schema=JOB_PLAN_SCHEMA)
+        return pa.record_batch([*map(column_of, columns), *reasons], schema=JOB_PLAN_SCHEMA)
 
 
 def _share(records: int, number: int, shards: int) -> tuple[int, int]:
@@ -267,7 +268,7 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
     file = table["file"].to_numpy()
     files = np.array(sorted(set(file.tolist())), np.int64)
-    table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), pa.array(np.searchsorted(files, file).astype(np.int32)))
+    table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32)))
     with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
         plan.write_table(table)
     return files
@@ -277,7 +278,7 @@ def write_shards(folder: Path, rows: array[int]) -> None:
     """Write shards.arrow from the values of its rows, one after the other, but for the blocks: these are not known."""
     numbers = list(JOB_SHARDS_SCHEMA)[:-1]
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
-    arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, numbers, strict=True)]
+    arrays = [column_of(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, numbers, strict=True)]
     arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +19,7 @@ from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word
+from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted
 

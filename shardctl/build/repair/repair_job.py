@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +38,7 @@ from shardctl.format.tables import PLAN_SCHEMA, REPAIR_ADVICE, Reject, ShardTabl
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.roots import SourceRoot, folder_of
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.locations.folder import FolderHere
 from shardctl.system.locations.text import normal

@@ -48,7 +48,7 @@ from shardctl.build.shards.engines.base import Engine
 from shardctl.build.shards.engines.local import local_engine
 from shardctl.build.shards.job import NEW_FOLDER, Job
 from shardctl.build.shards.marker import read_finished, read_marker
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.build.write.commit import making_of, write_tables
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.manifest import Manifest

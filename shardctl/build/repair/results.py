@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from shardctl.system.dataclass import dataclass
 from shardctl.system.html import BAD, GOOD, Html, in_notebook, lines_in_notebook, marked, rows_in_notebook, text
 from shardctl.system.progress import Phase, Progress
 from shardctl.system.text import counted

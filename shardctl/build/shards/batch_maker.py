@@ -13,8 +13,8 @@ from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.format.step_counts import Counts
 from shardctl.sources.formats import Parsed
+from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
-from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.records import HeldMemoryError, Records
 
 

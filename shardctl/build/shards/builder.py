@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -30,8 +29,9 @@ from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.shard import ShardWriter, shard_schema
 from shardctl.format.step_counts import Counts
 from shardctl.format.tables import Reject
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile
-from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
+from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.transforms.pipeline.samples import SamplePipeline
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares,
 from shardctl.sources.boxes import place_columns, why_no_masks, why_not_as_said
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.sources.label_table import some
+from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted, printable
 

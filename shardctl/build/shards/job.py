@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +26,7 @@ from shardctl.build.shards.planned import File, PlannedUnit, Root, ShardPlace
 from shardctl.build.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.build.shards.record_reading import decode_schema, encode_schema
 from shardctl.errors import DatasetError, Rejection
+from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
 from shardctl.format.roles import Objects
@@ -36,6 +37,7 @@ from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import BOXES, FRAME, KEPT, MAIN, marked_columns, marked_masks, said_of
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations.local import LocalFolder
@@ -393,8 +395,8 @@ class Job:
         found: list[File | None] = [None] * len(rows)
         for number in sorted(set(batch_of.tolist())):
             here = np.flatnonzero(batch_of == number)
-            taken = batches[number].take(pa.array(rows[here] - starts[number])).to_pylist()
-            for place, row in zip(here.tolist(), taken, strict=True):
+            taken = rows_at(batches[number], rows[here] - starts[number])
+            for place, row in zip(here.tolist(), taken.to_pylist(), strict=True):
                 found[place] = self._file(row)
         return found  # type: ignore[return-value]  # every place has been filled
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from shardctl.build.shards.job import Job
 from shardctl.format.jpeg_record import JpegRecord
 from shardctl.format.shard import ShardFacts
 from shardctl.format.step_counts import Counts
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.transforms.pipeline.made_sample import Shape
 
@@ -87,4 +88,4 @@ def write_marker(path: Path, done: ShardMarker) -> None:
         record["steps"] = done.steps
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        writer.write_table(done.units.cast(schema))
+        writer.write_table(done.units)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.shard_totals import UnitOutcome
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
+from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import TOGETHER, WHOLE
 from shardctl.transforms.pipeline.made_sample import MadeSample
 from shardctl.transforms.pipeline.model_batching import ModelBatcher

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardctl.build.shards.job import Job
 from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.system.processes.death import FATAL_KILLS, Death
+from shardctl.system.dataclass import dataclass
+from shardctl.system.processes.death import FATAL_KILLS, OUT_OF_MEMORY_MESSAGE, Death
 from shardctl.system.processes.pool import Limits
 from shardctl.system.processes.progress_slot import KEYS, TOGETHER
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
-from shardctl.transforms.pipeline.model_batching import OUT_OF_MEMORY_MESSAGE
 
 Task = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
 from shardctl.build.shards.prefetch import ReadRequest, prefetched
@@ -12,8 +12,10 @@ from shardctl.sources.companions import copy_to_read
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import Reading, Unit, find_format
 from shardctl.sources.types import Types
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.locations.text import is_stored
+from shardctl.system.processes.death import OUT_OF_MEMORY_MESSAGE
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 
@@ -130,9 +132,7 @@ def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rej
         except OSError as error:
             found.append({"fault": ["read", "unreadable", f"cannot be read ({error.strerror or error})"]})
         except MemoryError:
-            found.append(
-                {"fault": ["read", "out-of-memory", "needs more memory than there is, or than --worker-memory allows"]}
-            )
+            found.append({"fault": ["read", "out-of-memory", OUT_OF_MEMORY_MESSAGE]})
         progress.leave()
     task.finish(found)
     return found

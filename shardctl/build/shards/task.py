@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from shardctl.build.shards.previous_samples import PreviousUnits
 from shardctl.build.shards.retry_hints import BuildAgain, RecordPlace, RetryHints
 from shardctl.build.shards.shard_build import ShardBuild
 from shardctl.build.shards.upload import upload_shard
+from shardctl.build.shards.work_done import WorkDone
 from shardctl.errors import Rejection
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import Reject
@@ -30,27 +31,6 @@ from shardctl.system.processes.progress_slot import NOWHERE, WorkerProgress
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""
-
-
-@dataclass(frozen=True)
-class WorkDone:
-    """Work done since the last report: records of the plan, samples made, records rejected, and bytes read."""
-
-    records: int
-    samples: int
-    rejected: int
-    bytes: int
-
-    def __add__(self, other: WorkDone) -> WorkDone:
-        return WorkDone(
-            self.records + other.records,
-            self.samples + other.samples,
-            self.rejected + other.rejected,
-            self.bytes + other.bytes,
-        )
-
-    def __neg__(self) -> WorkDone:
-        return WorkDone(-self.records, -self.samples, -self.rejected, -self.bytes)
 
 
 def build_shard(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from shardctl.format.sample import Sample
 from shardctl.images.codecs.image import open_image
 from shardctl.images.geometry import Size
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
+from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.values import UnfitValue, plain_value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -25,6 +25,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.system.arguments import instance, truth
+from shardctl.system.dataclass import dataclass
 from shardctl.system.importing import refuse_while_importing
 from shardctl.system.python_names import with_options
 from shardctl.system.stores import is_url

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from shardctl.loader.loader import Loader, LoaderStats
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import is_file
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.locations.local import LocalFolder

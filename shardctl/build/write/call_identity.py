@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.format.shard import FORMAT_VERSION
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.own_code import code_digest
 from shardctl.version import __version__
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from shardctl.format.shard import Compression
 from shardctl.format.tables import ShardEntry
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.pipeline.sizes import row_size
 
 SHARD_BYTES = 128 << 20

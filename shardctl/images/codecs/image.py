@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,6 +29,7 @@ from shardctl.images.codecs.jpeg import decode_lossless, decodes_whole, is_lossl
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, View
+from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""

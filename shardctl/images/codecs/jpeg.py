@@ -10,7 +10,6 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import simplejpeg
 
 from shardctl.errors import Rejection
+from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 Shape = tuple[int, int, int]

@@ -6,7 +6,7 @@ A check knows nothing of findings, nor of whether the shard has a dataset: so on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardEntry
 from shardctl.inspection.verify.provenance import Provenance
+from shardctl.system.dataclass import dataclass
 from shardctl.system.processes.progress_slot import WorkerProgress
 
 

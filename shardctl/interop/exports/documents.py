@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from shardctl.format.token_columns import (
 from shardctl.interop.exports.base import Progress
 from shardctl.interop.exports.packed import joined_blocks
 from shardctl.interop.exports.source import Shard, Source
+from shardctl.system.dataclass import dataclass
 
 Values = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ path of an image in the dataset is there as NAME.path where it is not the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,6 +43,7 @@ from shardctl.interop.exports.name_set import NameSet
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, naming_the_path, replacing
 from shardctl.system.text import counted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from shardctl.interop.exports.forms import chosen_export
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 
 

@@ -11,7 +11,6 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -35,6 +34,7 @@ from shardctl.interop.exports.base import (
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 MOST_BYTES = 2**32 - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, Numbers, Rows, documents_in, list_offsets
 from shardctl.interop.exports.source import Shard
+from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +20,7 @@ from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Export
 from shardctl.interop.exports.rows import batches
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 FOLDER = "data"

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from shardctl.interop.exports.base import Column, ColumnEncoding, Export, Export
 from shardctl.interop.exports.documents import TokenField, ended
 from shardctl.interop.exports.source import Source
 from shardctl.system.arguments import truth
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]

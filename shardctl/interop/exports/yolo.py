@@ -8,7 +8,6 @@ that is not annotated has no label file, one without objects an empty one; to YO
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,6 +38,7 @@ from shardctl.interop.exports.loose_files import write_file, writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
 from shardctl.sources.export_description import Field
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, naming_the_path
 from shardctl.system.text import counted, unknown
 

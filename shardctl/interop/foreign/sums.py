@@ -10,8 +10,7 @@ from shardctl.errors import UsageError
 from shardctl.format.names import CHECKSUMS
 from shardctl.inspection.verify.finding import Finding, error
 from shardctl.inspection.verify.result import VerifyResult
-from shardctl.sources.export_description import Description, loose_sums
-from shardctl.sources.formats.export_reader import RESTORED
+from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.system.files import sha256_of
 from shardctl.system.text import printable
 

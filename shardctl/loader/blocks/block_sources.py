@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from shardctl.loader.blocks.locate import InMemory, InPlace, Wanted
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.blocks.unreadable import unreadable_blocks
+from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
+from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)

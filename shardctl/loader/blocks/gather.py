@@ -8,12 +8,13 @@ gather in C++. It does what a loop over rows does at 1.1 times the speed for 150
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from shardctl.system.dataclass import dataclass
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

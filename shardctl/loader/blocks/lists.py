@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
+from shardctl.system.dataclass import dataclass
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, first_line
+from shardctl.format.arrays import column_of
 from shardctl.format.shard import Opener, load_file
 from shardctl.loader.blocks.blocks import Faults, check_block, other_rows
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
@@ -284,12 +285,12 @@ class InMemory:
             return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
         order, edges = wanted.by_block
         parts = [
-            self._checked(column, place, wanted).take(_arrow(wanted.rows[order[begin:end]]))
+            self._checked(column, place, wanted).take(column_of(wanted.rows[order[begin:end]]))
             for place, (begin, end) in enumerate(pairwise(edges))
         ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return pa.concat_arrays(parts).take(_arrow(back))
+        return pa.concat_arrays(parts).take(column_of(back))
 
     def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
         """Return the values of a column of one block. Raises DamagedValues where Arrow must not read them."""
@@ -299,11 +300,6 @@ class InMemory:
             where = self._shards.where(int(wanted.blocks[place]))
             message = f"{where} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
             raise DamagedValues(message, np.flatnonzero(wanted.inverse == place)) from error
-
-
-def _arrow(numbers: Indices) -> pa.Array:
-    """Return numbers as an Arrow array, without pa.array, which imports pandas where that is installed."""
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _from_each(wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from shardctl.images.geometry import Size
 from shardctl.loader.blocks.convert import Views
 from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.transforms import Transforms
+from shardctl.system.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 

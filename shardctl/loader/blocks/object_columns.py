@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices
 from shardctl.loader.blocks.lists import is_missing, numbers_of
 from shardctl.loader.blocks.moves import Floats, Moves
+from shardctl.system.dataclass import dataclass
 
 Numbers = npt.NDArray[Any]
 Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]

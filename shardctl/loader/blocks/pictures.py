@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from shardctl.loader.blocks.samples import DecodedImageCache
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
+from shardctl.system.dataclass import dataclass
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.machine import memory_bytes
 from shardctl.system.text import lacks, printable

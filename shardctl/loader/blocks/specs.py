@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.object_columns import member_types
 from shardctl.loader.blocks.transforms import Transforms
+from shardctl.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Spec:
 
     kind: str
     shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype(np.int64)  # noqa: RUF009 - a dtype never changes
+    dtype: np.dtype[Any] = np.dtype(np.int64)
     fill: float = 0
 
 

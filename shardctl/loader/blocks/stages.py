@@ -6,8 +6,10 @@ import resource
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from shardctl.system.dataclass import dataclass
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"

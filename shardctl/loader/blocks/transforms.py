@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from shardctl.images.defaults import KEPT_SHARE
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import did_you_mean, lacks
 
 if TYPE_CHECKING:

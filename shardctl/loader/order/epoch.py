@@ -5,7 +5,6 @@ All orders are functions of (seed, epoch, the dataset's blocks). They do not dep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from shardctl.errors import UsageError
 from shardctl.loader.order.permutation import Orders, key_of, mix64, permute
 from shardctl.system.arguments import whole_number
+from shardctl.system.dataclass import dataclass
 
 Indices = npt.NDArray[np.int64]
 

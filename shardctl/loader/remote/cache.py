@@ -27,7 +27,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ import pyarrow as pa
 from shardctl.errors import StorageError
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
+from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
 from shardctl.system.text import printable

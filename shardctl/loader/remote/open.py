@@ -7,7 +7,6 @@ import json
 import os
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, ShortAnswerError, UsageError
@@ -17,6 +16,7 @@ from shardctl.format.on_store.manifest import missing_dataset, read_manifest
 from shardctl.format.tables import ShardTable
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, read_bytes, replacing, write_atomically
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder

@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from shardctl.format.virtual import HeldFile
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.loader.remote.counts import Counts
 from shardctl.loader.remote.request_threads import Ahead, Fetcher
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.stores import client_of
 from shardctl.system.text import printable

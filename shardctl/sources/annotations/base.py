@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import normal
 from shardctl.system.options import Word
 

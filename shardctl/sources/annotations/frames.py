@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shardctl.sources.annotations.base import Annotations, InputPlace
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import follow, is_stored
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted, printable

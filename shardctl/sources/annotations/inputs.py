@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.roots import SourceRoot, resolved
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import path_below
 from shardctl.system.text import printable
 

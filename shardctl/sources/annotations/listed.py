@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.splits import named_as_splits
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import join
 from shardctl.system.sequences import evenly_spaced
 
@@ -112,10 +112,11 @@ class Images:
         found: dict[int, Listed] = {}
         first = 0
         for batch in self.table.select(["root", "path"]).to_batches():  # not of the whole table: Arrow may copy it
-            here = [row for row in rows if first <= row < first + len(batch)]
-            some = batch.take(pa.array([row - first for row in here], pa.int64())).to_pylist()
-            for row, one in zip(here, some, strict=True):
-                found[row] = Listed(one["path"].rpartition("/")[2], join(self.roots[one["root"]].text, one["path"]))
+            roots, paths = batch.columns
+            for row in rows:  # not batch.take(), which imports pyarrow.compute: 40 ms
+                if first <= row < first + len(batch):
+                    root, path = roots[row - first].as_py(), paths[row - first].as_py()
+                    found[row] = Listed(path.rpartition("/")[2], join(self.roots[root].text, path))
             first += len(batch)
         return found
 

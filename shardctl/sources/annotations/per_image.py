@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.locations.text import name_of, parent_of
 from shardctl.system.text import counted, format_bytes, printable

@@ -13,7 +13,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -27,6 +27,7 @@ from shardctl.sources.annotations.yolo import NAMES, OVERSHOOT, YAML
 from shardctl.sources.files import begin_of, stretch_of
 from shardctl.sources.label_table import FILE_COLUMNS, LIKE_LABELS
 from shardctl.sources.walk import FoundFile
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import common, parent_of
 from shardctl.system.text import printable
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ from shardctl.sources.annotations.per_image import (
 from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable

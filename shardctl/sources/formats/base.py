@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.types import Types
+from shardctl.system.dataclass import dataclass
 
 UNIT_BYTES = 1 << 20
 """About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is as fast as parsing more."""

@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from shardctl.sources.csv_numbers import CellStats, filled, gives_back, is_numbe
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import first_repeated, printable
 
 HEAD_BYTES = UNIT_BYTES

@@ -52,7 +52,7 @@ class Restored:
 
 def restored(found: Record, export: Description) -> Record:
     """Return the columns of a record of an export. Raises Rejection if one is not there as shardctl.json says."""
-    value, made = RESTORED[export.to], Record()
+    value, made = _VALUES[export.to], Record()
     for field in export.fields:
         try:
             made[field.name] = _without_tensor(export, field, value(field, found, export))
@@ -60,11 +60,6 @@ def restored(found: Record, export: Description) -> Record:
             message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
             raise Rejection("decode", "not-as-described", message) from None
     return made
-
-
-def name_in_records(field: Field, export: Description) -> str:
-    """Return the name that a column of an export has in the records that are read of it."""
-    return field.name if export.to in RESTORED else field.written
 
 
 def declared_by(export: Description) -> Declared:
@@ -176,11 +171,11 @@ def _in_lists(value: Any, type_: pa.DataType) -> Any:
     return np.asarray(value.items).reshape(-1, type_.value_type.list_size)
 
 
-RESTORED: dict[str, Callable[[Field, Record, Description], Any]] = {
+_VALUES: dict[str, Callable[[Field, Record, Description], Any]] = {
     "webdataset": _of_members,
     "mds": _of_columns,
     "tfrecord": _of_features,
     "tfds": _of_features,
     "array-record": _of_features,
 }
-"""What gives a column of a record of each form of export."""
+"""What gives a column of a record of each of the RESTORED forms of export."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_colu
 from shardctl.sources.formats.jsonl import fitted_value, refuse_new_fields
 from shardctl.sources.types import Types, without_nulls
 from shardctl.sources.values import Feature
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 Record = dict[str, Any]

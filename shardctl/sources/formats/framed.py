@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.export_description import described
+from shardctl.sources.export_description import RESTORED, described
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
 from shardctl.sources.formats.containers import Container, ContainerFormat, Frame, types_beside
 from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.export_reader import RESTORED, Restored
+from shardctl.sources.formats.export_reader import Restored
 from shardctl.sources.formats.found_values import Record, parsed_records
 from shardctl.sources.formats.kept_open import KeptOpen
 from shardctl.sources.formats.ranges import changed

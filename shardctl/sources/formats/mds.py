@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.formats.mds_index import INDEX, listed_in
 from shardctl.sources.jsonl import parse_value
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 MOST_SAMPLES = 1 << 24

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.locations.text import beside, name_of
 from shardctl.system.text import printable

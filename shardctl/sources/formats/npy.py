@@ -11,7 +11,6 @@ import os
 import struct
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import check_names, hash_range
 from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
 from shardctl.sources.formats.ranges import fill
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
 from shardctl.system.text import printable
 

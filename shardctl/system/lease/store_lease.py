@@ -14,9 +14,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, PerhapsBusyError, StoreError
+from shardctl.system.dataclass import dataclass
 from shardctl.system.lease.file_lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable

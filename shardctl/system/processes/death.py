@@ -6,11 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
 from typing import IO
+
+from shardctl.system.dataclass import dataclass
 
 OUT_OF_MEMORY = 86
 """Exit code of a worker that could get no more memory at a point where no input could be given up for it."""
+
+OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
+"""What is said of an input that is given up for it."""
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 

@@ -22,7 +22,7 @@ from functools import partial
 from shardctl.system.processes.fork import ForkedProcess, end_with_parent, redirect
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.processes.worker_loop import Handler, serve
-from shardctl.system.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
+from shardctl.system.startup import one_thread_each, quick_imports, reuse_memory
 
 ORDER = struct.Struct("<cI")
 """What to do, and the number of the worker."""
@@ -33,18 +33,17 @@ START, KILL, WAIT = b"s", b"k", b"w"
 
 def main(module: str, memory: int) -> None:
     """Fork workers in a process of its own, whose stdin brings the orders: `run`, after the imports."""
-    import_without_threads()
     run(socket.socket(fileno=os.dup(0)), module, memory)
 
 
 def run(control: socket.socket, module: str, memory: int) -> None:
     """Fork workers that run `handle` of a module, each with at most `memory` bytes (0: no limit), until `control` ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the command may have it ignored: no exit codes then
-    keep_pandas_out_of_arrow()
     reuse_memory()
     one_thread_each()
-    handle = importlib.import_module(module).handle
-    gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
+    with quick_imports():
+        handle = importlib.import_module(module).handle
+        gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
     processes: dict[int, ForkedProcess] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 3)

@@ -7,7 +7,6 @@ these. So the answer depends on nothing but the images and their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import Rejection
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import DuplicateRule
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardctl.errors import UsageError
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.duplicates.limits import DISTANCE, LEAST_SIMILARITY, MOST_DISTANCE, SIMILARITY
 
 OF_IMAGES = ("similar",)

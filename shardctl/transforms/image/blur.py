@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
@@ -10,6 +9,7 @@ from PIL import Image
 from shardctl.images.codecs.resampling import Raster
 from shardctl.images.pixels import blur
 from shardctl.images.pixels.backends import BLURS, blurrer
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import RasterTransform, Rng, between
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Optional, SettingError, Span, Whole, Word, setting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from PIL import Image
@@ -10,6 +9,7 @@ from PIL import Image
 from shardctl.images.codecs.resampling import Raster, image_of
 from shardctl.images.pixels import colour
 from shardctl.images.pixels.backends import ADJUSTERS, adjuster
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import RasterTransform, Rng, between, drawn
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import jitter, order, whole

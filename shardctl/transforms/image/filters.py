@@ -3,12 +3,12 @@ any step changes it, wherever in the recipe they stand."""
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import date, datetime, time
 from typing import Any, ClassVar
 
 from shardctl.images.codecs.image import Opened
 from shardctl.images.codecs.measures import blur_score, taken_at, uniformity
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import Decoded, Filter
 from shardctl.transforms.settings import Number, Optional, SettingError, SettingType, Whole, Word, setting
 
@@ -39,7 +39,7 @@ class When(SettingType[datetime]):
         return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterSize(Filter):
     """Reject images whose width or height is not within limits, in pixels."""
 
@@ -59,7 +59,7 @@ class FilterSize(Filter):
         self._check_limits("height", height, self.min_height, self.max_height)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterAspect(Filter):
     """Reject images whose width divided by their height is not within limits."""
 
@@ -75,7 +75,7 @@ class FilterAspect(Filter):
         self._check_limits("width / height", opened.size[0] / opened.size[1], self.min, self.max)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterArea(Filter):
     """Reject images whose area, width x height, is not within limits, in pixels."""
 
@@ -91,7 +91,7 @@ class FilterArea(Filter):
         self._check_limits("area", opened.size[0] * opened.size[1], self.min, self.max)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterBlur(Filter):
     """Reject blurred images: the variance of the Laplacian of their grey values, at a short side of 256 pixels, is small."""
 
@@ -103,7 +103,7 @@ class FilterBlur(Filter):
         self._check_limits("sharpness", blur_score(decoded()), self.min, None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterUniform(Filter):
     """Reject images of nearly one brightness: the standard deviation of their grey values, 0 to 127.5, is small."""
 
@@ -115,7 +115,7 @@ class FilterUniform(Filter):
         self._check_limits("standard deviation of grey", uniformity(decoded()), self.min, None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterDate(Filter):
     """Reject images that were taken too early or too late, as their EXIF block says (DateTimeOriginal, else DateTime)."""
 

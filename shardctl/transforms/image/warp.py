@@ -7,12 +7,12 @@ resizes around it, and images that become smaller are reduced with care (images/
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from shardctl.images.geometry import BLACK, Colour, Matrix, Size, View, Warp, apply, bounds, corners, moving
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Fill, Flag, Number, Numbers, Span, Word, setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from shardctl.format.roles import Role
 from shardctl.format.sample import Sample
 from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.formats import Misfit, Numbers
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records
 

@@ -7,7 +7,6 @@ import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +38,7 @@ from shardctl.sources.annotations.base import BAD, AnnotationRule
 from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.sizes import value_size
 from shardctl.transforms.values import describe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,7 @@ from shardctl.images.object_geometry import KeepRule
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.objects import ANNOTATED
+from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from shardctl.system.dataclass import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Role
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.text import printable
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow

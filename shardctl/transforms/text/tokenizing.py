@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.settings import Optional, SettingError, Text, Word, setting

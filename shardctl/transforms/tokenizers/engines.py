@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, first_line
+from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 from shardctl.transforms.tokenizers.base import Encoded, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from shardctl.errors import InputError, InstallError, Rejection, first_line
+from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 
 CHATML = """\

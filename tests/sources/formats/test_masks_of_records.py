@@ -212,7 +212,7 @@ def test_a_dataset_that_left_masks_behind_is_made_anew(tmp_path: Path, monkeypat
     with monkeypatch.context() as older:
         older.setattr("shardctl.build.convert.columns.is_named_mask", lambda _: False)
         older.setattr("shardctl.build.convert.columns.why_unmoved", lambda *_: ([], ""))
-        older.setattr("shardctl.build.shards.probe.refuse_unmoved", lambda *_: None)
+        older.setattr("shardctl.build.shards.probing.refuse_unmoved", lambda *_: None)
         older.setattr("shardctl.build.shards.record_images.holds_image", lambda _: False)
         shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
     assert stored(tmp_path / "out", "seg.png")[0] == GREY

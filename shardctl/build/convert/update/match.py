@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.listing import CHUNK_ROWS, Listing
 from shardctl.format.tables import open_table
 from shardctl.sources.label_table import hash_names
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 
 Numbers = npt.NDArray[np.int64]
@@ -87,6 +86,8 @@ def _rows_of(files: pa.Table, paths: Collection[str]) -> dict[str, int]:
     """Return the rows of those of these files that are in a table."""
     if not paths:
         return {}
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions update nothing
+
     wanted = pa.array(sorted(paths), pa.string())
     rows = np.flatnonzero(np.asarray(pc.is_in(files["path"], value_set=wanted).combine_chunks()))
     return dict(zip(files["path"].take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
@@ -120,6 +121,8 @@ def rows_before(files: pa.Table, listing: Listing) -> Numbers:
     rows = np.full(len(listing), -1, np.int64)
     if not len(hashes):
         return rows
+    import pyarrow.compute as pc
+
     order = np.argsort(hashes, kind="stable")
     found = np.minimum(np.searchsorted(hashes[order], listing.hashes), len(hashes) - 1)
     alike = hashes[order][found] == listing.hashes

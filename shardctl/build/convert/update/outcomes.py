@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.build.shards.marker import ShardMarker, read_marker
 from shardctl.errors import DatasetError
 from shardctl.format.names import MANIFEST
-from shardctl.inspection.verify.verification import verify
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import naming_the_path
 from shardctl.system.text import printable
 
@@ -71,6 +70,8 @@ def verify_update(new: Path) -> None:
 
     Raises DatasetError.
     """
+    from shardctl.inspection.verify.verification import verify  # which most conversions never need
+
     found = next((finding for finding in verify(new, "quick", progress=False).findings if finding.severity == "error"), None)
     if found is not None:
         (new / MANIFEST).unlink()  # the next try makes the tables once more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +57,7 @@ from shardctl.loader.order import Permutation
 from shardctl.sources.image_columns import MAIN, marked_columns, marked_masks
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import Report

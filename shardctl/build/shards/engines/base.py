@@ -8,7 +8,7 @@ from typing import Protocol
 from shardctl.build.shards.job import Job
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.scan import Found, PrePlanTask
-from shardctl.build.shards.task import WorkDone
+from shardctl.build.shards.work_done import WorkDone
 
 Report = Callable[[WorkDone], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from shardctl.errors import InputError
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.coco.file import CocoFile, Numbers
 from shardctl.sources.label_table import some
+from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 
 

@@ -1,0 +1,282 @@
+"""A few records pushed through the recipe before anything is written: what the columns are, and what it will all cost.
+
+This is done where shards are built, since any of the records may be fatal to the process that decodes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.build.shards.builder import ShardBuilder, ShardContent
+from shardctl.build.shards.first_records import inspect_first_records
+from shardctl.build.shards.job import Job
+from shardctl.build.shards.job_units import prefetched_units
+from shardctl.build.shards.planned import PlannedUnit, ShardPlace
+from shardctl.build.shards.probe import Probe
+from shardctl.build.shards.record_images import TableImages
+from shardctl.build.shards.records import records_of, sample_of
+from shardctl.build.shards.retry_hints import RetryHints
+from shardctl.build.shards.shard_build import ShardBuild
+from shardctl.build.shards.unmoved import refuse_unmoved
+from shardctl.errors import InputError, Rejection
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Mask, Objects
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.tables import Reject, count_reasons
+from shardctl.format.token_columns import packed_column
+from shardctl.system.processes.progress_slot import WorkerProgress
+from shardctl.system.text import counted
+from shardctl.transforms.pipeline.made_sample import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_type,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    plain_value,
+    python_value,
+)
+
+
+def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
+    """Push every record of the plan of a small job through its recipe, into a shard in memory.
+
+    The job's layout is what is known without looking at any sample. Raises UsageError for images, places and masks that the
+    recipe would leave behind where it moves the pixels of others, InputError if user functions return no sample for
+    any of them, or fields without a type, SourceGoneError if a source does not answer.
+    """
+    units = list(job.units(0, job.plan.num_rows))
+    notices: list[str] = []
+    first = inspect_first_records(job, units, progress, hints)
+    job = first.job
+    refuse_unmoved(job, units, progress, hints)
+    if job.recipe.sample_transforms:
+        samples, setters = _own_samples(job, units, progress, hints)
+        layout = _with_own_fields(job, samples, setters)
+        notices = _notices_on_roles(job.layout, layout, setters)
+        job = job.with_layout(layout)
+    sink = pa.BufferOutputStream()
+    rejects: list[Reject] = []  # the conversion meets them again, and writes them
+    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints), sink, rejects.append)
+    added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
+    started = time.monotonic()
+    content, totals = builder.finish(), builder.totals
+    rows = sum(content.block_rows)
+    finishing = time.monotonic() - started
+    records = max(1, totals.inputs)
+    full = rows - _padding(content) / _block_length(job.layout)
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
+    empty = _empty_shard_bytes(job.layout)
+    reasons, examples = count_reasons(rejects)
+    return Probe(
+        layout=job.layout,
+        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
+        shard_bytes=empty,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
+        samples_per_record=full / max(1, records - totals.rejected),
+        records=records,
+        rejected=totals.rejected,
+        notices=[*first.notices, *notices],
+        warnings=list(first.warnings),
+        frames=first.frames,
+        reasons=reasons,
+        examples=examples,
+    )
+
+
+def _padding(content: ShardContent) -> int:
+    """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
+    return sum(step.get("padding", 0) for step in content.steps)
+
+
+def _block_length(layout: Layout) -> int:
+    """Return the tokens of a block; 1 where samples are no blocks."""
+    packed = packed_column(layout.roles)
+    return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
+
+
+def _seconds(builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read = [_timed(partial(builder.read_only, planned)) for planned in units[some]]
+    rest = zip(added[some], read, units[some], strict=True)
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return float(np.median(each)), float(np.median(read))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected, or would have its shard built again."""
+    started = time.monotonic()
+    with suppress(Rejection):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
+
+
+def _empty_shard_bytes(layout: Layout) -> int:
+    """Return the size of a shard without samples: names of classes and columns are in every one, twice."""
+    sink = pa.BufferOutputStream()
+    ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
+    return int(sink.getvalue().size)
+
+
+def _own_samples(
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> tuple[list[MadeSample], dict[str, str]]:
+    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+    pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[MadeSample]()
+    setters: dict[str, str] = {}
+    images = TableImages(job, progress)
+    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
+    for planned in prefetched_units(job, units):
+        progress.begin(planned.number)
+        try:
+            for record, fields in records_of(job, planned, progress, hints):
+                try:
+                    if job.has_images:
+                        fields = images.take(fields, planned)
+                    made = pipeline.make(sample_of(job, planned, record, fields))
+                except Rejection as rejection:
+                    reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
+        except (Rejection, MemoryError) as rejection:
+            reason = rejection
+    progress.leave()
+    if not samples:
+        count = sum(planned.unit.records for planned in units)
+        why = f", the last one because: {reason}" if reason else ""
+        raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
+    return samples, setters
+
+
+def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
+    """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
+    fields, image = list(job.layout.columns), job.layout.image
+    models = {step.settings()["target"] for step in job.recipe.models}
+    if image is not None:
+        shape = samples[0].fields["image"].shape if image.store == "raw" else None
+        image = replace(image, shape=shape)
+    if image is not None and image.shape is not None:
+        fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
+    known = {f.name: f for f in fields}
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    result = {f.name: f for f in fields if f.name in names}
+    for name in names:
+        if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
+            continue
+        type_ = _array_type(name, samples) if setters[name] in models and name not in known else None
+        found = pa.field(name, type_ or _own_type(name, samples, setters[name], known[name].type if name in known else None))
+        result[name] = found
+    if "variant" not in known and any(sample.fields["variant"] for sample in samples):
+        result["variant"] = pa.field("variant", pa.int32())  # a function makes several samples of one
+    kept = [f.name for f in result.values() if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
+    roles = {
+        f.name: role
+        for f in result.values()
+        if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
+    }
+    return Layout.by_name(job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles)
+
+
+def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
+    """Say which objects and masks a user's function made a field of another type."""
+    notices = []
+    for name, role in before.roles.by_name.items():
+        if isinstance(role, Mask | Objects) and name in after.columns.names and after.roles.get(name) is None:
+            was, found = (layout.columns.field(name).type for layout in (before, after))
+            what = "a column of objects" if isinstance(role, Objects) else "a mask"
+            notices.append(
+                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the loader does not move it"
+                " with its image. To keep it, return the types that it had, and put more into fields of their own"
+            )
+    return notices
+
+
+def _changed(before: pa.DataType, after: pa.DataType) -> str:
+    """Say how a function changed the type of a field."""
+    if not (pa.types.is_struct(before) and pa.types.is_struct(after)):
+        return f"made it {after}"
+    was, now = ({f.name: f.type for f in type_} for type_ in (before, after))
+    if added := [name for name in now if name not in was]:
+        return f"added {', '.join(added)} to it"
+    if gone := [name for name in was if name not in now]:
+        return f"took {', '.join(gone)} from it"
+    other = next(name for name in was if was[name] != now[name])
+    return f"made its {other} {now[other]} instead of {was[other]}"
+
+
+def _own_type(name: str, samples: list[MadeSample], who: str, known: pa.DataType | None) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
+
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
+    the others have no type in common.
+    """
+    values: list[Any] = []
+    unfit = None
+    for sample in samples:
+        try:
+            plain = plain_value(sample.fields.get(name))
+            if known is None or not _fits(plain, known):
+                check_fit(plain, column_type(pa.array([plain]).type))
+            values.append(plain)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
+            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+    if not values:
+        raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
+    if known is not None and all(_fits(value, known) for value in values):
+        return known
+    type_ = _common_type(values)
+    if not all(_fits(value, type_) for value in values):
+        type_ = _common_type(list(map(python_value, values)))
+    odd = next((value for value in values if not _fits(value, type_)), None)
+    if odd is not None:
+        other = next((value for value in values if value is not None and type(value) is not type(odd)), values[0])
+        raise InputError(
+            f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
+        )
+    return type_
+
+
+def _array_type(name: str, samples: list[MadeSample]) -> pa.DataType | None:
+    """Return the type of a field of a model if all of its values are arrays of one shape, None if not."""
+    return array_type([sample.fields.get(name) for sample in samples])
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """Return the type of a column that Arrow finds for these values; null if it finds none."""
+    try:
+        return column_type(pa.array(values).type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return pa.null()
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        if isinstance(type_, pa.FixedShapeTensorType):
+            for_column(value, type_)  # which takes lists in the shape of the tensor too
+        else:
+            check_fit(value, type_)
+    except UnfitValue:
+        return False
+    return True
