@@ -82,7 +82,8 @@ class View:
 
     def is_whole(self, size: Size) -> bool:
         """Return whether the view changes nothing of an image of this size."""
-        return self == View.whole(size)
+        whole = self.size == size and self.box == (0.0, 0.0, size[0], size[1])
+        return whole and not self.flip and not self.vflip
 
     def scaled(self, size: Size) -> View:
         """Return the same rectangle resampled to another size."""

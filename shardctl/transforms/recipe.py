@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -253,7 +254,7 @@ class Recipe(Settings):
         """The types of the fields, where they are given."""
         return parse_schema(self.schema) if self.schema else None
 
-    @property
+    @cached_property
     def reading(self) -> Reading:
         """How records are read."""
         image = self.image_field if self.kind == "image" else None
@@ -316,7 +317,7 @@ class Recipe(Settings):
         """How many samples are made of every record: its variants, and the parts of each."""
         return self.variants * self.parts
 
-    @property
+    @cached_property
     def sample_transforms(self) -> tuple[SampleTransform, ...]:
         """The user's own functions."""
         return tuple(step for step in self.transforms if isinstance(step, SampleTransform))

@@ -188,7 +188,7 @@ def test_nothing_is_asked_of_images_that_are_known_to_be_plain(
         raise AssertionError("a header was asked for")
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg_header", asked)
-    monkeypatch.setattr(jpeg, "_header", asked)
+    monkeypatch.setattr(jpeg, "jpeg_header", asked)
     monkeypatch.setattr(image, "decode", asked)
     for store, pixels in zip(stores, before, strict=True):
         assert_same(loaded(tmp_path / store, **options), pixels)
@@ -201,7 +201,7 @@ from shardctl.images.codecs import image, jpeg
 def asked(*_):
     raise AssertionError("a header was asked for")
 
-simplejpeg.decode_jpeg_header = jpeg._header = image.decode = asked
+simplejpeg.decode_jpeg_header = jpeg.jpeg_header = image.decode = asked
 """
 """Run at the start of worker processes, which have the path of the process that starts them."""
 
@@ -391,3 +391,35 @@ def test_what_images_cost_is_said(odd_images: Path, tmp_path: Path, cli: Any) ->
     )
     assert cheap.json["jpeg"] is None
     assert cheap.json["notices"] == []
+
+
+def by_pillow(data: bytes, least: tuple[int, int] | None) -> Image.Image | None:
+    """Return what Pillow decodes of a JPEG by itself, at a smaller size where `least` allows it; None for a fault."""
+    try:
+        picture = Image.open(io.BytesIO(data), formats=("JPEG",))
+        if least is not None:
+            picture.draft(None, least)
+        picture.load()
+    except Exception:  # noqa: BLE001 - damaged data raises errors of all kinds
+        return None
+    return picture
+
+
+@examples(200)
+@given(st.sampled_from(sorted(ODD)), st.sampled_from([None, (1, 1), (7, 9), SIZE, (90, 90)]), st.data())
+def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(name: str, least: Any, draw: st.DataObject) -> None:
+    """Most JPEGs are decoded without Pillow's own look at the header."""
+    data = bytearray(ODD[name]())
+    for place in draw.draw(st.lists(st.integers(2, len(data) - 1), max_size=3), label="changed bytes"):
+        data[place] = draw.draw(st.integers(0, 255))
+    whole = bytes(data[: draw.draw(st.sampled_from([len(data), len(data) * 2 // 3]), label="length")])
+    expected = by_pillow(whole, least)
+    try:
+        opened = image.open_image(whole)
+        found = None if opened.format != "JPEG" or (opened.jpeg and opened.jpeg.is_lossless) else opened.load(least)
+    except Exception:  # noqa: BLE001 - whatever it is, Pillow must raise too
+        assert expected is None
+        return
+    if found is not None:
+        assert expected is not None
+        assert (found.mode, found.size, found.tobytes()) == (expected.mode, expected.size, expected.tobytes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -248,22 +247,25 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
 
     It is never more than the file has, whatever the plan says. Raises OSError.
     """
-    with open(path, "rb", buffering=0, opener=open_at_once) as file:
-        status = os.fstat(file.fileno())
+    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object of Python takes as long as to read a small file
+    try:
+        status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")
         data = _read_fully(file, min(size, status.st_size))
-        return data, os.fstat(file.fileno())
+        return data, os.fstat(file)
+    finally:
+        os.close(file)
 
 
-def _read_fully(file: io.FileIO, count: int) -> bytes:
+def _read_fully(file: int, count: int) -> bytes:
     """Return the next `count` bytes, or those up to the end of the file: one read may return fewer, 2 GiB at most."""
-    data = file.read(count) if count > 0 else b""
+    data = os.read(file, count) if count > 0 else b""
     if len(data) >= count:
         return data
     parts = [data]
     while parts[-1] and (count := count - len(parts[-1])):
-        parts.append(file.read(count))
+        parts.append(os.read(file, count))
     return b"".join(parts)
 
 

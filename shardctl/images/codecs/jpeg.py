@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -30,6 +31,9 @@ _MOST_PIXELS = 100_000_000
 """Larger images are left to Pillow, which takes memory as it decodes: the size in a damaged header means nothing."""
 
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _LOSSLESS = 0xD8, 0xD9, 0xDA, 0xC3
+_HUFFMAN = (0xC0, 0xC1, 0xC2)
+"""Frames of almost all files: baseline, extended and progressive."""
+
 _PROGRESSIVE = (0xC2, 0xCA)
 """Frames whose coefficients come in several scans, each more exact than the one before."""
 
@@ -48,20 +52,40 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _EVERY_COEFFICIENT = 2**64 - 1
 
 _APP0, _APP1, _APP2, _APP13, _APP14 = 0xE0, 0xE1, 0xE2, 0xED, 0xEE
+_FRAME = struct.Struct(">BHHB")
+"""Bits of a value, height, width, components."""
+
 _SHORTEST = {_APP0: 16, _APP2: 16, _APP14: 14}
 """Bytes of the shortest sound segments (JFIF, ICC profile, Adobe): Pillow refuses some shorter ones."""
 
 
 @dataclass(frozen=True)
-class _Header:
+class JpegHeader:
     """What is before the first scan. `frame` is the marker that says how the pixels are coded; `bits` are of one value.
 
-    A `plain` one has nothing for which Pillow would turn the image (EXIF) or refuse it.
+    `size` is (width, height), `components` are 3 with colours. A `plain` one has nothing for which Pillow would turn the image
+    (EXIF) or refuse it.
     """
 
     frame: int
     bits: int
+    size: tuple[int, int]
+    components: int
     plain: bool
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether it is losslessly coded (SOF3; not JPEG-LS, which is another format).
+
+        No decoder is safe to be asked for a losslessly coded one at a smaller size.
+        """
+        return self.frame == _LOSSLESS
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether Pillow's decoder takes all of the image as its header says, so that nobody needs to look at more of it."""
+        usual = self.plain and self.bits == 8 and self.frame in _HUFFMAN and self.components in (1, 3)
+        return usual and self.size[0] > 0 and self.size[1] > 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +106,7 @@ def jpeg_facts(data: bytes | memoryview) -> JpegFacts | None:
     """Return the facts of a JPEG; None for anything else, and for a JPEG that libjpeg-turbo cannot read."""
     view = memoryview(data)
     try:
-        header = _header(view)
+        header = jpeg_header(view)
         if header is None:
             return None
         _, _, colours, sampling = simplejpeg.decode_jpeg_header(view)
@@ -112,7 +136,7 @@ class JpegDecoder:
         `data` is (n,) uint8. The pixels are in `out` where that has just their shape and lies in one piece; else in `scratch`,
         which the next call uses again.
         """
-        header = _header(data.data)
+        header = jpeg_header(data.data)
         if header is None or not _decodes_alike(header, data.data):
             return None
         before = self.scratch
@@ -146,11 +170,11 @@ def decodes_whole(data: bytes) -> bool:
 
     It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed. Not
     a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it where an eighth is expected. The memory
-    is for all pixels, in case that `_header` takes the image for another kind: what is not written to costs nothing.
+    is for all pixels, in case that `jpeg_header` takes the image for another kind: what is not written to costs nothing.
     """
     view = memoryview(data)
     try:
-        header = _header(view)
+        header = jpeg_header(view)
         if header is None or header.frame == _LOSSLESS or not _decodes_alike(header, view):
             return False
         height, width, colours, _ = simplejpeg.decode_jpeg_header(view)
@@ -198,7 +222,7 @@ def _fits(out: Pixels | None, shape: Shape) -> bool:
     return out is not None and out.shape == shape and out.flags.c_contiguous
 
 
-def _decodes_alike(header: _Header, view: memoryview) -> bool:
+def _decodes_alike(header: JpegHeader, view: memoryview) -> bool:
     """Return whether nothing before the pixels is a reason that Pillow could decode this to others, or not at all."""
     if not header.plain or header.bits != 8:
         return False
@@ -209,22 +233,13 @@ def _decodes_alike(header: _Header, view: memoryview) -> bool:
 def plain_size(data: Pixels) -> tuple[int, int] | None:
     """Return (width, height) of a JPEG (n,) uint8 that needs no turning; None for data that this is not for."""
     try:
-        header = _header(data.data)
+        header = jpeg_header(data.data)
         if header is None or not header.plain:
             return None
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
         return None
     return width, height
-
-
-def is_lossless(data: bytes) -> bool | None:
-    """Return whether a JPEG is losslessly coded (SOF3; not JPEG-LS, which is another format). None if its header is broken.
-
-    No decoder is safe to be asked for a losslessly coded one at a smaller size.
-    """
-    header = _header(memoryview(data))
-    return None if header is None else header.frame == _LOSSLESS
 
 
 def decode_lossless(data: bytes, pixels: int) -> Pixels:
@@ -249,7 +264,7 @@ def decode_lossless(data: bytes, pixels: int) -> Pixels:
     return values
 
 
-def _header(view: memoryview) -> _Header | None:
+def jpeg_header(view: memoryview) -> JpegHeader | None:
     """Return what a JPEG says before its first scan. None for anything else, and for what libjpeg would not decode.
 
     It looks for markers as libjpeg does, so that both find the same frame. What the standard does not have there, and libjpeg
@@ -258,7 +273,8 @@ def _header(view: memoryview) -> _Header | None:
     if bytes(view[:2]) != b"\xff\xd8":
         return None
     place, size, plain = 2, len(view) - 10, True
-    frame = bits = 0
+    frame = bits = components = 0
+    shape = (0, 0)
     while place < size:
         marker = view[place + 1]
         if view[place] == 0xFF and marker in _SEGMENTS:
@@ -266,7 +282,8 @@ def _header(view: memoryview) -> _Header | None:
             if marker in _FRAMES:
                 if frame:  # a second one
                     return None
-                frame, bits = marker, view[place + 4]
+                frame, (bits, height, width, components) = marker, _FRAME.unpack_from(view, place + 4)
+                shape = (width, height)
             elif _APP0 <= marker <= _APP14:
                 plain = plain and _is_plain(marker, bytes(view[place + 4 : place + 2 + length]))
             if length < 2:
@@ -278,7 +295,7 @@ def _header(view: memoryview) -> _Header | None:
                 return None
             place, plain = found.start(), False
         elif marker == _START_OF_SCAN:
-            return _Header(frame, bits, plain) if frame else None
+            return JpegHeader(frame, bits, shape, components, plain) if frame else None
         elif marker == 0xFF:  # a fill byte
             place += 1
         elif marker in _ALONE:
