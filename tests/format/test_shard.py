@@ -157,6 +157,8 @@ def test_an_abandoned_write_leaves_what_was_there(tmp_path: Path, kind: type[Has
 SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "bool": (pa.bool_(), st.booleans()),
     "int": (pa.int8(), st.integers(-100, 100)),
+    "token": (pa.uint16(), st.integers(0, 65_535)),
+    "float": (pa.float64(), st.floats(allow_nan=False)),
     "string": (pa.string(), st.text("aé", max_size=20)),
     "large_string": (pa.large_string(), st.text("aé", max_size=20)),
     "binary": (pa.binary(), st.binary(max_size=20)),
@@ -167,18 +169,19 @@ SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
-    """A type of a column, and its values."""
+    """A type of a column, and its values, with or without missing ones."""
+    missing = st.none() if draw(st.booleans()) else st.nothing()
     shape = draw(st.sampled_from(("plain", "plain", "list", "large_list", "fixed_list", "struct"))) if depth else "plain"
     if shape == "plain":
         type_, values = SCALARS[draw(st.sampled_from(sorted(SCALARS)))]
-        return type_, st.none() | values
+        return type_, values if type_ == pa.null() else missing | values
     inner, values = draw(types(depth - 1))
     if shape == "struct":
-        return pa.struct([("a", inner), ("b", pa.int32())]), st.none() | st.fixed_dictionaries({"a": values, "b": st.just(1)})
+        return pa.struct([("a", inner), ("b", pa.int32())]), missing | st.fixed_dictionaries({"a": values, "b": st.just(1)})
     if shape == "fixed_list":
-        return pa.list_(inner, 2), st.none() | st.lists(values, min_size=2, max_size=2)
+        return pa.list_(inner, 2), missing | st.lists(values, min_size=2, max_size=2)
     made = pa.large_list(inner) if shape == "large_list" else pa.list_(inner)
-    return made, st.none() | st.lists(values, max_size=3)
+    return made, missing | st.lists(values, max_size=3)
 
 
 @given(st.data())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -18,6 +19,7 @@ from shardctl.errors import InputError
 from shardctl.format.step_counts import step_lines
 from shardctl.format.tables import read_rejects
 from shardctl.system.locations.local import LocalFolder
+from shardctl.transforms.pipeline.batches import make_keys
 from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.table import TRANSFORMS
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
@@ -196,3 +198,18 @@ def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"body": "a"}\n')
     with pytest.raises(InputError, match="no_b takes texts, but the records have none: they have body; text_field=FIELD"):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "no_b"}]}, workers=0)
+
+
+def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path: Path) -> None:
+    """Every seventh line is blank: it has a number and no key."""
+    lines = [b"" if number % 7 == 0 else b'{"text": "a"}' for number in range(1, 1_201)]
+    (tmp_path / "é文.jsonl").write_bytes(b"\n".join(lines))
+    shardctl.convert(tmp_path / "é文.jsonl", tmp_path / "out", workers=0, samples_per_shard=999)
+    keys = [f"é文.jsonl#{number}" for number in range(1, 1_201) if number % 7]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == keys
+
+
+@pytest.mark.parametrize("first", [2**32 - 2, 10**12 - 2, 10**18])
+def test_keys_of_very_large_numbers(first: int) -> None:
+    numbers = np.array([first, first + 1, first + 2, first + 5])
+    assert make_keys("a", numbers).to_pylist() == [f"a#{number}" for number in numbers.tolist()]

