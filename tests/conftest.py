@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import json
@@ -9,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +33,10 @@ FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
 
 THOROUGH = os.environ.get("SHARDCTL_THOROUGH") == "yes"
 """Whether to run what takes long, and shows again, in more places, what other tests show: `.ci/run` does."""
+
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardctl-tests-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+"""What tests remember of tokenizers is not for the user who runs them, nor what that one remembers for the tests."""
 
 settings.register_profile(
     "shardctl",

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from shardctl.format.tables import read_rejects
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.tokenizers import huggingface, proof
 from shardctl.transforms.tokenizers.base import Placing, Tokenizer
-from shardctl.transforms.tokenizers.engines import ENGINES
+from shardctl.transforms.tokenizers.engines import ENGINES, Engine
 from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
 from shardctl.transforms.tokenizers.table import open_tokenizer
 from shardctl.transforms.tokenizers.templates import Template
@@ -249,7 +249,7 @@ def test_tokens_that_a_tokenizer_adds_are_added_by_engines_too(bpe: bytes) -> No
 
 def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
-        version = "wrong 1.0"
+        version, code = "wrong 1.0", ("gigatoken.gigatoken_rs",)
 
         def __init__(self, data: bytes) -> None:
             self._own = open_tokenizer(data, engine="tokenizers")
@@ -268,6 +268,72 @@ def test_an_engine_that_differs_is_not_used(bpe: bytes, monkeypatch: pytest.Monk
             open_tokenizer(bpe, engine="gigatoken")
     finally:
         huggingface._proven.cache_clear()
+
+
+@pytest.fixture
+def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Engine]]:
+    """The engines that are proven from now on, by a user who has no proofs yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made: list[Engine] = []
+    prove = huggingface._prove
+    monkeypatch.setattr(huggingface, "_prove", lambda engine, *rest: made.append(engine) or prove(engine, *rest))
+    huggingface._proven.cache_clear()
+    yield made
+    huggingface._proven.cache_clear()
+
+
+def opened_anew(data: bytes) -> huggingface.HuggingFace:
+    """Open a tokenizer as another process does."""
+    huggingface._proven.cache_clear()
+    found = open_tokenizer(data)
+    assert isinstance(found, huggingface.HuggingFace)
+    return found
+
+
+def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(bpe: bytes, tmp_path: Path, proofs: list[Engine]) -> None:
+    pytest.importorskip("tiktoken")
+    kept = tmp_path / "cache" / "shardctl" / "tokenizers"
+
+    def found() -> Any:
+        opened = opened_anew(bpe)
+        assert opened.not_given_back is None
+        return opened.versions, opened.vocabulary, opened.special, opened.eos, each(opened, ["the cat", "<|endoftext|>文"])
+
+    first = found()
+    assert (len(proofs), found(), len(proofs)) == (1, first, 1)
+    whole = kept.read_bytes()
+    vocabulary = str(first[1]).encode()
+    digit = b"1" if vocabulary[:1] != b"1" else b"2"
+    for damaged in (b"", whole[:-9], whole.replace(vocabulary, digit + vocabulary[1:]), b"\xff\n" + whole[2:], whole * 2):
+        kept.write_bytes(damaged)
+        proofs.clear()
+        assert found() == first
+        assert len(proofs) == (damaged != whole * 2)
+    proofs.clear()
+    kept.parent.chmod(0o755)  # somebody else may have written it
+    assert (found(), len(proofs)) == (first, 1)
+    kept.unlink()
+    kept.parent.rmdir()
+    kept.parent.write_text("no folder")
+    assert (found(), len(proofs)) == (first, 2)
+
+
+def test_a_proof_of_an_engine_holds_for_its_very_files(
+    bpe: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proofs: list[Engine]
+) -> None:
+    pytest.importorskip("tiktoken")
+    code = tmp_path / "engine_of_test.py"
+    code.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in list(ENGINES):
+        monkeypatch.setattr(ENGINES[name], "code", ("engine_of_test",))
+    opened_anew(bpe)
+    assert (opened_anew(bpe).versions, len(proofs)) == (opened_anew(bpe).versions, 1)
+    code.write_text("# built again")
+    opened_anew(bpe)
+    assert len(proofs) == 2
+    opened_anew(bpe + b" ")
+    assert len(proofs) == 3
 
 
 def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:

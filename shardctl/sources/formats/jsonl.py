@@ -33,7 +33,7 @@ from shardctl.system.text import printable
 
 BOM = b"\xef\xbb\xbf"
 
-_OPEN, _CLOSE, _CARRIAGE_RETURN = b"{"[0], b"}"[0], b"\r"[0]
+_OPEN, _CLOSE, _OPEN_LIST, _CARRIAGE_RETURN = b"{}[\r"
 
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r]*null")
 """pyarrow.json crashes at a null that is no value of an object or a list. After a line's first object it is the only token
@@ -223,14 +223,14 @@ def _is_utf8(data: bytes) -> bool:
 
 def _is_shallow(data: bytes, ends: Numbers) -> bool:
     """Return whether no line is nested deeper than it may be. Arrow's recursion has no limit but the stack: it crashes."""
-    lengths = np.diff(ends, prepend=0)
-    for place in np.flatnonzero(lengths > MOST_LEVELS).tolist():
-        line = data[ends[place] - lengths[place] : ends[place]]
-        if line.count(b"[") + line.count(b"{") > MOST_LEVELS:
-            try:
-                parse_line(line)
-            except Rejection:
-                return False
+    array = np.frombuffer(data, np.uint8)
+    opened = np.flatnonzero((array == _OPEN) | (array == _OPEN_LIST))
+    counts = np.diff(np.searchsorted(opened, ends), prepend=0)
+    for place in np.flatnonzero(counts > MOST_LEVELS).tolist():
+        try:
+            parse_line(data[ends[place - 1] if place else 0 : ends[place]])
+        except Rejection:
+            return False
     return True
 
 

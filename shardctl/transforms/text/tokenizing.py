@@ -63,7 +63,8 @@ class TokenStep(BatchTransform):
     def check(self, folder: Path | None) -> None:
         """Look at the settings once the tokenizer is open. Raises SettingError."""
         for role in ("eos", "pad"):
-            self._role(role)
+            if getattr(self, role) is not None:
+                self._role(role)
         if self.dtype == "uint16" and self.opened.vocabulary > UINT16_VOCABULARY:
             size = f"{self.opened.vocabulary:,}"
             problem = f"a vocabulary of {size} tokens does not fit in uint16, which has room for {UINT16_VOCABULARY:,}"

@@ -23,6 +23,7 @@ from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.text.tokenizing import TokenStep
 from shardctl.transforms.tokenizers.base import Encoded, Rows
+from shardctl.transforms.tokenizers.huggingface import HuggingFace
 from shardctl.transforms.tokenizers.proof import not_given_back
 
 
@@ -61,7 +62,8 @@ class Tokenize(TokenStep):
 
     @cached_property
     def _lost(self) -> str | None:
-        text = not_given_back(self.opened)
+        opened = self.opened
+        text = opened.not_given_back if isinstance(opened, HuggingFace) else not_given_back(opened)
         if text is None:
             return None
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)

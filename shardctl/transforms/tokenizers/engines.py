@@ -1,7 +1,7 @@
 """Faster engines for a `tokenizer.json`: gigatoken and tiktoken, where they are installed and give the same tokens.
 
-Whether they do is tried on the strings of proof.py each time that a tokenizer is opened. This takes a tenth of a second;
-gigatoken's first call takes 0.2 s more.
+Whether they do is tried on the strings of proof.py when a tokenizer is opened. This takes a tenth of a second, and is
+remembered for this machine (huggingface.py).
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import json
 import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError, first_line
+from shardctl.errors import InputError, first_line
 from shardctl.system.dataclass import dataclass
-from shardctl.system.packages import to_install
 from shardctl.transforms.tokenizers.base import Encoded, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
 
@@ -25,13 +24,14 @@ LOOK = 4 << 20
 
 MOST_KEPT = 256 << 20
 """Bytes by which the process may grow before gigatoken is opened anew: it keeps every word that it has seen, some 7 bytes for a
-byte of text of which every word is another one. Opening it takes 0.03 s and its first call 0.2 s, with 16,384 tokens."""
+byte of text of which every word is another one. Opening it takes 0.03 s with 16,384 tokens."""
 
 
 class Engine(Protocol):
-    """Encodes texts, with special tokens found and none added."""
+    """Encodes texts, with special tokens found and none added. `code` names the modules that decide the tokens."""
 
     version: str
+    code: ClassVar[tuple[str, ...]]
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, (n,) string without nulls."""
@@ -39,15 +39,22 @@ class Engine(Protocol):
 
 
 class UnfitError(Exception):
-    """An engine is not installed, or cannot do this tokenizer. The message says why."""
+    """An engine is not installed, or cannot do this tokenizer. The message says why; `extra` is what to install."""
+
+    def __init__(self, message: str, extra: str = "") -> None:
+        super().__init__(message)
+        self.extra = extra
 
 
 class Gigatoken:
-    """The engine gigatoken, on the calling thread. Raises UnfitError where it refuses the tokenizer.
+    """The engine gigatoken, on the calling thread. Raises UnfitError where it is missing; in `encode` where it refuses the
+    tokenizer, which it opens for the first texts.
 
     Each text is a call of its own: its calls for many texts need awkward, which takes up to a second to import, and are faster
     for texts of under 100 bytes only.
     """
+
+    code: ClassVar[tuple[str, ...]] = ("gigatoken.gigatoken_rs",)
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -57,9 +64,14 @@ class Gigatoken:
 
             self.version = f"gigatoken {metadata.version('gigatoken')}"
         except ImportError as error:
-            raise UnfitError(f"it cannot be imported ({error}); pip install {to_install('gigatoken')}") from None
+            raise UnfitError(f"it cannot be imported ({error})", extra="gigatoken") from None
         self._load: Callable[[], Any] = lambda: load_hf_json(data)
-        self._seen, self._first = 0, resident()
+        self._core: Any = None
+        self._seen = self._first = 0
+
+    def _open(self) -> None:
+        self._core = None  # its memory is free for the next one
+        self._first = resident()
         try:
             self._core = self._load()
         except Exception as error:  # noqa: BLE001 - ValueError, NotImplementedError and others
@@ -67,13 +79,13 @@ class Gigatoken:
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts."""
+        if self._core is None:
+            self._open()
         self._seen += texts.nbytes
         if self._seen > LOOK:
             self._seen = 0
             if resident() - self._first > MOST_KEPT:
-                del self._core  # its memory is free for the next one
-                self._core = self._load()
-                self._first = resident()
+                self._open()
         return joined([self._core.encode(text) for text in texts.to_pylist()])
 
 
@@ -88,11 +100,17 @@ def resident() -> int:
 class TiktokenEngine:
     """The engine tiktoken, for byte-level BPE whose merges are in the order of the tokens. Raises UnfitError for others."""
 
+    code: ClassVar[tuple[str, ...]] = ("tiktoken._tiktoken", "tiktoken.core")
+
     def __init__(self, data: bytes) -> None:
+        try:
+            import tiktoken  # noqa: F401 - is it there?
+        except ImportError as error:
+            raise UnfitError(f"it cannot be imported ({error})", extra="tiktoken") from None
         parts = _parts_for_tiktoken(json.loads(data))
         try:
             self._core, (self.version,) = open_core("tokenizer.json", parts.pattern, parts.ranks, parts.special, "it")
-        except (InstallError, InputError) as error:
+        except InputError as error:
             raise UnfitError(str(error).removeprefix("it: ")) from None
 
     def encode(self, texts: pa.Array) -> Encoded:

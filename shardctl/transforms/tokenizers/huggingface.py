@@ -5,10 +5,13 @@ It needs the extra `text`, and takes a faster engine where one gives the same to
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from shardctl.errors import InputError, InstallError, UsageError, first_line
 from shardctl.format.text_bytes import bytes_of
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
+from shardctl.system.user_cache import Remembered, state_of, this_machine
 from shardctl.transforms.tokenizers import engines, proof
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
@@ -30,6 +34,7 @@ from shardctl.transforms.tokenizers.base import (
     Ids,
     Placed,
     Rows,
+    Tokenizer,
     TokenizerKind,
     joined,
     longer_than,
@@ -81,35 +86,48 @@ class HuggingFace:
     kept_as = FILE
 
     def __init__(self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO) -> None:
-        self._where = where
-        self._json, self._own = _opened(data, where)
+        self._where, self._data = where, data
         self.files: Mapping[str, bytes] = {FILE: data, **beside}
         self._config = {name: _object(beside[name], f"{where}: {name}") for name in beside if name != TEMPLATE}
         self._template = _text(beside[TEMPLATE], f"{where}: {TEMPLATE}") if TEMPLATE in beside else None
+        self._json = _said(data, where)
+        self._proven = self._choose(engine)
+        self._engine = None if self._proven is None else self._proven.engine
+        self._facts = self._proven.facts if self._proven is not None else _facts(self._json, self._own)
         self._byte_level = engines.word_pattern(self._json.get("pre_tokenizer") or {}) is not None
-        self._around = _added(self._own)
-        self._engine = self._choose(data, engine)
+        self._around = self._facts.around
 
-    def _choose(self, data: bytes, name: str) -> Engine | None:
+    def _choose(self, name: str) -> Proven | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            found = _proven(data, candidate)
-            if not isinstance(found, str):
+            found = _proven(self._data, self._where, candidate)
+            if not isinstance(found, UnfitError):
                 return found
             if name != AUTO:
-                raise UsageError(f"{self._where}: the engine {name} cannot be used: {found}; engine = auto takes one that can")
+                install = f"; pip install {to_install(found.extra)}" if found.extra else ""  # 26 ms, for a message
+                why = f"the engine {name} cannot be used: {found}{install}"
+                raise UsageError(f"{self._where}: {why}; engine = auto takes one that can")
         return None
 
     @cached_property
+    def _own(self) -> Any:
+        """The tokenizer of `tokenizers`. It takes 0.03 s to open, and a process that has an engine may never need it."""
+        return _opened(self._data, self._where)
+
+    @property
     def vocabulary(self) -> int:
         """One more than the largest number of a token."""
-        return max(self._own.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return self._facts.vocabulary
 
-    @cached_property
+    @property
     def special(self) -> Mapping[str, int]:
         """The special tokens by their names. The package numbers those anew that do not follow the vocabulary."""
-        names = [token["content"] for token in self._json.get("added_tokens") or [] if token.get("special")]
-        return {name: number for name in names if (number := self.number(name)) is not None}
+        return self._facts.special
+
+    @cached_property
+    def not_given_back(self) -> str | None:
+        """A string that comes back as another one, of those of proof.py; None if there is none."""
+        return proof.not_given_back(self) if self._proven is None else self._proven.not_given_back(self)
 
     @cached_property
     def eos(self) -> int | None:
@@ -270,8 +288,17 @@ def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=4)
-def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
-    """Return what a tokenizer.json says, and its tokenizer, which cuts no text short and fills none up."""
+def _said(data: bytes, where: str) -> dict[str, Any]:
+    """Return what a tokenizer.json says."""
+    said = _object(data, where)
+    if not isinstance(said.get("model"), dict):
+        raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
+    return said
+
+
+@lru_cache(maxsize=4)
+def _opened(data: bytes, where: str) -> Any:
+    """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -279,16 +306,13 @@ def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
             f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
         ) from None
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # there is a process for each core already
-    said = _object(data, where)
-    if not isinstance(said.get("model"), dict):
-        raise InputError(f"{where}: not a tokenizer.json of Hugging Face: it has no model")
     try:
         own = Tokenizer.from_buffer(data)
         own.no_truncation()
         own.no_padding()
     except Exception as error:  # noqa: BLE001 - the package raises plain Exception
         raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
-    return said, own
+    return own
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:
@@ -344,30 +368,118 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
     return Encoded(offsets, ids)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What `tokenizers` says of a tokenizer: the tokens around each text (see `_added`), special tokens, one more than the
+    largest number of a token."""
+
+    around: Around | None
+    special: dict[str, int]
+    vocabulary: int
+
+
+def _facts(said: dict[str, Any], own: Any) -> Facts:
+    names = [token["content"] for token in said.get("added_tokens") or [] if token.get("special")]
+    special = {name: int(number) for name in names if (number := own.token_to_id(name)) is not None}
+    return Facts(_added(own), special, max(own.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
+
+
+PROVEN = "tokenizers"
+"""The file of the user's cache in which proofs are remembered."""
+
+
+@dataclass
+class Proven:
+    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if it is not remembered.
+
+    `lost` is the string that is not given back, as a list of one, or of none; None if that is not known yet.
+    """
+
+    engine: Engine
+    facts: Facts
+    digest: str | None
+    lost: list[str] | None = None
+
+    def not_given_back(self, tokenizer: Tokenizer) -> str | None:
+        """Return a string that the tokenizer does not give back exactly; None if it gives back all that are tried."""
+        if self.lost is None:
+            text = proof.not_given_back(tokenizer)
+            self.lost = [] if text is None else [text]
+            self.remember()
+        return next(iter(self.lost), None)
+
+    def remember(self) -> None:
+        """Note the proof for other processes."""
+        if self.digest is not None:
+            Remembered(PROVEN).add(self.digest, [*vars(self.facts).values(), self.lost])
+
+    @classmethod
+    def remembered(cls, engine: Engine, digest: str | None) -> Proven | None:
+        """Return what was proven before, None if nothing was."""
+        found = None if digest is None else Remembered(PROVEN).find(digest)
+        if found is None:
+            return None
+        around, special, vocabulary, lost = found
+        return cls(engine, Facts(around and (around[0], around[1]), special, vocabulary), digest, lost)
+
+
 @lru_cache(maxsize=8)
-def _proven(data: bytes, name: str) -> Engine | str:
-    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
-    said, own = _opened(data, FILE)
-    added = [token["id"] for token in said.get("added_tokens") or []]
-    if max(*own.get_vocab(with_added_tokens=True).values(), *added, 0) > LARGEST:
-        return f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
-    around = _added(own)
-    if around is None:
-        return "the tokens that are added to each text are not the same for all"
+def _proven(data: bytes, where: str, name: str) -> Proven | UnfitError:
+    """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none.
+
+    Raises what `_opened` does.
+    """
     try:
         engine: Engine = ENGINES[name](data)
-        tokens = [token["content"] for token in said.get("added_tokens") or []]
-        texts = proof.with_tokens(tokens, _some_tokens(own, proof.SOME))
-        got = _within(engine.encode(pa.array(texts, pa.string())), *around)
-    except UnfitError as error:
-        return str(error)
     except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
-        return f"it fails ({type(error).__name__}: {str(error)[:200]})"
+        return _unfit(error)
+    digest = _digest_of_proof(data, engine)
+    if (found := Proven.remembered(engine, digest)) is not None:
+        return found
+    said, own = _said(data, where), _opened(data, where)
+    facts = _facts(said, own)
+    try:
+        _prove(engine, said, own, facts)
+    except Exception as error:  # noqa: BLE001
+        return _unfit(error)
+    proven = Proven(engine, facts, digest)
+    proven.remember()
+    return proven
+
+
+def _unfit(error: Exception) -> UnfitError:
+    return error if isinstance(error, UnfitError) else UnfitError(f"it fails ({type(error).__name__}: {str(error)[:200]})")
+
+
+def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
+    """Return the SHA-256 of all that decides whether an engine gives the same tokens. None if the files are not known.
+
+    That is the tokenizer, this machine, and the very files of both packages and of the proof. In another version, or in a copy
+    that was built again, all is proven anew.
+    """
+    modules = ("tokenizers.tokenizers", *engine.code, *(module.__name__ for module in (engines, proof)), __name__)
+    try:
+        files = [state_of(str(importlib.import_module(name).__file__)) for name in modules]
+    except (ImportError, OSError):
+        return None
+    told = [this_machine(), files, engine.version, hashlib.sha256(data).hexdigest()]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None:
+    """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and whatever it raises itself."""
+    added = [token["id"] for token in said.get("added_tokens") or []]
+    if max(facts.vocabulary - 1, *added, 0) > LARGEST:
+        raise UnfitError(f"a token has a number above {LARGEST:,}, and an engine may make a table of so many")
+    if facts.around is None:
+        raise UnfitError("the tokens that are added to each text are not the same for all")
+    tokens = [token["content"] for token in said.get("added_tokens") or []]
+    texts = proof.with_tokens(tokens, _some_tokens(own, proof.SOME))
+    got = _within(engine.encode(pa.array(texts, pa.string())), *facts.around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
-    if np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids):
-        return engine
-    differs = next(text for text, ids, its in zip(texts, _each(right), _each(got), strict=True) if ids != its)
-    return f"it gives other tokens than tokenizers for {differs!r:.60}"
+    if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):
+        differs = next(text for text, ids, its in zip(texts, _each(right), _each(got), strict=True) if ids != its)
+        raise UnfitError(f"it gives other tokens than tokenizers for {differs!r:.60}")
 
 
 def _each(encoded: Encoded) -> Iterator[list[int]]:

@@ -1,0 +1,76 @@
+"""What shardctl keeps for a user on this machine between commands: only what it can find again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import StorageError
+from shardctl.system.files import read_bytes, write_atomically
+
+
+def user_cache() -> Path | None:
+    """Return the folder, which may not exist: $XDG_CACHE_HOME/shardctl or ~/.cache/shardctl. None for a user without a home."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named / "shardctl"
+    with contextlib.suppress(RuntimeError):
+        return Path.home() / ".cache" / "shardctl"
+    return None
+
+
+class Remembered:
+    """Facts that were found before, in a file of the user's cache, each under a digest of all that it depends on.
+
+    What is not there is found again. So the file may be deleted or damaged at any time: every line has a checksum. It counts
+    only in a folder that nobody but this user can enter, and holds the `most` facts that came last.
+    """
+
+    def __init__(self, name: str, most: int = 256) -> None:
+        folder = user_cache()
+        self._path, self._most = None if folder is None else folder / name, most
+
+    def find(self, digest: str) -> Any:
+        """Return a fact as plain data, None if it is not known."""
+        line = next((line for line in self._lines() if line.startswith(digest)), "")
+        fact = line[len(digest) + 1 :].partition(" ")[2]
+        return json.loads(fact) if line and line == _line(digest, fact) else None
+
+    def add(self, digest: str, fact: Any) -> None:
+        """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once, one may be forgotten."""
+        if self._path is None:
+            return
+        lines = [line for line in self._lines() if not line.startswith(digest)][1 - self._most :]
+        with contextlib.suppress(StorageError, OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._path, "\n".join([*lines, _line(digest, json.dumps(fact)), ""]).encode())
+
+    def _lines(self) -> list[str]:
+        if self._path is None:
+            return []
+        with contextlib.suppress(OSError):
+            folder = self._path.parent.stat()
+            if folder.st_uid == os.geteuid() and not folder.st_mode & 0o077:
+                return read_bytes(self._path).decode("ascii", "replace").splitlines()
+        return []
+
+
+def _line(digest: str, fact: str) -> str:
+    return f"{digest} {hashlib.sha256(f'{digest} {fact}'.encode()).hexdigest()[:32]} {fact}"
+
+
+def state_of(path: str) -> tuple[str, int, int, int]:
+    """Return what tells a file of a program from any other one: path, inode, size, time of change. Raises OSError."""
+    found = Path(path).stat()
+    return path, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def this_machine() -> tuple[str, ...]:
+    """Return what tells this machine, and this Python, from others that may share the user's home."""
+    name = os.uname()
+    return name.nodename, name.machine, sys.version
