@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
+from shardctl.format.text_bytes import bytes_of
 from shardctl.sources.csv_numbers import CellStats, filled, gives_back, is_number
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
@@ -48,8 +49,8 @@ class State:
 def line_ends(data: npt.NDArray[np.uint8], size: int) -> Numbers:
     """Return the places after each line end that is in the first `size` bytes: LF, CRLF, or CR alone. One more byte is seen."""
     ends = np.flatnonzero(data[:size] == NEWLINE) + 1
-    returns = np.flatnonzero(data[:size] == _RETURN) + 1
-    if len(returns):
+    if (found := data[:size] == _RETURN).any():
+        returns = np.flatnonzero(found) + 1
         last = returns[returns < len(data)]
         alone = returns[np.append(data[last] != NEWLINE, np.ones(len(returns) - len(last), bool))]
         if len(alone):
@@ -429,7 +430,9 @@ def _rows_with_content(data: bytes, delimiter: str, rows: _Rows) -> npt.NDArray[
     """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are compared with the data."""
     empty = np.ones(len(rows.batch), bool)
     for column in rows.batch.columns:
-        empty &= np.asarray(pc.equal(pc.binary_length(column), 0).fill_null(False))
+        empty &= bytes_of(column).sizes == 0
+        if column.null_count:
+            empty &= np.asarray(column.is_valid())
         if not empty.any():
             return None
     ends = find_records(data, delimiter).ends
