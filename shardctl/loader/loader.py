@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.loader.blocks import Batch, BatchMemory, Indices
+from shardctl.loader.blocks import Batch, BatchMemory, Indices, lend_free_memory
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
@@ -350,9 +350,11 @@ class Loader:
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
         with (
+            ExitStack() as at_end,
             closing(ahead) if ahead is not None else nullcontext(),
             Prefetcher(partial(self._make, function), tasks, self._most_threads, depth, self._tuner) as prefetcher,
         ):
+            at_end.callback(lend_free_memory)
             self._waits = prefetcher.waits
             for made in prefetcher:
                 for batch, size, end in made.batches:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.loader.blocks import gather as gathering
-from shardctl.loader.blocks.gather import Located, gather, gather_fixed
+from shardctl.loader.blocks.gather import LEAST_ALONE, Located, gather, gather_fixed, gather_into
 
 GUARDED = """
 import ctypes, mmap
@@ -74,6 +74,24 @@ def test_gathered_values_are_those_of_the_buffers(stretch: int, contents: list[b
             same = located.at(length == width)
             assert [bytes(row) for row in gather_fixed(same, width)] == [bytes(row) for row in same.rows()]
     assert [bytes(row) for row in located.rows()] == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 40, 1100])
+@pytest.mark.parametrize(
+    "width", [1, 24, 4096, LEAST_ALONE - 8, LEAST_ALONE, LEAST_ALONE + 1, LEAST_ALONE + 8, 3 * LEAST_ALONE]
+)
+def test_values_are_copied_into_the_memory_of_the_caller_and_nothing_beside_it_is_written(width: int, count: int) -> None:
+    numbers = np.random.default_rng(width + count)
+    contents = [numbers.integers(0, 256, size, np.uint8) for size in (width, width + 9, 3 * width + 5)]
+    which = numbers.integers(0, len(contents), count)
+    start = np.array([numbers.integers(0, len(contents[each]) - width + 1) for each in which.tolist()], np.int64)
+    located = Located([pa.py_buffer(each) for each in contents], which, start, np.full(count, width))
+    memory = np.full((count + 2) * width + 3, 7, np.uint8)  # at an odd address
+    gather_into(located, width, memory[3 + width : 3 + (count + 1) * width].reshape(count, width))
+    for place, value in enumerate(located.rows(), 1):
+        assert np.array_equal(memory[3 + place * width : 3 + (place + 1) * width], value)
+    assert (memory[: 3 + width] == 7).all()
+    assert (memory[len(memory) - width :] == 7).all()
 
 
 PLACES = [0, (1 << 30) - 20, 1 << 30, (1 << 31) - 20, (1 << 31) + 5, (1 << 32) - 20, (1 << 32) + 5]

@@ -320,7 +320,7 @@ def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
             assert batch["key"] == kept["key"]
             assert np.array_equal(batch["image"], kept["image"])
             held.append(batch["image"])
-        if options:  # what is not finished is copied by Arrow, into memory of its own
+        if options:  # images of 40 pixels that are not changed are copied by Arrow, into memory of its own
             assert len({array.ctypes.data for array in held}) <= 12, "60 batches"
 
 

@@ -5,7 +5,7 @@ from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.block_sources import GatherOptions, in_place
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.headers import HEADER_FIELDS, askable_headers, headers_of
-from shardctl.loader.blocks.memory import Batch, BatchMemory, without_views
+from shardctl.loader.blocks.memory import Batch, BatchMemory, lend_free_memory, rounded, without_views
 from shardctl.loader.blocks.shards import Indices, Shards, identity
 from shardctl.loader.blocks.specs import Spec
 from shardctl.loader.blocks.transforms import Normalization, Transforms, zeros
@@ -28,8 +28,10 @@ __all__ = [
     "headers_of",
     "identity",
     "in_place",
+    "lend_free_memory",
     "python_values",
     "refuse_unmoved",
+    "rounded",
     "without_views",
     "zeros",
 ]

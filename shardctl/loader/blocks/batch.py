@@ -16,7 +16,7 @@ from shardctl.format.roles import Mask
 from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
-from shardctl.loader.blocks.gather import Bytes, Located, adjoining, gather, gather_fixed, in_array
+from shardctl.loader.blocks.gather import LEAST_ALONE, Bytes, Located, adjoining, gather, gather_fixed, gather_into, in_array
 from shardctl.loader.blocks.lists import Lists, numbers_of, with_none
 from shardctl.loader.blocks.locate import DamagedValues, Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
@@ -289,11 +289,11 @@ class BatchReader:
         """Return the values of a fixed column, (n, *shape): without a copy where that is possible."""
         assert column.dtype is not None
         if not self._transforms.changes(column):
-            if not memory.views:
-                return _copied(located, column, memory)
             # A view may lose its file after it was handed out, which cannot be skipped then.
-            adjoined = None if self._options.skip else adjoining(located, column.width)
-            return _shaped(gather_fixed(located, column.width) if adjoined is None else adjoined, column)
+            found = adjoining(located, column.width) if memory.views and not self._options.skip else None
+            if found is None and memory.views and column.width < LEAST_ALONE:
+                found = gather_fixed(located, column.width)  # Arrow's own memory: what is small needs no other copy
+            return _copied(located, column, memory) if found is None else _shaped(found, column)
         if not column.shape:
             return self._numbers(column, _shaped(gather_fixed(located, column.width), column), wanted)
         converter = Converter(self._transforms, column, column.dtype, samples, epoch)
@@ -346,23 +346,12 @@ def _shaped(values: Bytes, column: Column) -> npt.NDArray[Any]:
     return values.view(column.dtype).reshape(len(values), *column.shape)
 
 
-_WIDE = 16 << 10
-"""Bytes of a value from which on a loop that copies one after the other is as fast as Arrow's gather."""
-
-
 def _copied(located: Located, column: Column, memory: BatchMemory) -> npt.NDArray[Any]:
     """Return the values of a fixed column as they are, copied into this memory."""
     assert column.dtype is not None
     result = memory.array(column.name, (len(located), *column.shape), column.dtype)
     rows = result.reshape(-1).view(np.uint8).reshape(len(located), column.width)
-    if column.width >= _WIDE:
-        for row, value in zip(rows, located.rows(), strict=True):
-            row[:] = value
-        return result
-    step = _CHUNK // max(1, column.width)
-    for first in range(0, len(located), step):
-        part = slice(first, first + step)
-        rows[part] = gather_fixed(located.at(part), column.width)
+    gather_into(located, column.width, rows)
     return result
 
 

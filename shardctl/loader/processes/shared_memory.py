@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
-from shardctl.loader.blocks import BatchMemory
+from shardctl.loader.blocks import BatchMemory, rounded
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import SharedPages
 
@@ -80,7 +80,7 @@ class SegmentPool:
                 del self._free[segment.number]
             else:
                 self._made += 1
-                segment = Segment(self._made, _rounded(size))
+                segment = Segment(self._made, rounded(size))
             self._used[segment.number] = segment
             return segment
 
@@ -167,9 +167,3 @@ def _unlinked() -> int:
     _posixshmem.shm_unlink(name)
     os.set_inheritable(descriptor, False)
     return descriptor
-
-
-def _rounded(size: int) -> int:
-    """Return a size that arrays of about the same size have too: up to an eighth more, in whole pages."""
-    step = max(4096, 1 << max(0, size.bit_length() - 4))
-    return -(-size // step) * step
