@@ -18,6 +18,7 @@ FFCV: `scripts/bench/bench_peers.py --only shardctl FFCV --cases jpeg`.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import statistics
@@ -33,12 +34,14 @@ from unittest import mock
 import numpy as np
 import simplejpeg
 from bench_loader import BATCH, HERE, Bench, warm
+from PIL import Image
 
 import shardctl
 from shardctl.loader.dataset import Dataset
 
 EPOCHS = 2
 SIZE, CROP, TINY_CROP = 256, 224, 8
+RESIZED, SMALL_CROP = 192, 176
 
 Times = tuple[float, float]
 """Microseconds for each image: on the clock, and of all processors."""
@@ -93,6 +96,14 @@ def contenders_of(dataset: Dataset) -> dict[str, Callable[[], Times]]:
         "bare simplejpeg, 2 threads": bare(2),
         "loader, 2 threads": loader(2),
         f"loader, crop {CROP}, 2 threads": loader(2, crop=CROP),
+        f"bare simplejpeg, {CROP} and flip, 2 threads": lambda: per_image(lambda: cut_all(encoded, order, from_simplejpeg)),
+        f"loader, {CROP} and flip, 2 threads": loader(2, crop=CROP, crop_from="random", flip=0.5),
+        f"bare Pillow, to {RESIZED}, {SMALL_CROP} and flip, 2 threads": lambda: per_image(
+            lambda: cut_all(encoded, order, from_pillow)
+        ),
+        f"loader, to {RESIZED}, {SMALL_CROP} and flip, 2 threads": loader(
+            2, resize=RESIZED, crop=SMALL_CROP, crop_from="random", flip=0.5
+        ),
         "free decoder": free(loader(1)),
         "free decoder, tiny crop": free(loader(1, crop=TINY_CROP)),
         f"free decoder, crop {CROP}": free(loader(1, crop=CROP)),
@@ -120,6 +131,39 @@ def decode_all(encoded: list[bytes], order: list[int], threads: int) -> int:
         return sum(pool.map(decode, [order[place::threads] for place in range(threads)]))
 
 
+def from_simplejpeg(encoded: bytes, buffer: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
+    """Return the pixels of an image, and the side of the crop of it."""
+    return simplejpeg.decode_jpeg(encoded, "RGB", buffer=buffer), CROP
+
+
+def from_pillow(encoded: bytes, _: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
+    """Return the pixels of an image that Pillow has decoded and resized, and the side of the crop of it."""
+    opened = Image.open(io.BytesIO(encoded))
+    return np.asarray(opened.resize((RESIZED, RESIZED), Image.Resampling.BILINEAR)), SMALL_CROP
+
+
+def cut_all(encoded: list[bytes], order: list[int], pixels_of: Callable[..., tuple[np.ndarray[Any, Any], int]]) -> int:
+    """Decode images in two threads, and copy a random crop of each, half of them mirrored, into batches."""
+
+    def cut(share: list[int]) -> int:
+        buffer, batch = np.empty((SIZE, SIZE, 3), np.uint8), np.empty((BATCH, CROP, CROP, 3), np.uint8)
+        numbers = np.random.default_rng(0).integers(0, 1 << 30, (len(share), 3)).tolist()
+        for place, (index, (down, right, turn)) in enumerate(zip(share, numbers, strict=True)):
+            pixels, side = pixels_of(encoded[index], buffer)
+            free = pixels.shape[0] - side + 1
+            down, right = down % free, right % free
+            part, out = pixels[down : down + side, right : right + side], batch[place % BATCH, :side, :side]
+            if turn % 2:
+                for channel in range(3):  # numpy is six times as slow with runs of one pixel
+                    out[:, :, channel] = part[:, ::-1, channel]
+            else:
+                out[...] = part
+        return len(share)
+
+    with ThreadPoolExecutor(2) as pool:
+        return sum(pool.map(cut, [order[place::2] for place in range(2)]))
+
+
 @contextmanager
 def free_decoder() -> Iterator[None]:
     pixels = np.zeros((SIZE, SIZE, 3), np.uint8)
@@ -141,6 +185,10 @@ def tell(times: dict[str, list[Times]]) -> None:
             pairs = list(zip(bare, times[f"{kind}, {threads}"], strict=True))
             clock, processor = (statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1))
             print(f"{kind}, {threads}: {clock:.2f} of bare simplejpeg on the clock, {processor:.2f} by processor time")
+    for cut, bare_name in ((f"{CROP} and flip", "simplejpeg"), (f"to {RESIZED}, {SMALL_CROP} and flip", "Pillow")):
+        pairs = list(zip(times[f"bare {bare_name}, {cut}, 2 threads"], times[f"loader, {cut}, 2 threads"], strict=True))
+        clock, processor = (statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1))
+        print(f"loader, {cut}, 2 threads: {clock:.2f} of bare {bare_name} on the clock, {processor:.2f} by processor time")
     for kind, held in (("loader", "free decoder"), (f"loader, crop {CROP}", "free decoder, tiny crop")):
         whole, alone = medians[f"{kind}, 1 thread"][1], medians[held][1]
         print(f"{kind}: Python is held {alone:.1f} of {whole:.1f} us, so threads end at about {whole / alone:.0f} cores")
