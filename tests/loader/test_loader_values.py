@@ -21,7 +21,8 @@ from pyarrow import feather
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.images.codecs.image import decode
+from shardctl.images.codecs.image import decode, open_image, render
+from shardctl.images.geometry import View
 
 COLUMNS = pa.schema(
     [
@@ -640,6 +641,17 @@ def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, 
         assert isinstance(batch["image"], np.ndarray) == (not isinstance(size, int))
         for key, image in zip(batch["key"], batch["image"], strict=True):
             assert np.array_equal(image, expected[key]), key
+
+
+@pytest.mark.parametrize("size", [(40, 40), (39, 41), (21, 30), (20, 20), (13, 17), (5, 4), (70, 50)])
+def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpegs: Path, size: tuple[int, int]) -> None:
+    """Pillow decodes an image of 40 pixels at a half of its size where 20 or less are wanted, and others decode it whole."""
+    ds = shardctl.open(jpegs)
+    encoded = ds.take(range(len(ds)), columns=["image"], decode=False)["image"]
+    found = np.concatenate([batch["image"] for batch in ds.loader(16, resize=size)])
+    for data, pixels in zip(encoded, found, strict=True):
+        opened = open_image(data)
+        assert np.array_equal(pixels, render(opened, View.whole(opened.size).scaled(size[::-1])))
 
 
 def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> None:

@@ -481,6 +481,14 @@ def _least(opened: Opened, looks: Sequence[Look]) -> Size | None:
     return (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
 
 
+def is_reduced(size: Size, look: Look) -> bool:
+    """Return whether `render` decodes an upright JPEG of this size at a half of it or less."""
+    if isinstance(look, View) and look.is_whole(size):
+        return False
+    across, down = least_scale(look, DRAFT_MARGIN)
+    return min(size[0] // math.ceil(across * size[0]), size[1] // math.ceil(down * size[1])) > 1  # as Pillow's draft
+
+
 @dataclass(frozen=True)
 class ImageEncoding:
     """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`; `none`: it is not, its sample is."""

@@ -129,15 +129,25 @@ class PictureReader:
     def _plain(self, column: Column, samples: Indices) -> list[int]:
         """Return the places of images that are known to be plain JPEG, so that they are decoded without a look at them first.
 
-        No place where that has no use: images that are resized go through Pillow, and those that are kept are decoded once.
+        No place where that has no use: images that are kept are decoded once, and Pillow decodes those smaller that are resized
+        to a half or less.
         """
         role = column.picture
-        if role is None or isinstance(role, Mask) or self._transforms.resize is not None or self._keeps_decoded:
+        if role is None or isinstance(role, Mask) or self._keeps_decoded or self._is_reduced(column):
             return []
         if role.is_plain:
             return list(range(len(samples)))
         known = self._shards.plain_images if column.name == self._shards.layout.roles.main_image else None
         return [] if known is None else np.flatnonzero(known[samples]).tolist()
+
+    def _is_reduced(self, column: Column) -> bool:
+        """Return whether Pillow may decode images of a column at a part of their size, since they are resized."""
+        if self._transforms.resize is None:
+            return False
+        if column.picture_shape is None:
+            return True
+        height, width = column.picture_shape[:2]
+        return image.is_reduced((width, height), self._transforms.resized_view(width, height))
 
     def _decode_and_convert(
         self, column: Column, located: Located, plain: list[int], converter: Converter, batch: npt.NDArray[Any]
@@ -154,7 +164,7 @@ class PictureReader:
                 failed.append(place)
                 continue
             try:
-                converter.write(converter.view(pixels, place), batch[place])
+                converter.write(converter.view(converter.resized(pixels), place), batch[place])
             except (Misfit, DatasetError, ValueError):
                 failed.append(place)
         return failed
