@@ -73,10 +73,12 @@ def compact(
     """
     root = here_only(dst, "compact")
     if dry_run:
-        return _result(SourceDataset(root))
+        old = SourceDataset(root)
+        return _result(old, _Plan(old))
     waiting = (lambda owner: None) if if_running == "wait" else None
     with rewriting(dst, waiting) as (old, new, held):
-        result, plan = _result(old), _Plan(old)
+        plan = _Plan(old)
+        result = _result(old, plan)
         if result.status == "up-to-date":
             return result
         _check_space(old, plan)
@@ -90,8 +92,7 @@ def compact(
         return replace(result, bytes=manifest.bytes)
 
 
-def _result(old: SourceDataset) -> CompactResult:
-    plan = _Plan(old)
+def _result(old: SourceDataset, plan: _Plan) -> CompactResult:
     kept = sum(1 for shard in plan.shards if shard.kept is not None)
     status = "up-to-date" if kept == len(plan.shards) == len(old.table) else "compacted"
     if status == "up-to-date":
@@ -243,11 +244,11 @@ def _written(old: SourceDataset, new: Path, plan: _Plan, progress: Callable[[int
 
 
 def _runs(old: SourceDataset, shard: _Shard) -> list[Run]:
-    found = []
-    for number, first, rows in shard.runs:
-        entry = old.table[number]
-        found.append(Run(old.stored.folder, entry.path, entry.block_rows, first, rows))
-    return found
+    entries = {number: old.table[number] for number in shard.of}  # there may be thousands of runs of one
+    return [
+        Run(old.stored.folder, entries[number].path, entries[number].block_rows, first, rows)
+        for number, first, rows in shard.runs
+    ]
 
 
 def _copy(old: SourceDataset, new: Path, shard: _Shard) -> Copied:
