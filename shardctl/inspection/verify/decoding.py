@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask
-from shardctl.images.codecs import image
 from shardctl.inspection.verify.check import Block, Fault, Shard
 from shardctl.inspection.verify.finding import CONVERT_AGAIN
 
@@ -59,6 +58,8 @@ def _fault_of(data: bytes | None, role: Image, keep_truncated: bool, shard: Shar
 def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
     if data is None:
         return None if isinstance(role, Mask) else "it is missing"  # not every image need have a mask
+    from shardctl.images.codecs import image  # brings the decoders along, for 25 ms
+
     try:
         decode = image.decode_mask if isinstance(role, Mask) else image.decode
         decode(data, MOST_PIXELS, keep_truncated)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.format.names import PLAN
 from shardctl.format.stored import MOST, Numbers
@@ -85,6 +84,8 @@ class PlannedKeys:
 
     def _in_order(self, first: int, block: pa.RecordBatch) -> _Rows:
         """Read the keys of rows that have the order of the units."""
+        import pyarrow.compute as pc  # here and below: 30 ms to import, and `quick` reads no keys
+
         units, keys = self._units, block.column("key")
         places = units.places_in_order(first + np.arange(len(keys)))
         paths = self._stored.paths_of(units.file[places])
@@ -99,6 +100,8 @@ class PlannedKeys:
 
     def _mixed(self, first: int, block: pa.RecordBatch) -> _Rows:
         """Read the keys of rows that were mixed with those of other units: all of files of many records."""
+        import pyarrow.compute as pc
+
         units, keys = self._units, block.column("key")
         record = number_at_end(keys)
         files = np.unique(units.file)
@@ -184,10 +187,14 @@ def number_at_end(keys: pa.Array) -> Numbers:
 
 
 def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
+    import pyarrow.compute as pc
+
     return pc.binary_join_element_wise(paths, pa.array(records).cast(pa.string()), "#")
 
 
 def _equal(keys: pa.Array, others: pa.Array) -> npt.NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
     equal: npt.NDArray[np.bool_] = pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
     return equal
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardctl.inspection.verify.check import CheckOf, by_block, without_blocks
 from shardctl.inspection.verify.decoding import undecodable
-from shardctl.inspection.verify.file_facts import other_bytes, other_facts
+from shardctl.inspection.verify.file_facts import OtherBytes, other_facts
 from shardctl.inspection.verify.labels import LabelCheck
 from shardctl.inspection.verify.objects import wrong_objects
 from shardctl.inspection.verify.plain_jpegs import not_plain
@@ -24,7 +24,7 @@ class ShardCheck(NamedTuple):
 
 SHARD_CHECKS = (
     ShardCheck("quick", "record", without_blocks(other_facts)),
-    ShardCheck("full", "SHA-256", without_blocks(other_bytes)),
+    ShardCheck("full", "SHA-256", OtherBytes),
     ShardCheck("full", "labels", LabelCheck),
     ShardCheck("full", "objects", by_block(wrong_objects)),
     ShardCheck("full", "keys", KeyCheck),
