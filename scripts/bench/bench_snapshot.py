@@ -15,7 +15,7 @@ epoch, from the call that begins it to the last batch, without the start of Pyth
     tf.data …            the same with tf.data.Dataset.snapshot, uncompressed, AUTOTUNE, in the environment of `make interop`
 
 With --files only the check that nothing has changed is measured, on so many tiny files, in turn with a bare os.scandir and
-stat of them, both in a process that is there already (and, for the whole, with its start).
+stat of them, both in a process that is there already; and `shardctl convert` of what is there as a whole command.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -201,8 +202,8 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
     folder.mkdir()
     found = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     for number, path in enumerate(found):
-        for time in range(times):
-            shutil.copyfile(path, folder / f"{time}-{number:05}.jpg")
+        for copy in range(times):
+            shutil.copyfile(path, folder / f"{copy}-{number:05}.jpg")
     return folder
 
 
@@ -250,10 +251,15 @@ def check(corpus: Path, count: int, runs: int, scratch: Path) -> dict[str, list[
     recipe = {"store": "raw", "transform": [{"name": "resize", "size": "32x32"}]}
     script = CHECK.format(recipe=recipe, out=str(scratch / "out"), source=str(scratch / "in"))
     run(sys.executable, script)
+    again = [sys.executable, "-m", "shardctl", "convert", *map(str, (scratch / "in", scratch / "out"))]
+    again += ["--store", "raw", "--resize", "32x32"]
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs):
         found["bare walk, s"].append(run(sys.executable, TIMED_WALK.replace("sys.argv[1]", repr(str(scratch / "in")))))
         found["snapshot() of what is there, s"].append(run(sys.executable, script))
+        began = time.perf_counter()
+        subprocess.run(again, check=True, capture_output=True, env=as_installed())
+        found["shardctl convert, again, s"].append(time.perf_counter() - began)
     return found
 
 

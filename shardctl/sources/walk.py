@@ -104,12 +104,22 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
             status = os.stat(root.text)  # noqa: PTH116 - see pyproject.toml
             found = FoundFile.of(number, own, own, root.text, "", status)
             yield found if are_utf8([own]) else _not_utf8(found)
+    for sentence in notices_of_left_out(hidden, special):
+        notice(sentence)
+
+
+def notices_of_left_out(hidden: LeftOut, special: LeftOut) -> Iterator[str]:
+    """Yield what is said of hidden files, and of pipes, sockets and devices."""
     if hidden.count:
-        notice(f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)")
+        yield f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)"
     if special.count:
-        notice(
-            f"left out: {special.counted('pipe, socket or device', 'pipes, sockets and devices')}, which are no ordinary files"
-        )
+        count = special.counted("pipe, socket or device", "pipes, sockets and devices")
+        yield f"left out: {count}, which are no ordinary files"
+
+
+def notice_of_loop(folder: Folder) -> str:
+    """Return what is said of a link back to a folder that contains it."""
+    return f"{printable(folder.opened)}: a link back to a folder that contains it; skipped"
 
 
 def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
@@ -132,7 +142,7 @@ def _walk_folder(
         try:
             here = os.fstat(descriptor)
             if (here.st_dev, here.st_ino) in folder.ancestors:
-                notice(f"{printable(folder.opened)}: a link back to a folder that contains it; skipped")
+                notice(notice_of_loop(folder))
                 continue
             ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
             names, utf8 = _names_in(folder, descriptor)

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stopping import some_changes, stopped_at
 import shardctl
 from shardctl.build.commit import publish
 from shardctl.build.convert import ConvertResult, Listener, run
+from shardctl.build.convert.existing import ExistingDataset
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
@@ -58,12 +60,92 @@ def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> Non
         assert one.get(name) == other.get(name), name
 
 
-def shards_of(out: Path) -> dict[str, str]:
-    return {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
+def _png_beside(source: Path) -> None:
+    for image in files_of(source)[:8]:
+        Image.new("L", (8, 8)).save(image.with_name(f"{image.stem}_mask.png"))
+
+
+def _coco(source: Path) -> None:
+    names = [path.relative_to(source).as_posix() for path in files_of(source)[:3]]
+    images = [{"id": number, "file_name": name, "width": 8, "height": 8} for number, name in enumerate(names)]
+    boxes = [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4]}]
+    categories = [{"id": 1, "name": "dune"}]
+    (source / "instances.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": categories}))
+
+
+def _capital(source: Path) -> None:
+    image = files_of(source)[0]
+    shutil.copyfile(image, image.with_name(image.name.upper()))
+
+
+def _capitals(source: Path) -> None:
+    for image in files_of(source):
+        image.rename(image.with_name(image.name.upper()))
+
+
+BESIDE_INPUTS: dict[str, Any] = {
+    "nothing": lambda source: None,
+    "hidden files": lambda source: [(folder / ".DS_Store").touch() for folder in source.iterdir()],
+    "a hidden folder": lambda source: (source / ".thumbs").mkdir(),
+    "a pipe": lambda source: os.mkfifo(source / "pipe"),
+    "a link back": lambda source: (source / "again").symlink_to(source),
+    "a text": lambda source: (source / "README.md").write_text("photos"),
+    "annotations": _coco,
+    "masks": _png_beside,
+    "names that differ by case": _capital,
+    "capital letters": _capitals,
+    "a folder of tests": lambda source: next(iter(sorted(source.iterdir()))).rename(source / "test_images"),
+    "files of a series": lambda source: files_of(source)[0].rename(files_of(source)[0].with_name("a-00001-of-00004.jpg")),
+    "images without an ending": lambda source: [path.rename(path.with_suffix("")) for path in files_of(source)[:5]],
+}
 
 
 def files_of(source: Path) -> list[Path]:
     return sorted(path for path in source.rglob("*") if path.is_file())
+
+
+@pytest.mark.thorough(after=4)
+@pytest.mark.parametrize("beside", BESIDE_INPUTS)
+def test_the_quick_look_says_what_a_list_of_the_inputs_says(
+    beside: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BESIDE_INPUTS[beside](source)
+    out = tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    quick = [replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0) for update in (False, True)]
+    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
+    assert quick == [listed, listed]
+    assert listed.status == "up-to-date"
+
+
+@pytest.mark.parametrize("change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"])
+def test_a_changed_input_is_seen(change: str, source: Path, tmp_path: Path) -> None:
+    out, last = tmp_path / "out", files_of(source)[-1]
+    convert(source, out, recipe=SMALL)
+    status = last.stat()
+    if change == "touched":
+        os.utime(last, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    elif change == "another size":
+        last.write_bytes(last.read_bytes() + b"x")
+        os.utime(last, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "new":
+        shutil.copy2(last, last.with_name(f"more-{last.name}"))
+    elif change == "renamed":
+        last.rename(last.with_name(f"more-{last.name}"))
+    else:
+        last.unlink()
+        if change == "a folder":
+            last.mkdir()
+        elif change == "a link to nothing":
+            last.symlink_to(tmp_path / "nothing")
+    with pytest.raises(DatasetError, match="differs in its inputs"):
+        convert(source, out, recipe=SMALL)
+    assert convert(source, out, recipe=SMALL, update=True, max_rejects="100%").status == "updated"
+
+
+def shards_of(out: Path) -> dict[str, str]:
+    return {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
 
 
 def change(path: Path, other: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from functools import cached_property
 
-from shardctl.build.convert.existing import ExistingDataset
+from shardctl.build.convert.existing import ExistingDataset, Known
 from shardctl.build.convert.listener import Listener
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.sample_kind import settle_kind
@@ -27,7 +27,8 @@ from shardctl.transforms.recipe import Recipe
 class Conversion:
     """One call of `convert`. `notices` say how the kind of the samples was found.
 
-    `existing` is the dataset that is at the target already, `held` its lease where the caller has that.
+    `existing` is the dataset that is at the target already, `held` its lease where the caller has that. `known` are the inputs
+    where these are surely those of that dataset.
     """
 
     request: ConvertRequest
@@ -39,6 +40,7 @@ class Conversion:
     notices: tuple[str, ...]
     started: float
     held: WriteLease | None = None
+    known: Known | None = None
 
     @classmethod
     def of(
@@ -48,12 +50,13 @@ class Conversion:
         started, given = time.monotonic(), dict(request.recipe)
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
-        notices = settle_kind(given, request.roots, engine)
-        recipe = Recipe.from_json(given)
+        existing = ExistingDataset(request.folder)
+        known = None if held is not None else existing.known(request)
+        notices = [] if known is not None else settle_kind(given, request.roots, engine)
+        recipe = Recipe.from_json(given) if known is None else known.recipe
         if recipe.kind == "image":
             backend.require_one()
-        existing = ExistingDataset(request.folder)
-        return cls(request, recipe, target, existing, engine, listener, tuple(notices), started, held)
+        return cls(request, recipe, target, existing, engine, listener, tuple(notices), started, held, known)
 
     @property
     def options(self) -> Options:

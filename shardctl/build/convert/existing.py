@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
+
+from shardctl.build.convert.request import ConvertRequest
+from shardctl.build.convert.unchanged import find_unchanged
 from shardctl.build.convert.update.previous import PreviousDataset
+from shardctl.build.plan.fingerprint import parts_without_sources
+from shardctl.build.plan.listing import Listing
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST
 from shardctl.system.locations.local import LocalFolder
+from shardctl.transforms.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Known:
+    """The inputs of a conversion that are surely those of the dataset that is there, whose digest is `existing`."""
+
+    recipe: Recipe
+    listing: Listing
+    parts: dict[str, str]
+    existing: str
 
 
 class ExistingDataset:
@@ -28,6 +46,27 @@ class ExistingDataset:
         """Return what stands for the dataset as it is now, "" if there is none."""
         manifest = self.manifest()
         return "" if manifest is None else manifest.files[CHECKSUMS].sha256
+
+    def known(self, request: ConvertRequest) -> Known | None:
+        """Return the inputs of a conversion if they are surely those of this dataset, told in the time of a bare walk.
+
+        None where they must be listed anew.
+        """
+        options = request.options
+        others = options.overwrite or options.append or options.explain or options.moved_from or options.part is not None
+        if others or options.copy_rejects is not None or self._folder.url:
+            return None
+        with contextlib.suppress(DatasetError):  # what is wrong with it is said later
+            manifest = self.manifest()
+            of_files = manifest is not None and manifest.records is None  # the inputs are one record each
+            unchanged = find_unchanged(request, manifest) if manifest is not None and of_files else None
+            listing = None if unchanged is None else unchanged.listing(request)
+            if manifest is not None and unchanged is not None and listing is not None:
+                recipe = unchanged.recipe
+                of_request = parts_without_sources(recipe, request.recorded_settings(recipe))
+                parts = {**manifest.fingerprint_parts, **of_request}
+                return Known(recipe, listing, parts, manifest.files[CHECKSUMS].sha256)
+        return None
 
     def is_replaced(self, manifest: Manifest) -> bool:
         """Return whether the dataset is not the one of this manifest any more."""

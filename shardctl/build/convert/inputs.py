@@ -58,6 +58,11 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
             return None
         appending = Appending(before, roots, conversion.rules.labels)
         roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
+    as_before = conversion.known
+    if as_before is not None and as_before.existing == existing:
+        listing = as_before.listing.fresh()
+        listing.warnings += warn_of_mixed(listing, conversion.rules.split)
+        return Inputs(listing, roots, bases, as_before.parts, existing, scratch)
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
     parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
     return Inputs(listing, roots, bases, parts, existing, scratch)

@@ -13,13 +13,13 @@ from shardctl.build.convert.rejects import refuse_many_rejects
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.run import run
 from shardctl.build.convert.targets.base import WriteLease
+from shardctl.build.convert.unchanged import find_unchanged, recipe_if_same
 from shardctl.build.convert.update.compatibility import Verdict
 from shardctl.build.options import convert_options
 from shardctl.build.snapshot.log import ProgressLog
 from shardctl.build.snapshot.partial_dataset import BuildThread, PartialDataset
 from shardctl.build.snapshot.places import AtHome, DatasetLocation, place_of
 from shardctl.build.snapshot.ranks import rank_of
-from shardctl.build.snapshot.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.loader.dataset import Dataset, open_dataset
@@ -197,7 +197,7 @@ class _Snapshot:
 
     def _is_surely_unchanged(self, manifest: Manifest) -> bool:
         self.place.fetch_tables()
-        return is_surely_unchanged(self.request, manifest)
+        return find_unchanged(self.request, manifest) is not None
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.

@@ -1,0 +1,186 @@
+"""Whether a dataset is what a conversion would make, told by names, sizes and times of change, in the time of a bare walk.
+
+Both `convert` and `snapshot` look at this first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl.build.convert.request import ConvertRequest
+from shardctl.build.convert.update.compatibility import verdict_on
+from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
+from shardctl.build.plan.listing import Group, KnownListing, Listing, wanted_files
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import UpdateState
+from shardctl.sources.annotations.listed import Images
+from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+from shardctl.sources.export_description import may_be_of_export
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.rechecking import ChangedError, Listed, Seen, unlisted_files
+from shardctl.sources.sidecars import depends_on_others, inputs_among
+from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.system.files import sha256_of
+from shardctl.system.locations.text import is_stored
+from shardctl.transforms.recipe import Recipe
+
+SETTLED = ("format", "image_field", "key_field", "fields")
+"""Keys of a recipe beside the kind that a conversion may take from its sources."""
+
+
+def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None:
+    """Return the recipe, with what it leaves to the sources as it is recorded; None if it, settings or code are others.
+
+    Versions do not count.
+    """
+    left = (name for name in ("kind", *SETTLED) if request.recipe.get(name) in (None, "auto"))
+    try:
+        recipe = Recipe.from_json(
+            {**request.recipe, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
+        )
+    except UsageError:  # it does not go with the kind that is recorded
+        return None
+    parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, request.recorded_settings(recipe))}
+    return recipe if verdict_on(differing_parts(manifest.fingerprint_parts, parts)) == "up-to-date" else None
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """A dataset that is what a conversion would make: its inputs are as they were `listed`, and there are no new ones.
+
+    `recipe` has what was left to the sources as it is recorded. `seen` is what was seen beside the inputs; `unused` and
+    `ignored` are about files that are no inputs.
+    """
+
+    recipe: Recipe
+    listed: Listed
+    seen: Seen
+    unused: Unused
+    ignored: Counter[str]
+
+    def listing(self, request: ConvertRequest) -> Listing | None:
+        """Return the list of the inputs, with all that a walk would give notice of; None where only a new walk can tell that.
+
+        Only lists of images can be told without it: names of other files may be those of parts of something.
+        """
+        if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.file is not None:
+            return None
+        if self._are_in_series or self._may_differ_by_case:
+            return None
+        folders, counts = zip(*self.seen.folders, strict=True)
+        listing = KnownListing(
+            path=Path(),
+            kind=KINDS[self.recipe.kind],
+            roots=request.roots,
+            whole=True,
+            groups=[Group(folder, "") for folder in dict.fromkeys(folders)],
+            ignored=self.ignored,
+            notices=list(self.seen.notices),
+            files=self.listed.table,
+            mtime_ns=self.listed.mtime_ns,
+            folders=folders,
+            counts=counts,
+        )
+        if request.labels.mode == "auto" and (self.unused.places or self._have_pngs):
+            images = Images(request.roots, [group.folder for group in listing.groups], listing.table, listing.hashes)
+            listing.warnings += warnings_of_unused(self.unused, images)
+        return listing
+
+    def _have(self, part: bytes) -> bool:
+        """Return whether a path has these bytes, in capital or small letters."""
+        return any(part in data.lower() for data in self._path_data())
+
+    def _path_data(self) -> Iterator[bytes]:
+        """Yield the bytes of the paths, one behind the other, some MB at a time."""
+        for chunk in self.listed.table["path"].chunks:
+            yield chunk.buffers()[2].to_pybytes() if len(chunk) else b""
+
+    @property
+    def _have_pngs(self) -> bool:
+        """Whether there may be masks among the images: these are PNGs."""
+        return self._have(b".png")
+
+    @property
+    def _are_in_series(self) -> bool:
+        """Whether names may say how many files there are."""
+        return self._have(b"-of-")
+
+    @property
+    def _may_differ_by_case(self) -> bool:
+        """Whether a path may differ from another one only by case: in two folders alike, or in a folder."""
+        if all(data.isascii() and data == data.lower() for data in self._path_data()):
+            return False
+        folders = [folder.lower() for folder, _ in self.seen.folders]
+        if len(set(folders)) < len(folders):
+            return True
+        first = 0
+        for _, count in self.seen.folders:
+            paths = self.listed.paths(first, count)
+            if len(set("\0".join(paths).lower().split("\0"))) < count:
+                return True
+            first += count
+        return False
+
+
+def find_unchanged(request: ConvertRequest, manifest: Manifest) -> Unchanged | None:
+    """Return the dataset of a manifest if it is certain, without a new list of the inputs, that it is what would be made.
+
+    None says nothing: it may depend on what is in a file, or on annotations.
+    """
+    if (
+        any(root.is_stored for root in request.roots)
+        or is_stored(request.labels.file or "")
+        or request.labels.annotations
+        or _takes_more_from_sources(request.recipe, manifest.recipe)
+    ):
+        return None
+    if tuple(root.name for root in request.roots) != tuple(Path(source).name for source in manifest.sources):
+        return None
+    recipe = recipe_if_same(request, manifest)
+    if recipe is None:
+        return None
+    try:
+        state = UpdateState(request.folder, manifest.update)
+        files = open_checked_table(request.folder, FILES)
+        if state.digest_beside or len(state.mtime_ns) != files.num_rows:
+            return None
+        found = Unchanged(recipe, Listed(files, state.mtime_ns), Seen(), Unused(), Counter())
+        return found if _labels_if_same(request, found) == manifest.fingerprint_parts.get("labels") else None
+    except (DatasetError, ChangedError, OSError):
+        return None
+
+
+def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Return whether the sources have decided, or may decide, more than the kind of the samples."""
+    return any(recipe.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
+
+
+def _labels_if_same(request: ConvertRequest, found: Unchanged) -> str:
+    """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
+    if any(may_be_of_export(root.folder) for root in request.roots):
+        raise ChangedError
+    beside: list[FoundFile] = []
+    side_files: list[tuple[str, str]] = []
+    others = inputs_among(unlisted_files(request.roots, found.listed, depends_on_others, found.seen), None, beside)
+    rule, recipe = request.labels, found.recipe
+    names = [recipe.kind]
+    if request.recipe.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
+        names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
+    for file in others:
+        for name in names:
+            given = side_files, found.ignored, LeftOut(), found.unused
+            if name != recipe.kind:
+                given = [], Counter[str](), LeftOut(), Unused()
+            inputs = wanted_files(iter([file]), KINDS[name], recipe.reading, rule, *given)
+            if any(form is not Form.NOTHING for form, _ in inputs):
+                raise ChangedError
+    if beside or side_files:  # it is not known where labels files were, from which their names begin
+        raise ChangedError
+    return labels_digest([] if rule.file is None else [sha256_of(Path(rule.file))])
