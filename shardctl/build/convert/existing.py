@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.unchanged import find_unchanged
@@ -13,6 +12,7 @@ from shardctl.build.plan.listing import Listing
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST
+from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
@@ -50,10 +50,18 @@ class ExistingDataset:
     def known(self, request: ConvertRequest) -> Known | None:
         """Return the inputs of a conversion if they are surely those of this dataset, told in the time of a bare walk.
 
-        None where they must be listed anew.
+        None where they must be listed anew. An update expects changes, and makes a list: a look before that would be for
+        nothing, and take up to 0.3 s where 1 % of 100,000 files have changed (2026-11-27).
         """
         options = request.options
-        others = options.overwrite or options.append or options.explain or options.moved_from or options.part is not None
+        others = (
+            options.update
+            or options.overwrite
+            or options.append
+            or options.explain
+            or options.moved_from
+            or options.part is not None
+        )
         if others or options.copy_rejects is not None or self._folder.url:
             return None
         with contextlib.suppress(DatasetError):  # what is wrong with it is said later

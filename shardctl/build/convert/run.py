@@ -29,6 +29,7 @@ from shardctl.build.convert.situation import begun_jobs, find_situation
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
+from shardctl.build.convert.update.outcomes import checks_ahead
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.engines import registry
@@ -38,6 +39,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.sources.files import in_use
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 
 
@@ -82,8 +84,9 @@ def _make(conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: b
     planned = begin_job(conversion, inputs, held, all_types)
     if not isinstance(planned, PlannedJob):
         return planned
-    made = _execute(conversion, planned, held)
-    return _commit(conversion, planned, held, made)
+    with checks_ahead(planned.before is not None and not conversion.folder.url) as checks:
+        made = _execute(conversion, planned, held)
+        return _commit(conversion, planned, held, made, checks)
 
 
 def begin_job(
@@ -160,7 +163,7 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     return made
 
 
-def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int) -> ConvertResult:
+def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None) -> ConvertResult:
     """Make a job that is done the dataset. This call has made `made` of its samples. Raises TooManyRejectsError."""
     job, target, warnings = planned.job, conversion.target, planned.warnings
     if planned.before is not None:
@@ -172,7 +175,7 @@ def _commit(conversion: Conversion, planned: PlannedJob, held: WriteLease, made:
         warnings = tuple(dict.fromkeys((*warnings, *checked.warnings)))
     held.check()
     leave_out_others(job, target)
-    target.publish(job.folder / NEW_FOLDER, updates=planned.before is not None)
+    target.publish(job.folder / NEW_FOLDER, planned.before is not None, checks)
     return finished(conversion, planned.inputs, planned.status, made, warnings, changes_of(job))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
 from shardctl.system.locations.text import is_stored
 from shardctl.transforms.recipe import Recipe

@@ -25,12 +25,16 @@ MOST_KILLS = 4 * FATAL_KILLS
 """Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
 
 
+def pool_of_checks(workers: int | str = "auto") -> Pool:
+    """Return the processes of checks. None starts before there is one to do; `prepare` imports their modules ahead of that."""
+    return Pool(WORKER, workers, LIMITS)
+
+
 class CheckPool:
     """The processes that check a dataset or a shard at a level. They end with the block of a `with`."""
 
-    def __init__(self, place: DatasetPlace, level: str, workers: int | str) -> None:
-        self._place, self._level = place, level
-        self._pool = Pool(WORKER, workers, LIMITS)
+    def __init__(self, place: DatasetPlace, level: str, pool: Pool) -> None:
+        self._place, self._level, self._pool = place, level, pool
 
     def __enter__(self) -> CheckPool:
         return self

@@ -12,11 +12,11 @@ from typing import Any
 
 from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
-from shardctl.inspection.verify.check_pool import CheckPool
+from shardctl.inspection.verify.check_pool import CheckPool, pool_of_checks
 from shardctl.inspection.verify.dataset import DatasetCheck
 from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of
-from shardctl.system.processes.pool import Task
+from shardctl.system.processes.pool import Pool, Task
 from shardctl.system.progress import counting
 from shardctl.system.text import counted, unknown
 
@@ -29,6 +29,13 @@ def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int
     there is no dataset at all, UsageError for an unknown level, and StoreError if a store refuses or does not answer. Raises
     WorkerError if the processes that check are killed from outside again and again.
     """
+    return verify_with(None, path, level, progress)
+
+
+def verify_with(
+    processes: Pool | None, path: str | Path, level: str, progress: bool | Callable[[int, int], None]
+) -> VerifyResult:
+    """Check as `verify` does, with the processes of `pool_of_checks`, which end afterwards; None: with new ones."""
     if level not in LEVELS:
         raise UsageError(unknown("level", level, LEVELS))
     checked = "no shard was checked yet"
@@ -37,7 +44,7 @@ def verify(path: str | Path, level: str = "full", progress: bool | Callable[[int
         open_place(path, "ends" if level == "quick" else "whole", listed=True) as place,
     ):
         refuse_part_of_dataset(place)
-        with CheckPool(place, level, 1 if place.lone else "auto") as pool:
+        with CheckPool(place, level, processes or pool_of_checks(1 if place.lone else "auto")) as pool:
             if place.lone:
                 return _verify_lone_shard(level, pool)
             with counting(progress, "shards", "verifying") as report:

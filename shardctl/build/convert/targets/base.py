@@ -13,6 +13,7 @@ from shardctl.build.shards.dataset_job import DatasetJob
 from shardctl.format.manifest import Manifest
 from shardctl.system.lease.file_lease import Waiting
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.processes.pool import Pool
 
 
 class WriteLease(Protocol):
@@ -121,8 +122,11 @@ class Target(Protocol):
         """Return the folder of the new dataset below the place, with a / at its end; "" where that is the place itself."""
         ...
 
-    def publish(self, new: Path, updates: bool) -> None:
-        """Make the complete dataset in the folder `new` the one that is there. `updates`: it brings that one up to date."""
+    def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
+        """Make the complete dataset in the folder `new` the one that is there. `updates`: it brings that one up to date.
+
+        `checks` are the processes that check it where that is done first, None: new ones.
+        """
         ...
 
     def discard(self, job: Path) -> None:

@@ -23,6 +23,7 @@ from shardctl.system.job_folder import JOB
 from shardctl.system.lease import file_lease
 from shardctl.system.lease.file_lease import Lease, Waiting
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
 
@@ -124,10 +125,10 @@ class FolderTarget:
         """Return that there is no folder of its own."""
         return ""
 
-    def publish(self, new: Path, updates: bool) -> None:
+    def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Exchange the folders, and keep as many generations of before as the manifest says. Raises DatasetError."""
         if updates:
-            verify_update(new)
+            verify_update(new, checks)
             if Manifest.load(LocalFolder(new)).keep:
                 generations.keep(self.folder.root)
         publish.publish(new, self.folder.root)

@@ -38,6 +38,7 @@ from shardctl.system.lease.file_lease import PARTS, Waiting, file_of_part, part_
 from shardctl.system.lease.probing import PROBES, probe, probe_with
 from shardctl.system.lease.store_lease import Lease
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Entry, Store
@@ -392,7 +393,7 @@ class StoreTarget:
         """Return the folder that the shards of the job are in."""
         return job.base
 
-    def publish(self, new: Path, updates: bool) -> None:
+    def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
         there = Manifest.load(self.folder) if (self.folder.root / MANIFEST).exists() else None
         # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
