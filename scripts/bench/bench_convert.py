@@ -37,7 +37,7 @@ from pathlib import Path
 from processes import as_installed
 
 HERE = Path(__file__).resolve().parent
-REPEATS, HEAVY_REPEATS = 30, 8
+FEW_REPEATS, REPEATS, HEAVY_REPEATS = 4, 30, 8
 MANY = 4000
 
 
@@ -105,11 +105,12 @@ def heavy(corpus: Path, scratch: Path) -> list[Case]:
 def cases(corpus: Path, scratch: Path) -> list[Case]:
     """Return the cases of usual conversions."""
     photos, tiny = folders(corpus, scratch)
-    many = repeated(photos, scratch / "many", REPEATS)
+    some, many = repeated(photos, scratch / "some", FEW_REPEATS), repeated(photos, scratch / "many", REPEATS)
     crop, small = [*CROP, *TWO], ["--resize", "32x32", "--store", "raw", *TWO]
     lots = repeated(tiny, scratch / "lots", 5)
     found = [
         ("photos", photos, crop),
+        (f"photos x {FEW_REPEATS}", some, crop),
         (f"photos x {REPEATS}", many, crop),
         ("tiny files", tiny, small),
         ("tiny files x 5", lots, small),

@@ -48,6 +48,7 @@ def main() -> None:
             "the imports of a worker": [*python, "-c", "import shardctl.build.shards.worker"],
             "shardctl --version": [*shardctl, "--version"],
             "shardctl -h": [*shardctl, "-h"],
+            "convert -h": [*shardctl, "convert", "-h"],
             "convert --help": [*shardctl, "convert", "--help"],
             "convert, one photo": [*shardctl, "convert", str(one), str(out)],
             "the same, --workers 0": [*shardctl, "convert", str(one), str(out), "--workers", "0"],
@@ -58,7 +59,9 @@ def main() -> None:
             "convert, all photos": [*shardctl, "convert", str(photos), str(out), *crop],
         }
         found |= show(large, given.photos_runs, out)
+        first = f"import shardctl; next(iter(shardctl.open({str(out)!r}).loader(batch_size=32, shuffle=True)))"
         looks = {
+            "import, open, first batch": [*python, "-c", first],
             "inspect, all photos": [*shardctl, "inspect", str(out)],
             "verify, all photos": [*shardctl, "verify", str(out)],
             "verify --level deep": [*shardctl, "verify", str(out), "--level", "deep"],

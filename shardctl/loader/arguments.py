@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardctl.errors import UsageError
 from shardctl.images.object_geometry import CENTRE
 from shardctl.system.arguments import real_number, whole_number
-from shardctl.transforms.image.resize import Resize
-from shardctl.transforms.settings import Sides
+
+if TYPE_CHECKING:
+    from shardctl.transforms.image.resize import Resize
 
 
 def cache_bytes(cache: Any) -> int:
@@ -33,6 +34,8 @@ def crop_size(crop: Any) -> tuple[int, int] | None:
 def _size(option: str, value: Any) -> int | tuple[int, int]:
     """Return one number, or (height, width)."""
     if isinstance(value, str):
+        from shardctl.transforms.settings import Sides
+
         try:
             parsed = Sides().read(value)
         except ValueError as error:
@@ -50,6 +53,8 @@ def resize_step(resize: Any) -> Resize | None:
     """Return the same transform as in a conversion, where width comes before height."""
     if resize is None:
         return None
+    from shardctl.transforms.image.resize import Resize  # 20 ms, which most loaders never need
+
     size = _size("resize", resize)
     step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
     return step

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.generations import Generation, root_of
@@ -34,7 +33,6 @@ from shardctl.loader.blocks import (
     in_place,
     refuse_unmoved,
 )
-from shardctl.loader.filtering import matching
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.order import OrderOptions
@@ -49,6 +47,9 @@ from shardctl.system.stores import is_url, refuse_half_url
 from shardctl.system.text import counted, format_bytes, similar, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 SHOWN = 5
 """Samples that a notebook shows of a dataset."""
@@ -271,6 +272,8 @@ class Dataset:
         column except images and arrays, and reads all of these columns once. The result takes 8 bytes of memory per sample.
         Raises UsageError if the condition does not fit the columns.
         """
+        from shardctl.loader.filtering import matching  # with pyarrow.compute 30 ms, which most loaders never need
+
         return Dataset(Selection(self._selection.shards, matching(self._selection, predicate)))
 
     def limit(self, samples: int) -> Dataset:

@@ -13,7 +13,6 @@ from shardctl.loader.blocks import BatchReader, GatherOptions, Indices, Transfor
 from shardctl.loader.options import StreamOptions
 from shardctl.loader.order import EpochOrder, Ordering
 from shardctl.loader.stream import DatasetStream, Selection
-from shardctl.sources.label_table import hash_names
 
 VARIANT = "variant"
 
@@ -83,6 +82,8 @@ def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
     if len(variants) % most == 0 and bool((variants.reshape(-1, most) == np.arange(most)).all()):
         inputs = len(variants) // most  # as a conversion writes them, if no variant of an input was rejected
         return None, np.arange(inputs) * most, np.full(inputs, most)
+    from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
+
     keys = _column(selection, "key")
     hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
     rows = np.lexsort((variants, hashes))

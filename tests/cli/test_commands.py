@@ -266,7 +266,7 @@ def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
         next(line for line in job.stderr if "will write" in line)
         job.send_signal(stop)
         rest = job.stderr.read()
-        assert job.wait(timeout=10) == 130
+        assert job.wait(timeout=10) == 130, rest
     assert "interrupted" in rest
     assert "Traceback" not in rest
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ from shardctl.loader.blocks.block_sources import GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.sources.boxes import First, column_of, place_columns, said_places, values_matter, why_places
 from shardctl.system.text import lacks
+
+if TYPE_CHECKING:
+    from shardctl.sources.boxes import First
 
 LOOKED_AT = 16
 """Samples whose values are looked at."""
@@ -33,6 +36,8 @@ def refuse_unmoved(shards: Shards, columns: Sequence[Column], transforms: Transf
     _check_unmoved(shards, transforms)
     if transforms.moving is None or not len(samples):
         return
+    from shardctl.sources.boxes import column_of, place_columns, said_places, values_matter, why_places  # 20 ms, rarely needed
+
     roles, read = shards.layout.roles, [column.name for column in columns]
     plain = [f for f in shards.layout.columns if not isinstance(roles.get(f.name), Image | Objects)]
     plain = [f for f in plain if f.name != "key" and f.name not in transforms.unmoved]
