@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, eq=True, frozen=False, **options):
-        """Return a class as `dataclasses.dataclass` does. It knows no `order`, no `unsafe_hash`, no slots and no InitVar."""
+        """Return a class as `dataclasses.dataclass` does.
+
+        It knows no `order`, no `unsafe_hash`, no slots and no InitVar, and no object that contains itself. A field without a
+        default behind one with a default is found at the first object. A class below a frozen one is made by this, too.
+        """
         if cls is None:
             return lambda of: dataclass(of, eq=eq, frozen=frozen, **options)
         own = {name: cls.__dict__.get(name) for name in ("__init__", "__repr__", "__eq__", "__hash__")}
@@ -30,10 +34,10 @@ else:
             cls.__init__ = _first_init(cls)
         if has_repr and own["__repr__"] is None:
             cls.__repr__ = _repr
-        if eq and own["__eq__"] is None:
-            cls.__eq__, hashed = _comparison(cls)
-            if own["__hash__"] is None:
-                cls.__hash__ = hashed if frozen else None
+        if eq:
+            equal, hashed = _comparison(cls)
+            cls.__eq__ = own["__eq__"] or equal
+            cls.__hash__ = own["__hash__"] or (hashed if frozen else None)
         if frozen:
             cls.__setattr__, cls.__delattr__ = _refuse_setting, _refuse_deleting
         return cls

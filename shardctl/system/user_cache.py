@@ -28,7 +28,7 @@ class Remembered:
     """Facts that were found before, in a file of the user's cache, each under a digest of all that it depends on.
 
     What is not there is found again. So the file may be deleted or damaged at any time: every line has a checksum. It counts
-    only in a folder that nobody but this user can enter, and holds the `most` facts that came last.
+    only in a folder that nobody but this user can write to, and holds the `most` facts that came last.
     """
 
     def __init__(self, name: str, most: int = 256) -> None:
@@ -45,19 +45,26 @@ class Remembered:
         """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once, one may be forgotten."""
         if self._path is None:
             return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._is_own():
+            return
         lines = [line for line in self._lines() if not line.startswith(digest)][1 - self._most :]
         with contextlib.suppress(StorageError, OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._path, "\n".join([*lines, _line(digest, json.dumps(fact)), ""]).encode())
 
     def _lines(self) -> list[str]:
-        if self._path is None:
-            return []
-        with contextlib.suppress(OSError):
-            folder = self._path.parent.stat()
-            if folder.st_uid == os.geteuid() and not folder.st_mode & 0o077:
+        if self._path is not None and self._is_own():
+            with contextlib.suppress(OSError):
                 return read_bytes(self._path).decode("ascii", "replace").splitlines()
         return []
+
+    def _is_own(self) -> bool:
+        """Return whether nobody but this user can put something into the folder."""
+        with contextlib.suppress(OSError):
+            folder = self._path.parent.stat() if self._path is not None else None
+            return folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
+        return False
 
 
 def _line(digest: str, fact: str) -> str:

@@ -393,6 +393,28 @@ def test_what_images_cost_is_said(odd_images: Path, tmp_path: Path, cli: Any) ->
     assert cheap.json["notices"] == []
 
 
+SIDE_DATA: dict[str, dict[str, Any]] = {
+    "colour profile": {"icc_profile": b"p" * 300},
+    "comment": {"comment": b"a note"},
+    "XMP": {"xmp": b"<x:xmpmeta/>"},
+    "nothing": {},
+}
+"""What else may be in a JPEG that Pillow copies where it encodes the image again."""
+
+
+@pytest.mark.parametrize("side", SIDE_DATA)
+@pytest.mark.parametrize(("store", "form", "options"), [("png", "PNG", {}), ("jpeg:90", "JPEG", {"quality": 90})])
+def test_an_image_that_is_encoded_again_keeps_what_pillow_keeps(
+    side: str, store: str, form: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    source = saved(**SIDE_DATA[side])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(source)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", {"store": store}, labels="none", workers=0)
+    (batch,) = shardctl.open(tmp_path / "out").loader(batch_size=1, decode=False)
+    assert batch["image"][0] == saved(Image.open(io.BytesIO(source)), form, **options)
+
+
 def by_pillow(data: bytes, least: tuple[int, int] | None) -> Image.Image | None:
     """Return what Pillow decodes of a JPEG by itself, at a smaller size where `least` allows it; None for a fault."""
     try:
@@ -415,7 +437,7 @@ def test_pixels_are_those_that_pillow_decodes_of_damaged_data_too(name: str, lea
     whole = bytes(data[: draw.draw(st.sampled_from([len(data), len(data) * 2 // 3]), label="length")])
     expected = by_pillow(whole, least)
     try:
-        opened = image.open_image(whole)
+        opened = image.open_image(whole, pixels_only=draw.draw(st.booleans()))
         found = None if opened.format != "JPEG" or (opened.jpeg and opened.jpeg.is_lossless) else opened.load(least)
     except Exception:  # noqa: BLE001 - whatever it is, Pillow must raise too
         assert expected is None

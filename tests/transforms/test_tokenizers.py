@@ -310,7 +310,7 @@ def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(bpe: bytes, tmp_pat
         assert found() == first
         assert len(proofs) == (damaged != whole * 2)
     proofs.clear()
-    kept.parent.chmod(0o755)  # somebody else may have written it
+    kept.parent.chmod(0o777)  # somebody else may have written it
     assert (found(), len(proofs)) == (first, 1)
     kept.unlink()
     kept.parent.rmdir()
@@ -334,6 +334,19 @@ def test_a_proof_of_an_engine_holds_for_its_very_files(
     assert len(proofs) == 2
     opened_anew(bpe + b" ")
     assert len(proofs) == 3
+
+
+def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(
+    bpe: bytes, monkeypatch: pytest.MonkeyPatch, proofs: list[Engine]
+) -> None:
+    pytest.importorskip("tiktoken")
+    first = opened_anew(bpe)
+    expected = each(first, ["the cat"])
+    (engine,) = proofs
+    monkeypatch.setattr(type(engine), "encode", lambda *_: 1 / 0)
+    second = opened_anew(bpe)
+    assert second.versions != first.versions
+    assert each(second, ["the cat"]) == expected
 
 
 def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class Opened:
 
     `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as EXIF counts it.
     `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault. `jpeg` is the header
-    of a JPEG, None where it is broken.
+    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it.
     """
 
     data: bytes
@@ -127,6 +127,7 @@ class Opened:
     orientation: int
     keep_truncated: bool
     jpeg: JpegHeader | None
+    is_usual: bool
     _unread: Image.Image | None
 
     def load(self, least: Size | None = None) -> Image.Image:
@@ -136,7 +137,7 @@ class Opened:
         that has never been loaded: after an error, a second `load` of the same one gives the damaged pixels without a word.
         """
         jpeg = self.jpeg
-        if jpeg is not None and jpeg.is_usual and (usual := self._usual(least)) is not None:
+        if self.is_usual and (usual := self._usual(least)) is not None:
             return usual
         image, self._unread = self._unread, None
         if jpeg is not None and jpeg.is_lossless:  # the libjpeg of most builds of Pillow cannot read it
@@ -173,18 +174,21 @@ class TooManyPixels(Rejection):
         self.size = size
 
 
-def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Opened:
-    """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`."""
+def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False, pixels_only: bool = False) -> Opened:
+    """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`.
+
+    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP.
+    """
     _prepare()
     if not data:
         raise Rejection("decode", "empty", "the file is empty")
     if data.startswith(_ICO):
         _refuse_large_icon(data, max_pixels)
     jpeg = jpeg_header(memoryview(data))
-    if jpeg is not None and jpeg.is_usual:
+    if jpeg is not None and jpeg.is_usual and (jpeg.bare or pixels_only):
         if math.prod(jpeg.size) > max_pixels:
             raise TooManyPixels(jpeg.size, max_pixels)
-        return Opened(data, "JPEG", "L" if jpeg.components == 1 else "RGB", jpeg.size, 1, keep_truncated, jpeg, None)
+        return Opened(data, "JPEG", "L" if jpeg.components == 1 else "RGB", jpeg.size, 1, keep_truncated, jpeg, True, None)
     try:
         with _TRUNCATED.set_to(keep_truncated):
             image = _open_or_reject(data)
@@ -203,7 +207,7 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
         width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
     size = (height, width) if orientation >= 5 else (width, height)
     jpeg = jpeg if form in _JPEG else None
-    return Opened(data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, image)
+    return Opened(data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image)
 
 
 def _open_or_reject(data: bytes) -> Image.Image:
@@ -303,7 +307,7 @@ def check(opened: Opened) -> None:
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Pixels:
     """Decode an encoded image to upright RGB pixels, (height, width, 3) uint8. Raises Rejection."""
-    opened = open_image(data, max_pixels, keep_truncated)
+    opened = open_image(data, max_pixels, keep_truncated, pixels_only=True)
     return render(opened, View.whole(opened.size))
 
 

@@ -51,7 +51,7 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 _EVERY_COEFFICIENT = 2**64 - 1
 
-_APP0, _APP1, _APP2, _APP13, _APP14 = 0xE0, 0xE1, 0xE2, 0xED, 0xEE
+_APP0, _APP1, _APP2, _APP13, _APP14, _COMMENT = 0xE0, 0xE1, 0xE2, 0xED, 0xEE, 0xFE
 _FRAME = struct.Struct(">BHHB")
 """Bits of a value, height, width, components."""
 
@@ -64,7 +64,8 @@ class JpegHeader:
     """What is before the first scan. `frame` is the marker that says how the pixels are coded; `bits` are of one value.
 
     `size` is (width, height), `components` are 3 with colours. A `plain` one has nothing for which Pillow would turn the image
-    (EXIF) or refuse it.
+    (EXIF) or refuse it. A `bare` one has no comment, and no segment that may hold a colour profile or XMP: Pillow copies these
+    into an image that it encodes.
     """
 
     frame: int
@@ -72,6 +73,7 @@ class JpegHeader:
     size: tuple[int, int]
     components: int
     plain: bool
+    bare: bool
 
     @property
     def is_lossless(self) -> bool:
@@ -272,7 +274,7 @@ def jpeg_header(view: memoryview) -> JpegHeader | None:
     """
     if bytes(view[:2]) != b"\xff\xd8":
         return None
-    place, size, plain = 2, len(view) - 10, True
+    place, size, plain, bare = 2, len(view) - 10, True, True
     frame = bits = components = 0
     shape = (0, 0)
     while place < size:
@@ -286,6 +288,9 @@ def jpeg_header(view: memoryview) -> JpegHeader | None:
                 shape = (width, height)
             elif _APP0 <= marker <= _APP14:
                 plain = plain and _is_plain(marker, bytes(view[place + 4 : place + 2 + length]))
+                bare = bare and marker not in (_APP1, _APP2)
+            elif marker == _COMMENT:
+                bare = False
             if length < 2:
                 return None
             place += 2 + length
@@ -295,7 +300,7 @@ def jpeg_header(view: memoryview) -> JpegHeader | None:
                 return None
             place, plain = found.start(), False
         elif marker == _START_OF_SCAN:
-            return JpegHeader(frame, bits, shape, components, plain) if frame else None
+            return JpegHeader(frame, bits, shape, components, plain, bare) if frame else None
         elif marker == 0xFF:  # a fill byte
             place += 1
         elif marker in _ALONE:

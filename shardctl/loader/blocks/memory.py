@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import weakref
 from functools import cache
 from typing import Any
@@ -56,7 +57,9 @@ class BatchMemory:
 # epochs of 4,400 raw images the slowest had 0.25 of the usual rate (2026-11-27, scripts/bench/bench_epochs.py).
 _free: dict[int, mmap.mmap] = {}
 """Memory that nobody uses, the longest unused first. No lock: each step on it is one that other threads cannot interrupt, since
-arrays may end anywhere, also in a thread that would have the lock. A forked child has its own copy, of the memory too."""
+arrays may end anywhere, also in a thread that would have the lock. A forked child begins with none."""
+
+os.register_at_fork(after_in_child=_free.clear)
 
 
 def _leased(size: int) -> npt.NDArray[np.uint8]:
@@ -66,10 +69,7 @@ def _leased(size: int) -> npt.NDArray[np.uint8]:
     """
     pages = _taken(size)
     if pages is None:
-        try:
-            pages = mmap.mmap(-1, rounded(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise MemoryError(f"no {size} bytes of memory can be had for a batch ({error.strerror})") from error
+        pages = _new_pages(size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a wish
                 pages.madvise(mmap.MADV_HUGEPAGE)
@@ -79,10 +79,22 @@ def _leased(size: int) -> npt.NDArray[np.uint8]:
     return whole
 
 
+def _new_pages(size: int) -> mmap.mmap:
+    """Return new memory of `size` bytes or more. What is free is given up where there is none. Raises MemoryError."""
+    for _ in range(2):
+        try:
+            return mmap.mmap(-1, rounded(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            why = error.strerror
+        _free.clear()
+    raise MemoryError(f"no {size} bytes of memory can be had for a batch ({why})")
+
+
 def _taken(size: int) -> mmap.mmap | None:
     """Take the smallest of the free memory that fits; None if none does."""
     while True:
-        fitting = [(len(pages), number) for number, pages in list(_free.items()) if size <= len(pages) <= _WASTE * size]
+        sizes = _sizes()
+        fitting = [(room, number) for number, room in sizes.items() if size <= room <= _WASTE * size]
         if not fitting:
             return None
         pages = _free.pop(min(fitting)[1], None)
@@ -94,10 +106,23 @@ def _keep(pages: mmap.mmap) -> None:
     """Keep memory that is no longer used. What was unused for longest is given up where it is too much."""
     _free[id(pages)] = pages
     while True:
-        kept = list(_free.items())
-        if sum(len(each) for _, each in kept) <= _most_kept():
+        sizes = _sizes()
+        if sum(sizes.values()) <= _most_kept():
             return
-        _free.pop(kept[0][0], None)
+        _free.pop(next(iter(sizes)), None)
+
+
+def _sizes() -> dict[int, int]:
+    """Return the bytes of all free memory, by its numbers.
+
+    Not by way of `_free.items()`: its pairs are objects that may start the garbage collector, and that may add memory.
+    """
+    found: dict[int, int] = {}
+    for number in list(_free):
+        pages = _free.get(number)
+        if pages is not None:
+            found[number] = len(pages)
+    return found
 
 
 @cache

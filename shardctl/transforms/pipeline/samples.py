@@ -84,6 +84,7 @@ class SamplePipeline:
         self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
         self._calls = _CallsOfOne(enter)
         self._store = recipe.store
+        self._pixels_only = recipe.store is not None and recipe.store.name in ("raw", "source", "none")
         self._columns = SampleColumns(layout, recipe.store is not None, self._functions) if layout else None
         self._has_classes = layout is not None and layout.classes is not None and "label" in layout.columns.names
 
@@ -187,7 +188,8 @@ class SamplePipeline:
     def _opened(self, sample: Sample) -> tuple[Opened, int]:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
         self._enter("decode")
-        opened = image.open_image(sample["image"]["bytes"], self._recipe.max_pixels, self._recipe.keep_truncated)
+        data = sample["image"]["bytes"]
+        opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated, self._pixels_only)
         dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)

@@ -434,7 +434,7 @@ def _proven(data: bytes, where: str, name: str) -> Proven | UnfitError:
     except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
         return _unfit(error)
     digest = _digest_of_proof(data, engine)
-    if (found := Proven.remembered(engine, digest)) is not None:
+    if (found := Proven.remembered(engine, digest)) is not None and _opens(engine):
         return found
     said, own = _said(data, where), _opened(data, where)
     facts = _facts(said, own)
@@ -445,6 +445,15 @@ def _proven(data: bytes, where: str, name: str) -> Proven | UnfitError:
     proven = Proven(engine, facts, digest)
     proven.remember()
     return proven
+
+
+def _opens(engine: Engine) -> bool:
+    """Return whether an engine encodes at all now. It opens a tokenizer for its first text, for which memory may be missing."""
+    try:
+        engine.encode(pa.array([""], pa.string()))
+    except Exception:  # noqa: BLE001 - then it is proven anew, and why it cannot be used is told
+        return False
+    return True
 
 
 def _unfit(error: Exception) -> UnfitError:
