@@ -119,5 +119,5 @@ def _refuse_deleting(self: object, name: str) -> None:
 
 
 def _is_fixed(self: object, name: str) -> bool:
-    """Return whether an attribute is none that a class below a frozen one, itself no dataclass, has added."""
+    """Return whether an attribute cannot change. A class that is not a dataclass, below a frozen one, may add others."""
     return "__dataclass_fields__" in type(self).__dict__ or name in type(self).__dataclass_fields__  # type: ignore[attr-defined]

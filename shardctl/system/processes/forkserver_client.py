@@ -109,7 +109,7 @@ _early: list[ForkServer] = []
 
 @contextlib.contextmanager
 def forked_early(module: str, memory: int) -> Iterator[None]:
-    """Fork this process for the first pool of a module that is made within the block: it has the modules loaded already.
+    """Fork this process for the first pool of a module that is made within the block: it has numpy and Arrow loaded already.
 
     Only for a command of ours, at its beginning: it has loaded no user's code yet, whose files and connections
     workers must not share. Where it has threads, or a limit of memory asks for another allocator, nothing is done.
