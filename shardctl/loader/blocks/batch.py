@@ -318,16 +318,18 @@ class BatchReader:
 
     def _strings(self, column: Column, located: Located, wanted: Wanted) -> list[Any]:
         values = gather(located)
+        result: list[Any]
         if column.is_text:
             try:
-                values = values.cast(pa.large_string())
-            except pa.ArrowInvalid as error:
+                result = values.view(pa.large_string()).to_pylist()  # cast() imports pyarrow.compute for the same
+            except UnicodeDecodeError as error:
                 wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
                 where = name_of(self.shards, wanted, wrong[0])
                 raise Unreadable(
                     np.array(wrong), DatasetError(f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}")
                 ) from error
-        result: list[Any] = values.to_pylist()
+        else:
+            result = values.to_pylist()
         return result
 
 
