@@ -11,11 +11,14 @@ from shardctl.cli.command import command, option
 from shardctl.cli.lines import bad, colored, good
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.cli.values import OneOf
+from shardctl.format.names import MANIFEST
 from shardctl.system.startup import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.verify.finding import Finding
+    from shardctl.inspection.verify.result import VerifyResult
+    from shardctl.system.processes.pool import Pool
 
 FOUND_SOMETHING = 1
 
@@ -51,26 +54,11 @@ def verify(target: str, level: str, output: Output) -> int:
     others is read, and the checksums of the format are compared. Each finding names the file and the number of the record. For
     an export to files, coco or yolo, the checksums of all files are compared.
     """
-    with quick_imports():
-        from shardctl.interop.foreign.shards import is_foreign, refuse_text
-        from shardctl.interop.foreign.sums import check_sums, export_of_files
-        from shardctl.system.progress import counting
+    from shardctl.inspection.verify.check_processes import checks_ahead
+    from shardctl.system.files import is_file
 
-    refuse_text(Path(target))
-    noun = "shard"
-    if (export := export_of_files(Path(target))) is not None:
-        noun = "file"
-        with counting(output.shows_progress, "files", "verifying") as report:
-            result = check_sums(Path(target), export, report)
-    elif is_foreign(Path(target)):
-        from shardctl.interop.foreign.checking import check
-
-        with counting(output.shows_progress, "records", "verifying") as report:
-            result = check(Path(target), progress=report)
-    else:
-        from shardctl.inspection.verify.verification import verify as verify_dataset
-
-        result = verify_dataset(target, level, output.shows_progress)
+    with checks_ahead(is_file(Path(target, MANIFEST))) as processes:
+        result, noun = _checked(target, level, output, processes)
     if output.as_json:
         print_json(result)
     else:
@@ -80,6 +68,27 @@ def verify(target: str, level: str, output: Output) -> int:
         what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
         click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {result.total}")
     return 0 if result.ok else FOUND_SOMETHING
+
+
+def _checked(target: str, level: str, output: Output, processes: Pool | None) -> tuple[VerifyResult, str]:
+    """Return what was found, and what its units are called."""
+    with quick_imports():
+        from shardctl.interop.foreign.shards import is_foreign, refuse_text
+        from shardctl.interop.foreign.sums import check_sums, export_of_files
+        from shardctl.system.progress import counting
+
+    refuse_text(Path(target))
+    if (export := export_of_files(Path(target))) is not None:
+        with counting(output.shows_progress, "files", "verifying") as report:
+            return check_sums(Path(target), export, report), "file"
+    if is_foreign(Path(target)):
+        from shardctl.interop.foreign.checking import check
+
+        with counting(output.shows_progress, "records", "verifying") as report:
+            return check(Path(target), progress=report), "shard"
+    from shardctl.inspection.verify.verification import verify_with
+
+    return verify_with(processes, target, level, output.shows_progress), "shard"
 
 
 def _line(finding: Finding) -> str:

@@ -29,7 +29,6 @@ from shardctl.build.convert.situation import begun_jobs, find_situation
 from shardctl.build.convert.targets.base import Target, WriteLease
 from shardctl.build.convert.update.known_records import hide_pruned, write_known
 from shardctl.build.convert.update.match import match_files
-from shardctl.build.convert.update.outcomes import checks_ahead
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.fingerprint import fingerprint
 from shardctl.build.shards.engines import registry
@@ -37,6 +36,7 @@ from shardctl.build.shards.job import NEW_FOLDER
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
+from shardctl.inspection.verify.check_processes import checks_ahead
 from shardctl.sources.files import in_use
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Pool

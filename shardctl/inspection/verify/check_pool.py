@@ -9,25 +9,15 @@ from typing import Any
 from shardctl.errors import WorkerError
 from shardctl.format.dataset_place import DatasetPlace, to_json
 from shardctl.format.tables import ShardTable
+from shardctl.inspection.verify.check_processes import LIMITS
 from shardctl.inspection.verify.finding import MEND, REBUILD, Finding, error
 from shardctl.system.processes.death import FATAL_KILLS, Death
-from shardctl.system.processes.pool import Limits, Pool, Task
+from shardctl.system.processes.pool import Pool, Task
 from shardctl.system.sequences import LazySequence
 from shardctl.system.text import printable
 
-LIMITS = Limits(memory=8 << 30, seconds=600.0)
-"""The limits of a check: far more than any block or image that was written needs, and less than a decompression bomb."""
-
-WORKER = "shardctl.inspection.verify.worker"
-"""The module that checks in worker processes."""
-
 MOST_KILLS = 4 * FATAL_KILLS
 """Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
-
-
-def pool_of_checks(workers: int | str = "auto") -> Pool:
-    """Return the processes of checks. None starts before there is one to do; `prepare` imports their modules ahead of that."""
-    return Pool(WORKER, workers, LIMITS)
 
 
 class CheckPool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from shardctl.errors import UsageError, explaining_interrupts
 from shardctl.format.dataset_place import open_place, refuse_part_of_dataset
-from shardctl.inspection.verify.check_pool import CheckPool, pool_of_checks
+from shardctl.inspection.verify.check_pool import CheckPool
+from shardctl.inspection.verify.check_processes import pool_of_checks
 from shardctl.inspection.verify.dataset import DatasetCheck
 from shardctl.inspection.verify.finding import Finding
 from shardctl.inspection.verify.result import LEVELS, VerifyResult, result_of

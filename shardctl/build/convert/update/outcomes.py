@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -65,25 +64,6 @@ class Outcomes:
             kept = self._kept(shard)
             assert kept is not None, "shards are kept of a dataset"
             yield shard, *kept
-
-
-@contextmanager
-def checks_ahead(needed: bool) -> Iterator[Pool | None]:
-    """Start the process that the checks of an update are forked from, so that it is ready when the shards are built.
-
-    An update of 100,000 files takes 1.8 s so, and took 2.0 s (2026-11-27, docs/dev/measurements/updates.md).
-    """
-    if not needed:
-        yield None
-        return
-    from shardctl.inspection.verify.check_pool import pool_of_checks
-
-    processes = pool_of_checks()
-    try:
-        processes.prepare()
-        yield processes
-    finally:
-        processes.close()
 
 
 def verify_update(new: Path, processes: Pool | None) -> None:
