@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass  # noqa: TID251 - it runs where shardctl is not installed
 from typing import Any
 
 import numpy as np
-
-from shardctl.system.dataclass import dataclass
 
 from .ending import end_with_parent
 
