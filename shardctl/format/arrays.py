@@ -15,8 +15,7 @@ FEW_RUNS = 64
 def column_of(numbers: npt.NDArray[Any]) -> pa.Array:
     """Return numbers, (n,) of any type of fixed size but bool, as an Arrow array: of the same memory if that is contiguous.
 
-    `pa.array` would first look whether they are a masked array, which imports `numpy.ma` (12 ms), and pandas where that is
-    installed.
+    `pa.array` would first ask whether they are a masked array. That imports `numpy.ma` (12 ms), and pandas if it is installed.
     """
     assert numbers.dtype.isnative, "Arrow has the order of bytes of this machine"
     data = pa.py_buffer(np.ascontiguousarray(numbers))

@@ -19,7 +19,7 @@ from shardctl.transforms.recipe import Recipe
 
 @dataclass(frozen=True)
 class Known:
-    """The inputs of a conversion that are surely those of the dataset that is there, whose digest is `existing`."""
+    """The inputs of a conversion that are surely those of the existing dataset. `existing` is its digest."""
 
     recipe: Recipe
     listing: Listing

@@ -125,7 +125,7 @@ class Target(Protocol):
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Make the complete dataset in the folder `new` the one that is there. `updates`: it brings that one up to date.
 
-        `checks` are the processes that check it where that is done first, None: new ones.
+        Some targets check it first: in the processes `checks`, None for new ones.
         """
         ...
 
