@@ -13,6 +13,8 @@ from shardctl.build.shards import WORKER
 from shardctl.cli.command import command
 from shardctl.cli.options import options_of
 from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
+from shardctl.format.names import MANIFEST
+from shardctl.system.files import exists
 from shardctl.system.importing import look_in_current_folder
 from shardctl.system.startup import quick_imports, reuse_memory
 from shardctl.system.text import printable
@@ -81,7 +83,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless there seems to be no work for them."""
-    complete = Path(dst, "manifest.json").exists() and not any(options[way] for way in ("overwrite", "update", "append"))
+    complete = exists(Path(dst, MANIFEST)) and not any(options[way] for way in ("overwrite", "update", "append"))
     if complete or options["workers"] == 0:
         return nullcontext()
     from shardctl.system.processes.forkserver_client import forked_early

@@ -55,9 +55,9 @@ def verify(target: str, level: str, output: Output) -> int:
     an export to files, coco or yolo, the checksums of all files are compared.
     """
     from shardctl.inspection.verify.check_processes import checks_ahead
-    from shardctl.system.files import is_file
+    from shardctl.system.files import exists
 
-    with checks_ahead(is_file(Path(target, MANIFEST))) as processes:
+    with checks_ahead(exists(Path(target, MANIFEST))) as processes:
         result, noun = _checked(target, level, output, processes)
     if output.as_json:
         print_json(result)

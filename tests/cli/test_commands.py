@@ -242,6 +242,15 @@ def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
     assert ("shardctl.build.shards.task" in imported) == (workers == 0)  # else only workers import it
 
 
+@pytest.mark.parametrize("command", [("convert", "SRC"), ("verify",)])
+def test_a_name_that_no_file_system_takes_is_answered_in_a_sentence(photos: Path, command: tuple[str, ...]) -> None:
+    arguments = [str(photos) if each == "SRC" else each for each in command]
+    done = subprocess.run([sys.executable, "-m", "shardctl", *arguments, "a" * 300], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "File name too long" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
     command = f"{sys.executable} -m shardctl inspect {raw_dataset} --head 60 | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)

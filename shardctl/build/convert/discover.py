@@ -40,8 +40,8 @@ DETECTED_FILES = 8
 """Files that are one record each whose encodings are shown: to detect one takes up to 0.1 s."""
 
 TYPED_BYTES = 4 << 20
-"""The most bytes of units whose types one task finds: all 24 MiB as one task keep one process busy for 0.12 s, and the others
-wait (2026-11-27)."""
+"""One task finds the types of units of so many bytes at most. With all 24 MiB in one task, one worker takes 0.12 s, and the
+others wait (2026-11-27)."""
 
 TYPED_RECORDS = 100_000
 """The most records that are looked at for that: a compressed file is one unit, however large it is."""

@@ -53,10 +53,10 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A dataset that is what a conversion would make: its inputs are as they were `listed`, and there are no new ones.
+    """A dataset that a conversion would make again as it is: the inputs are as they were `listed`, and none is new.
 
-    `recipe` has what was left to the sources as it is recorded. `seen` is what was seen beside the inputs; `unused` and
-    `ignored` are about files that are no inputs.
+    `recipe` is complete: what the sources decided is in it, as the dataset records it. `seen` is what was seen beside the
+    inputs. `unused` and `ignored` are about the other files.
     """
 
     recipe: Recipe

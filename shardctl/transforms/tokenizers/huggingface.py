@@ -390,9 +390,9 @@ PROVEN = "tokenizers"
 
 @dataclass
 class Proven:
-    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if it is not remembered.
+    """An engine that gives the same tokens as `tokenizers`. `digest` is that of its proof, None if the proof is not remembered.
 
-    `lost` is the string that is not given back, as a list of one, or of none; None if that is not known yet.
+    `lost` is a list with the string that the tokenizer does not give back, or an empty list. None: nobody has looked yet.
     """
 
     engine: Engine
