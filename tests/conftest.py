@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kept_servers import KeptServers
 from object_stores import azurite, bucket, container, object_server, started_server  # noqa: F401 (fixtures)
+from PIL import Image
 from xdist.scheduler import LoadFileScheduling
 
 import shardctl
@@ -120,8 +121,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (shared / "made").exists():
             make_demo(shared / "demo", images=60, texts=50)
+            _make_smaller(shared / "demo" / "photos")
             (shared / "made").touch()
     return shared / "demo"
+
+
+def _make_smaller(photos: Path) -> None:
+    """Halve the sides of photos, in files of the same kind: thousands of tests decode them."""
+    for path in sorted(photos.rglob("*.*")):
+        with Image.open(path) as photo:
+            exif = photo.getexif()
+            half = photo.resize((photo.width // 2, photo.height // 2))
+        half.save(path, exif=exif, quality=88)
 
 
 @pytest.fixture(scope="session")
