@@ -15,6 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
+from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
@@ -310,7 +311,7 @@ def exactly(*batches: pa.RecordBatch) -> pa.RecordBatch:
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     """Build one column of a block. Images come as uint8 arrays (raw), or as pairs or dicts of bytes and path (encoded)."""
     if isinstance(type_, pa.FixedShapeTensorType):
-        count, dtype = type_.storage_type.list_size, type_.value_type.to_pandas_dtype()
+        count, dtype = type_.storage_type.list_size, dtype_of(type_.value_type)
         pixels = np.concatenate([np.zeros(count, dtype) if value is None else value.reshape(-1) for value in values])
         missing = pa.array([value is None for value in values]) if any(value is None for value in values) else None
         storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), count, mask=missing)

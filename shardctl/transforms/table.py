@@ -80,7 +80,8 @@ class Table(MutableMapping[str, type[Transform]]):
 
 
 def _is_step(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Transform) and "name" in vars(value)
+    # Python 3.10 says of list[int] that it is an instance of type, and then issubclass raises an error.
+    return issubclass(type(value), type) and issubclass(value, Transform) and "name" in vars(value)
 
 
 TRANSFORMS = Table()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.arrays import dtype_of
 from shardctl.format.list_types import is_list
 
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
@@ -158,7 +159,7 @@ def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     inner = type_.value_type
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     lists = (value for value in values if isinstance(value, list))
-    if arrays and not (_is_number(inner) and all(a.ndim == 1 and a.dtype == inner.to_pandas_dtype() for a in arrays)):
+    if arrays and not (_is_number(inner) and all(a.ndim == 1 and a.dtype == dtype_of(inner) for a in arrays)):
         return False
     return set(map(type, chain.from_iterable(lists))) <= _plain_types(inner)
 
@@ -221,7 +222,7 @@ def rounded(value: Any, type_: pa.DataType) -> Any:
             return [rounded(part, inner) for part in value]
         exact = np.array(value)
         with np.errstate(over="ignore"):
-            narrow = exact.astype(inner.to_pandas_dtype()).astype(np.float64)
+            narrow = exact.astype(dtype_of(inner)).astype(np.float64)
         return np.where(np.isinf(narrow), exact, narrow).tolist()
     if pa.types.is_struct(type_) and isinstance(value, dict):
         types = {field.name: field.type for field in type_}
@@ -246,7 +247,7 @@ def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
     if flat is None:
         raise UnfitValue(describe(value))
     check_fit(flat, type_.storage_type)
-    return np.asarray(flat, type_.value_type.to_pandas_dtype())
+    return np.asarray(flat, dtype_of(type_.value_type))
 
 
 def _flat_array(value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
@@ -406,7 +407,7 @@ def _is_exact(value: Any, type_: pa.DataType) -> bool:
 
 def _narrowed(value: Any, type_: pa.DataType) -> float:
     with np.errstate(all="ignore"):  # what overflows does not come back as it was
-        return float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
+        return float(np.array(value, np.float64).astype(dtype_of(type_)))
 
 
 def _is_time(type_: pa.DataType) -> bool:
@@ -443,7 +444,7 @@ def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
         return bool(pa.types.is_boolean(type_)) and value.dtype.kind == "b"
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)) or value.dtype.kind not in "iuf":
         return False
-    target = np.dtype(type_.to_pandas_dtype())
+    target = dtype_of(type_)
     if value.dtype.itemsize < 8 and np.can_cast(value.dtype, target, "safe"):  # of 64 bits numpy says so, and rounds
         return True
     if value.dtype.kind == "f" and target.kind in "iu":

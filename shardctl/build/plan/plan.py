@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.build.plan.listing import CHUNK_ROWS
 from shardctl.build.plan.splits import Draw, Splitting
 from shardctl.build.plan.units import Units
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.loader.order import Permutation
@@ -278,7 +278,7 @@ def write_shards(folder: Path, rows: array[int]) -> None:
     """Write shards.arrow from the values of its rows, one after the other, but for the blocks: these are not known."""
     numbers = list(JOB_SHARDS_SCHEMA)[:-1]
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
-    arrays = [column_of(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, numbers, strict=True)]
+    arrays = [column_of(column.astype(dtype_of(f.type))) for column, f in zip(columns, numbers, strict=True)]
     arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))

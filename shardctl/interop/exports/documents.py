@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError
+from shardctl.format.arrays import dtype_of
 from shardctl.format.roles import Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
@@ -60,7 +61,7 @@ class TokenField:
         type_ = layout.columns.field(name).type
         if not is_list_of_whole_numbers(type_):
             raise DatasetError(f"{shown}: the field {name} is of type {type_}, which is not a list of tokens")
-        most = np.iinfo(type_.value_type.to_pandas_dtype()).max
+        most = np.iinfo(dtype_of(type_.value_type)).max
         if role.eos is not None and role.eos > most:
             raise DatasetError(f"{shown}: {name} end with {role.eos}, which their type {type_.value_type} does not hold")
         if role.packed:

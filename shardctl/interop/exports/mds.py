@@ -19,6 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import json_text
 from shardctl.interop.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.interop.exports.base import (
@@ -193,14 +194,14 @@ def _encoding(source: Source, field: Field) -> _Encoding:
     if field.form.startswith("image:"):
         return _Encoding(field.form.removeprefix("image:").removesuffix(WITH_PATHS))
     if type_ in _SCALARS:
-        name, dtype = _SCALARS[type_]
-        return _Encoding(name, np.dtype(dtype).itemsize)
+        name, code = _SCALARS[type_]
+        return _Encoding(name, np.dtype(code).itemsize)
     if is_packed(type_):
-        dtype = np.dtype(type_.value_type.to_pandas_dtype())
+        dtype = dtype_of(type_.value_type)
         shape = _shape(type_)
         return _Encoding(f"ndarray:{dtype.name}:{','.join(map(str, shape))}", int(np.prod(shape)) * dtype.itemsize)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return _Encoding(f"ndarray:{np.dtype(type_.value_type.to_pandas_dtype()).name}")
+        return _Encoding(f"ndarray:{dtype_of(type_.value_type).name}")
     return _Encoding("str" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else "bytes")
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import dtype_of
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.arrays import is_packed
@@ -282,4 +282,4 @@ def _tensor(type_: pa.DataType, shape: list[str]) -> dict[str, Any]:
 
 def _dtype(type_: pa.DataType) -> str:
     """Return the name that numpy has for a type, and `string` for bytes."""
-    return "string" if is_bytes(type_) else str(np.dtype(type_.to_pandas_dtype()).name)
+    return "string" if is_bytes(type_) else str(dtype_of(type_).name)

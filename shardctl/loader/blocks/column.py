@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import dtype_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.list_types import is_list
 from shardctl.format.roles import Image, Mask, Objects, Plain, Role
@@ -50,12 +51,12 @@ class Column:
     @classmethod
     def _of_type(cls, name: str, type_: pa.DataType) -> Column:
         if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
-            dtype = np.dtype(type_.value_type.to_pandas_dtype())
+            dtype = dtype_of(type_.value_type)
             shape = tuple(type_.shape)
             return cls(name, type_, "fixed", int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, dtype, shape)
         leaf, sizes = _lists(type_)
         if _is_number(leaf) and 0 not in sizes:
-            dtype = np.dtype(leaf.to_pandas_dtype())
+            dtype = dtype_of(leaf)
             if all(size >= 0 for size in sizes):
                 return cls(name, type_, "fixed", int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize, dtype, sizes)
             if len(sizes) == 1:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import dtype_of
 from shardctl.format.keys import key_of_member
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.sources.export_description import Description, Field
@@ -91,7 +92,7 @@ def _without_tensor(export: Description, field: Field, value: Any) -> Any:
     type_ = export.layout.columns.field(field.name).type
     if not isinstance(type_, pa.FixedShapeTensorType) or field.form != "value" or value is None:
         return value
-    numbers = np.asarray(value.items if isinstance(value, Feature) else value, type_.value_type.to_pandas_dtype())
+    numbers = np.asarray(value.items if isinstance(value, Feature) else value, dtype_of(type_.value_type))
     if not _is_raw_image(export, field):
         return numbers.reshape(-1)
     from shardctl.images.codecs.image import ImageEncoding  # Pillow, which few exports need

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import dtype_of
 from shardctl.format.json_values import from_json
 from shardctl.format.list_types import is_list, leaf_of
 from shardctl.sources.formats.base import Misfit, Parsed, is_given, without_columns
@@ -198,7 +199,7 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_null(inner):
         raise Misfit("holds an array with values where the others have none")
     try:
-        wanted = np.dtype(inner.to_pandas_dtype())
+        wanted = dtype_of(inner)
     except NotImplementedError:
         raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}") from None
     if value.dtype != wanted:

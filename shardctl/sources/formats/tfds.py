@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import dtype_of
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Record, whole_array
@@ -284,7 +285,7 @@ def _typed(leaf: _Leaf, items: Any) -> Any:
     if pa.types.is_uint64(leaf.type) and items.dtype == np.int64:
         return items.view(np.uint64)  # Example has no such type: TFDS stores the same 64 bits
     with np.errstate(invalid="ignore", over="ignore"):  # such a value is another one then
-        made = items.astype(leaf.type.to_pandas_dtype())
+        made = items.astype(dtype_of(leaf.type))
     if not np.array_equal(made, items, equal_nan=made.dtype.kind == "f"):
         raise ValueError(f"a value does not fit {leaf.type}")
     return made
@@ -302,7 +303,7 @@ def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
 
 def _unpacked(leaf: _Leaf, data: bytes, most: int) -> Any:
     """Return the elements of an array whose bytes are stored. Raises ValueError if they have more than `most` bytes."""
-    dtype = np.dtype(leaf.type.to_pandas_dtype()).newbyteorder("<")
+    dtype = dtype_of(leaf.type).newbyteorder("<")
     if leaf.encoding == "zlib":
         inflate = zlib.decompressobj()
         data = inflate.decompress(data, max(most, 1))  # 0 stands for no limit

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import dtype_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import printable
@@ -53,7 +54,7 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
                 file, record = locate(rows["place"] >> PIECE_BITS)
                 kept_file, kept_record = locate(rows["kept"] >> PIECE_BITS)
                 columns = (file, record, rows["place"] & (1 << PIECE_BITS) - 1, kept_file, kept_record, rows["similarity"])
-                arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, SCHEMA, strict=True)]
+                arrays = [pa.array(column.astype(dtype_of(f.type))) for column, f in zip(columns, SCHEMA, strict=True)]
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 
@@ -97,7 +98,7 @@ class DuplicatesTable:
             start, stop = first + np.searchsorted(batch["record"].to_numpy()[first:end], [low, high + 1])
             parts.append([batch[name].to_numpy()[start:stop] for name in SCHEMA.names[1:]])
             place += 1
-        empty = [np.zeros(0, f.type.to_pandas_dtype()) for f in SCHEMA][1:]
+        empty = [np.zeros(0, dtype_of(f.type)) for f in SCHEMA][1:]
         record, *columns = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
         row = np.searchsorted(numbers, record)
         among = numbers[row] == record
