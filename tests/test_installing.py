@@ -99,6 +99,30 @@ def fresh(tmp_path: Path) -> Environment:
     return Environment(folder, project)
 
 
+def interpreter_of(version: str) -> str | None:
+    """Return the interpreter of a version of Python that is on the path or is one of pyenv's, or None."""
+    of_pyenv = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
+    return next(iter(map(str, of_pyenv)), None) or shutil.which(f"python{version}")
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
+def test_with_another_version_of_python(fresh: Environment, version: str) -> None:
+    """The oldest, and those after that of the tests: each has its own rules for classes and modules."""
+    interpreter = interpreter_of(version)
+    if interpreter is None:
+        pytest.skip(f"Python {version} is not here")
+    subprocess.run([interpreter, "-m", "venv", "--clear", "--without-pip", fresh.folder], check=True)
+    fresh.install_shardctl(compiler=False)
+    assert fresh.check() == "Pillow"
+    shardctl = fresh.folder / "bin" / "shardctl"
+    for options in (("--resize", "32", "--crop", "24", "--store", "raw"), ("--store", "source")):
+        fresh.run(shardctl, "convert", "demo/photos", "other", *options, "--workers", "2", "--overwrite")
+        fresh.run(shardctl, "verify", "other", "--level", "deep")
+    fresh.run(shardctl, "convert", "demo/texts", "texts", "--split", "train=0.8,val=0.2")
+    fresh.run(shardctl, "verify", "texts")
+    fresh.run(shardctl, "recipe", "steps")
+
+
 def link_distribution(name: str, target: Path) -> None:
     """Link the files of an installed package; tomli is there on Python 3.10 only."""
     if name == "tomli" and sys.version_info >= (3, 11):
