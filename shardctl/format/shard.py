@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.format.arrays import dtype_of
+from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
@@ -313,8 +313,10 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     if isinstance(type_, pa.FixedShapeTensorType):
         count, dtype = type_.storage_type.list_size, dtype_of(type_.value_type)
         pixels = np.concatenate([np.zeros(count, dtype) if value is None else value.reshape(-1) for value in values])
-        missing = pa.array([value is None for value in values]) if any(value is None for value in values) else None
-        storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), count, mask=missing)
+        is_missing = [value is None for value in values]
+        missing = pa.array(is_missing) if any(is_missing) else None
+        numbers = pa.array(pixels) if pixels.dtype == bool else column_of(pixels)
+        storage = pa.FixedSizeListArray.from_arrays(numbers, count, mask=missing)
         return pa.ExtensionArray.from_storage(type_, storage)
     if type_.equals(ENCODED_IMAGE):
         pairs = [(None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v for v in values]

@@ -59,6 +59,8 @@ def _compiled_init(cls: type) -> Callable[..., None]:
     arguments: list[str] = []
     by_name: list[str] = []
     lines: list[str] = []
+    setter: object = cls.__setattr__
+    plain = setter is object.__setattr__  # not frozen: then an assignment does, in a third of the time
     for number, each in enumerate(dataclasses.fields(cls)):
         default, value = f"dataclass_default{number}", each.name
         has_factory = each.default_factory is not dataclasses.MISSING
@@ -69,7 +71,7 @@ def _compiled_init(cls: type) -> Callable[..., None]:
             if each.default is dataclasses.MISSING:
                 continue
             value = default
-        lines.append(f"dataclass_set(self, {each.name!r}, {value})")
+        lines.append(f"self.{each.name} = {value}" if plain else f"dataclass_set(self, {each.name!r}, {value})")
         if each.init:
             optional = "=dataclass_missing" if has_factory else "" if each.default is dataclasses.MISSING else f"={default}"
             (by_name if each.kw_only else arguments).append(each.name + optional)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 from PIL import Image
 
 from shardctl.images.codecs import resampling
 from shardctl.images.codecs.image import Pixels
-from shardctl.images.codecs.resampling import Field, Raster, image_of, size_of
+from shardctl.images.codecs.resampling import Field, Raster, image_of, pixels_of, size_of
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 from shardctl.transforms.recipe_options import OPENCV
 
@@ -115,7 +114,7 @@ class Picture:
     @property
     def pixels(self) -> Pixels:
         """The pixels of what is seen, (height, width, 3) uint8, RGB. They must not be changed."""
-        return np.asarray(self.raster)
+        return pixels_of(self.raster)
 
     def warp(self, warp: Warp) -> None:
         """Turn, shear or bend what is seen: `warp.view` must be a whole image of its size.

@@ -19,7 +19,7 @@ from pictures import picture, values
 from PIL import Image, ImageEnhance, ImageOps
 
 from shardctl.errors import InstallError
-from shardctl.images.codecs.resampling import image_of
+from shardctl.images.codecs.resampling import image_of, pixels_of
 from shardctl.images.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
 from shardctl.system.packages import to_install
 
@@ -205,3 +205,12 @@ def test_opencv_is_close_to_our_own() -> None:
             for kernel in (None, 3, 9):
                 ours, theirs = blur.gaussian_blur(image, sigma, kernel), with_opencv.gaussian_blur(image, sigma, kernel)
                 assert np.abs(values(ours) - values(image_of(theirs))).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (32, 32), (7, 5), (1, 300), (500, 333)])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_the_pixels_of_an_image_are_those_that_numpy_makes_of_it(size: tuple[int, int], mode: str) -> None:
+    image = Image.effect_noise(size, 90).convert(mode)
+    pixels = pixels_of(image)
+    assert pixels.dtype == np.uint8
+    assert np.array_equal(pixels, np.asarray(image))

@@ -38,14 +38,20 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
 
     Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
     """
-    with reading(job, planned):
-        path = job.path_of(planned.file)
-        if job.roots[planned.file.root].is_stored:
-            return prefetch.take(path, planned.unit.size, job.version_of(planned.file))
-        data, status = read_file(path, planned.unit.size)
-        if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
-            raise changed(job, planned)
-        return data
+    _, unit, _, file, fault, _ = planned
+    if fault is not None:
+        raise fault
+    root = job.roots[file.root]
+    path = f"{root.path}/{file.path}"
+    try:  # as `reading` does, which takes a third as long as to read a small file
+        if root.is_stored:
+            return prefetch.take(path, unit.size, job.version_of(file))
+        data, status = read_file(path, unit.size)
+    except OSError as error:
+        raise _unreadable(job, planned, error) from (None if isinstance(error, FileNotFoundError) else error)
+    if not job.recorded and (status.st_mtime_ns != file.mtime_ns or len(data) != unit.size):
+        raise changed(job, planned)
+    return data
 
 
 @contextlib.contextmanager
@@ -53,21 +59,26 @@ def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
     """Turn what goes wrong while a unit is read within the block into a Rejection, or SourceGoneError if its source is gone."""
     if planned.fault is not None:
         raise planned.fault
-    path = job.path_of(planned.file)
     try:
         yield
-    except FileNotFoundError:
-        if job.recorded:
-            raise Rejection("read", "gone", f"its source is gone ({printable(path)})") from None
-        job.check_root(planned.file)
-        raise Rejection("read", "vanished", "it was deleted after the files were listed") from None
     except OSError as error:
-        job.check_root(planned.file)
-        if error.errno in NO_ANSWER:
-            _look_at_others(job, planned, error)
+        raise _unreadable(job, planned, error) from (None if isinstance(error, FileNotFoundError) else error)
+
+
+def _unreadable(job: Job, planned: PlannedUnit, error: OSError) -> Rejection:
+    """Return the rejection of a unit that cannot be read. Raises SourceGoneError if its source is gone."""
+    path = job.path_of(planned.file)
+    if isinstance(error, FileNotFoundError):
         if job.recorded:
-            raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
-        raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
+            return Rejection("read", "gone", f"its source is gone ({printable(path)})")
+        job.check_root(planned.file)
+        return Rejection("read", "vanished", "it was deleted after the files were listed")
+    job.check_root(planned.file)
+    if error.errno in NO_ANSWER:
+        _look_at_others(job, planned, error)
+    if job.recorded:
+        return Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})")
+    return Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})")
 
 
 def request_beside(url: str) -> ReadRequest:

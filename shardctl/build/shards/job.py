@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -348,9 +347,7 @@ class Job:
             rows = self.plan.slice(first, int(part[-1]) + 1 - first)
             if rows.num_rows > len(part):
                 rows = rows.take(pa.array(part - first))
-            files = self._files_at(rows["file"].to_numpy())
-            for number, row, file in zip(part.tolist(), rows.to_pylist(), files, strict=True):
-                yield self._planned(number, row, file)
+            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_numpy()))
 
     def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
@@ -396,8 +393,8 @@ class Job:
         for number in sorted(set(batch_of.tolist())):
             here = np.flatnonzero(batch_of == number)
             taken = rows_at(batches[number], rows[here] - starts[number])
-            for place, row in zip(here.tolist(), taken.to_pylist(), strict=True):
-                found[place] = self._file(row)
+            for place, file in zip(here.tolist(), self._files_of(taken), strict=True):
+                found[place] = file
         return found  # type: ignore[return-value]  # every place has been filled
 
     @cached_property
@@ -405,24 +402,29 @@ class Job:
         batches = self.files.to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
-    def _file(self, row: dict[str, Any]) -> File:
-        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else None
-        if self.recorded and (not 0 <= row["root"] < len(self.roots) or ".." in row["path"].split("/")):
-            fault = Rejection("read", "astray", "the plan names a file outside of the sources")
-        return File(
-            row["path"],
-            row["root"],
-            row["size"],
-            row.get("mtime_ns", 0),
-            row.get("label"),
-            row.get("columns"),
-            fault,
-        )
+    def _files_of(self, batch: pa.RecordBatch) -> Iterator[File]:
+        """Yield the rows of a batch of the table of files."""
+        given = _lists(batch, "path", "root", "size", "mtime_ns", "label", "columns", "error", "message")
+        for path, root, size, mtime_ns, label, columns, error, message in zip(*given, strict=True):
+            fault = Rejection("plan", error, message) if error else None
+            if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
+                fault = Rejection("read", "astray", "the plan names a file outside of the sources")
+            yield File(path, root, size, mtime_ns or 0, label, columns, fault)
 
-    def _planned(self, number: int, row: dict[str, Any], file: File) -> PlannedUnit:
-        unit = Unit._make(_unit_of(row))
-        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
-        return PlannedUnit(number, unit, row["file"], file, fault, row.get("digest"))
+
+def _planned_units(numbers: list[int], rows: pa.Table, files: list[File]) -> Iterator[PlannedUnit]:
+    """Yield rows of the plan with these numbers, given the file of each."""
+    units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
+    others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
+    for number, unit, (file_number, digest, error, message), file in zip(numbers, units, others, files, strict=True):
+        fault = Rejection("plan", error, message) if error else file.fault
+        yield PlannedUnit(number, Unit._make(unit), file_number, file, fault, digest)
+
+
+def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:
+    """Return columns of a table as lists, of None for one that it does not have. Rows as dicts take twice as long."""
+    there = table.schema.names
+    return [table.column(name).to_pylist() if name in there else [None] * table.num_rows for name in names]
 
 
 def marker_path(folder: Path, shard: int) -> Path:
@@ -440,8 +442,6 @@ def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
 
 _KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
 """The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave alone."""
-
-_unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))
 
 
 def _as_text(data: bytes) -> str:

@@ -52,14 +52,13 @@ class Rows:
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: MadeSample) -> None:
-        """Append a sample of the record that the progress slot names.
+    def add(self, made: MadeSample, place: int, record: int) -> None:
+        """Append a sample of this record of a place.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
         that one sample fills is that sample's, and the memory for moving the objects of one alone.
         """
         self.first_row += 1
-        place, record = self._progress.place, self._progress.record
         self._progress.leave()
         self._take(made, place, record)
 
@@ -151,9 +150,9 @@ class ShuffledRows(Rows):
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: MadeSample) -> None:
+    def add(self, made: MadeSample, place: int, record: int) -> None:
         """Hold a sample."""
-        self._made.append(WaitingSample(made, self._progress.place, self._progress.record))
+        self._made.append(WaitingSample(made, place, record))
         self._progress.leave()
         self._hold(made.size)
 

@@ -26,14 +26,13 @@ class SampleWriter:
 
     def add_record(self, made: list[MadeSample], outcome: UnitOutcome) -> None:
         """Add the samples of one record, which the progress slot names."""
-        totals, progress = self.totals, self._progress
+        totals = self.totals
         totals.inputs += 1
         outcome.samples += len(made)
         totals.samples += len(made)
-        place, record = progress.place, progress.record
+        place, record = self._progress.at
         for sample in made:
-            progress.begin(place, record, "encode")  # the sample before it has left
-            self.rows.add(sample)
+            self.rows.add(sample, place, record)
             totals.count_sample(sample)
 
     def add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:

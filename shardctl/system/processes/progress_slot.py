@@ -72,6 +72,12 @@ class WorkerProgress:
         self.begin(NOWHERE)
 
     @property
+    def at(self) -> tuple[int, int]:
+        """The place and the record that began last, in whichever process."""
+        place, record, _ = _FORM.unpack_from(self._memory)
+        return place, record
+
+    @property
     def place(self) -> int:
         """The place that began last, in whichever process."""
         return int(_FORM.unpack_from(self._memory)[0])

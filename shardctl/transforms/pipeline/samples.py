@@ -80,6 +80,7 @@ class SamplePipeline:
         self._enter = enter
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
+        self._is_annotated = bool(self._annotated)
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
         self._calls = _CallsOfOne(enter)
@@ -202,7 +203,7 @@ class SamplePipeline:
         for variant, picture in enumerate(self._steps.pictures(opened, record["key"], self._enter)):
             moved: Sample = {}
             cut_off = 0
-            if self._annotated:
+            if self._is_annotated:
                 moved, cut_off = self._annotated.moved(record, opened.size, picture.stages, of_table, self._moves_later)
             yield {**record, **moved, "variant": variant}, picture, cut_off + dropped
 
@@ -301,9 +302,11 @@ class SamplePipeline:
         if self._columns is None:
             return MadeSample(fields, shape, cut_off, jpeg, given=given)
         values = self._columns.values(fields, given)
+        size, label = row_size(values.values()), values["label"] if self._has_classes else None
+        if not self._is_annotated:
+            return MadeSample(values, shape, cut_off, jpeg, size, label)
         waiting = [value for value in values.values() if isinstance(value, DeferredObjects)]
-        size = row_size(values.values()) + sum(each.bytes for each in waiting)
-        label = values["label"] if self._has_classes else None
+        size += sum(each.bytes for each in waiting)
         return MadeSample(values, shape, cut_off, jpeg, size, label, self._annotated.count(fields), bool(waiting))
 
 
