@@ -149,6 +149,21 @@ def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
         three.pool.close()
 
 
+def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listening) -> None:
+    ((first, server, _),) = three.run({"do": "who"})
+    ended = os.pidfd_open(first)
+    three.pool.let_go()
+    assert select.select([ended], [], [], 20)[0]
+    os.close(ended)
+    ((second, same, _),) = three.run({"do": "who"})
+    assert (second != first, same) == (True, server)
+    three.pool.let_go()
+    three.pool.close()
+    assert not alive(first)
+    assert not alive(second)
+    assert children() == []
+
+
 FORKED = """
 import json, os, sys, threading
 from pathlib import Path

@@ -52,6 +52,7 @@ def build(
     samples = tally.samples
     listener.building()
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), tally.add)
+    engine.let_go()  # while this process writes the tables
     return tally.samples - samples
 
 

@@ -304,6 +304,10 @@ class _Unprobed:
         """Build shards."""
         self._engine.run(job, shards, report)
 
+    def let_go(self) -> None:
+        """Have idle processes end."""
+        self._engine.let_go()
+
     def close(self) -> None:
         """Stop."""
         self._engine.close()

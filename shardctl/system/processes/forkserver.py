@@ -43,7 +43,7 @@ def run(control: socket.socket, module: str, memory: int) -> None:
     one_thread_each()
     with quick_imports():
         handle = importlib.import_module(module).handle
-        gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
+    gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
     processes: dict[int, ForkedProcess] = {}
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 3)

@@ -44,6 +44,10 @@ class Engine(Protocol):
         """
         ...
 
+    def let_go(self) -> None:
+        """Have idle processes end, and do not wait for them: there is no more work as far as is known."""
+        ...
+
     def close(self) -> None:
         """Stop, at once if shards are still being built."""
         ...

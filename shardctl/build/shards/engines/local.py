@@ -66,6 +66,9 @@ class InProcess:
         for shard in shards:
             build_shard(job, shard, report, WorkerProgress())
 
+    def let_go(self) -> None:
+        """There are no processes."""
+
     def close(self) -> None:
         """Nothing to stop."""
 
@@ -145,6 +148,10 @@ class LocalPool:
             return policy.judge(task, death)
 
         self._pool.run(policy.tasks(shards), on_message, died)
+
+    def let_go(self) -> None:
+        """Have the workers end."""
+        self._pool.let_go()
 
     def close(self) -> None:
         """End the workers."""

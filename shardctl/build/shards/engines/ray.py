@@ -128,6 +128,10 @@ class RayCluster:
             raise
         self._run = None
 
+    def let_go(self) -> None:
+        """Have the processes of this machine end. Those of the cluster end by themselves."""
+        self._here.let_go()
+
     def close(self) -> None:
         """Cancel what is being built, and leave the cluster if this engine has connected to it."""
         try:
