@@ -119,12 +119,14 @@ def inputs_among(
     """
     failed, series, exclusions = _Failures(), _Series(), _Exclusions()
     for file in files:
-        series.add(file)
-        if file.suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
+        suffix = file.suffix
+        if "-of-" in file.path:
+            series.add(file)
+        if suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
             if file.opened == standing:
                 yield file
             continue
-        if file.suffix not in _SUFFIXES and not file.suffix.startswith(_NUMBERED):  # nearly all: there may be millions
+        if suffix not in _SUFFIXES and not suffix.startswith(_NUMBERED):  # nearly all: there may be millions
             yield file
             continue
         name = file.path.rpartition("/")[2]

@@ -146,7 +146,8 @@ def _walk_folder(
                 continue
             ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
             names, utf8 = _names_in(folder, descriptor)
-            below = f"{folder.path}/" if folder.path else ""
+            in_folder, new = folder.path, tuple.__new__
+            below = f"{in_folder}/" if in_folder else ""
             within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
             folders = []
             for name in names:
@@ -159,8 +160,10 @@ def _walk_folder(
                     yield _broken(number, below + name, within + name, folder.path, error)
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    found = FoundFile.of(number, below + name, name, within + name, folder.path, status)
-                    yield found if utf8 or are_utf8([found.path]) else _not_utf8(found)
+                    path, size, mtime_ns = below + name, status.st_size, status.st_mtime_ns
+                    # As in FoundFile.of, which would take a tenth of the time of a file.
+                    found = new(FoundFile, (number, path, within + name, in_folder, suffix_of(name), size, mtime_ns, None))
+                    yield found if utf8 or are_utf8([path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(Folder(below + name, within + name, ancestors))
                 else:

@@ -34,6 +34,18 @@ def quick_imports() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def collector_waits() -> Iterator[None]:
+    """Have the garbage collector wait within the block, which makes many small objects that are in no circle."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
 def import_without_threads() -> None:
     """Import numpy and Arrow without the threads that they would start, unless the environment asks for these.
 

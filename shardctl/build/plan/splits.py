@@ -473,8 +473,9 @@ def _sets_of_files(listing: Listing) -> dict[int, str]:
     if not listing.whole:
         return {}
     roles: dict[int, str] = {}
-    for path in filter(may_name_a_split, listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64))):
-        word = split_word(path.rpartition("/")[2].partition(".")[0])
+    for path in listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64)):
+        name = path.rpartition("/")[2].partition(".")[0]
+        word = split_word(name) if may_name_a_split(name) else None
         if word is not None and word.alone:
             roles.setdefault(word.role, path)
     return {role: path for role, path in sorted(roles.items()) if role != TRAINING} if len(roles) > 1 else {}
