@@ -1,10 +1,12 @@
-"""Whether files are as they were listed: names, sizes and times of change are compared folder by folder; no list is made."""
+"""Whether files are as they were listed, or which have changed: names, sizes and times of change are compared folder by folder;
+no list is made."""
 
 from __future__ import annotations
 
 import os
 import stat
 import time
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,13 +39,33 @@ class ChangedError(Exception):
     """A listed file is gone or has changed; or this cannot be told without a new list."""
 
 
+class Changed:
+    """Listed files that have another size or time of change: their `rows`, in order, and what these are now.
+
+    24 bytes for each, since all of many millions may have changed.
+    """
+
+    def __init__(self) -> None:
+        self.rows, self.sizes, self.mtimes_ns = array("q"), array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: int, status: os.stat_result) -> None:
+        """Note a file."""
+        self.rows.append(row)
+        self.sizes.append(status.st_size)
+        self.mtimes_ns.append(status.st_mtime_ns)
+
+
 @dataclass(frozen=True)
 class Listed:
     """Files as they were listed, in the order of a walk: `table` has `path`, `root` and `size`, `mtime_ns` when they changed
-    last, (files,) int64."""
+    last, (files,) int64. `changed` gets those that are there and have changed; None: there may be no such file."""
 
     table: pa.Table
     mtime_ns: npt.NDArray[np.int64]
+    changed: Changed | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -52,16 +74,19 @@ class Listed:
         """Return the paths of `count` files, fewer at the end."""
         return list(self.table["path"].slice(first, count).to_pylist())
 
-    def refuse_changed(self, first: int, statuses: list[os.stat_result]) -> None:
-        """Raise ChangedError unless the files from `first` on are ordinary files, with these sizes and times of change."""
+    def compare(self, first: int, statuses: list[os.stat_result]) -> None:
+        """Note which of the files from `first` on have changed. Raises ChangedError for what is no ordinary file."""
         count = len(statuses)
-        same = (
-            self.table["size"].slice(first, count).to_pylist() == [status.st_size for status in statuses]
-            and self.mtime_ns[first : first + count].tolist() == [status.st_mtime_ns for status in statuses]
-            and {status.st_mode & _TYPE for status in statuses} <= {stat.S_IFREG}
-        )
-        if not same:
+        sizes, times = self.table["size"].slice(first, count).to_pylist(), self.mtime_ns[first : first + count].tolist()
+        if not {status.st_mode & _TYPE for status in statuses} <= {stat.S_IFREG}:
             raise ChangedError
+        if sizes == [status.st_size for status in statuses] and times == [status.st_mtime_ns for status in statuses]:
+            return
+        if self.changed is None:
+            raise ChangedError
+        for row, size, time_ns, status in zip(range(first, first + count), sizes, times, statuses, strict=True):
+            if (size, time_ns) != (status.st_size, status.st_mtime_ns):
+                self.changed.add(row, status)
 
     def are_of(self, root: int, first: int, count: int) -> bool:
         """Return whether these files are of one source."""
@@ -114,7 +139,7 @@ def unlisted_files(roots: Sequence[SourceRoot], listed: Listed, depends: Depends
             else:
                 if listed.paths(place, 1) != [name_of(root.text)] or not listed.are_of(number, place, 1):
                     raise ChangedError
-                listed.refuse_changed(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
+                listed.compare(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
                 seen.folders.append(("", 1))
                 place += 1
     if place != len(listed):
@@ -200,7 +225,7 @@ def _unlisted_below(
                 raise ChangedError
             listed_names = _Names(listed, place, len(below))
             for statuses in examiner.examine(descriptor, listed_names.part, count):
-                listed.refuse_changed(place, statuses)
+                listed.compare(place, statuses)
                 place += len(statuses)
             if count:
                 seen.folders.append((folder.path, count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shardctl.system.dataclass import dataclass
 
@@ -17,6 +17,9 @@ ROLES = (
 _PLACES = {word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)}
 _ANY_WORD = re.compile("(?i)train|trn|val|dev|te?st|h[oe]ld")
 """What every name with a word of ROLES has in it."""
+
+_WORDS = ("train", "trn", "val", "dev", "test", "tst", "hold", "held")
+"""The same in plain words."""
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
@@ -84,6 +87,19 @@ def _is_short(part: str) -> bool:
 def may_name_a_split(name: str) -> bool:
     """Return False for a name that has no split word, True for nearly no other name. Fast: there may be millions."""
     return _ANY_WORD.search(name) is not None
+
+
+def that_may_name_a_split(names: Sequence[str]) -> list[str]:
+    """Return those of many names for which `may_name_a_split` is true.
+
+    Of 20,000 names most often none is one. To see that took 23 ms, and takes 1 ms where all are ASCII (2026-11-27).
+    """
+    together = "\n".join(names)
+    if together.isascii():
+        together = together.lower()
+        if not any(word in together for word in _WORDS):
+            return []
+    return list(filter(may_name_a_split, names))
 
 
 def named_as_splits(names: Iterable[str]) -> set[str]:

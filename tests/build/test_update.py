@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,57 @@ def test_the_quick_look_says_what_a_list_of_the_inputs_says(
     listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
     assert quick == [listed, listed]
     assert listed.status == "up-to-date"
+
+
+def _touched(source: Path) -> None:
+    for path in files_of(source)[3::7]:
+        os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+
+
+def _another_image(source: Path) -> None:
+    files = [path for path in files_of(source) if path.suffix == ".jpg"] or files_of(source)
+    change(files[2], files[1])
+    change_to(files[9], b"no image at all")
+
+
+def _replaced(source: Path) -> None:
+    _another_image(source)
+    files = files_of(source)
+    files[4].unlink()
+    shutil.copyfile(files[5], files[5].with_name("zz-new.jpg"))
+
+
+@pytest.mark.thorough(after=5)
+@pytest.mark.parametrize("happens", [_touched, _another_image, _replaced])
+@pytest.mark.parametrize("beside", BESIDE_INPUTS)
+def test_the_quick_look_of_an_update_makes_what_a_list_makes(
+    beside: str, happens: Callable[[Path], None], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes, and the same words about them."""
+    BESIDE_INPUTS[beside](source)
+    quick, listed = tmp_path / "quick", tmp_path / "listed"
+    for out in (quick, listed):
+        convert(source, out, recipe=SMALL, split="train=0.7,val=0.3")
+    happens(source)
+    results = [update(source, quick, recipe=SMALL, split="train=0.7,val=0.3")]
+    monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
+    results.append(update(source, listed, recipe=SMALL, split="train=0.7,val=0.3"))
+    one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
+    assert one == other
+    assert one.status == "updated"
+    assert (quick / "SHA256SUMS").read_bytes() == (listed / "SHA256SUMS").read_bytes()
+    assert sha256_of(quick / UPDATE) == sha256_of(listed / UPDATE)
+    assert convert(source, quick, recipe=SMALL, split="train=0.7,val=0.3").status == "up-to-date"
+
+
+def test_an_update_makes_no_list_where_no_input_came_or_went(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    _another_image(source)
+    monkeypatch.setattr("shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list"))
+    assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
 
 
 @pytest.mark.parametrize("change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"])
@@ -673,11 +725,14 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     assert shardctl.open(out).manifest.sources == (str(moved),)
 
 
+@pytest.mark.parametrize("happens", [Path.unlink, os.utime])
 @pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "rejects.jsonl"])
-def test_a_damaged_dataset_is_to_be_repaired_first(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_dataset_is_to_be_repaired_first(
+    source: Path, tmp_path: Path, name: str, happens: Callable[[Path], None]
+) -> None:
     out = tmp_path / "out"
     convert(source, out)
-    files_of(source)[0].unlink()
+    happens(files_of(source)[0])
     with open(out / name, "ab") as file:
         file.write(b" ")
     with pytest.raises(DatasetError, match=f"{name}: is damaged or missing; run `shardctl repair` first"):

@@ -1,6 +1,6 @@
 """Whether a dataset is what a conversion would make, told by names, sizes and times of change, in the time of a bare walk.
 
-Both `convert` and `snapshot` look at this first.
+Both `convert` and `snapshot` look at this first. An update looks in the same way for inputs that have changed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.update.compatibility import verdict_on
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
-from shardctl.build.plan.listing import Group, KnownListing, Listing, wanted_files
+from shardctl.build.plan.listing import CHUNK_ROWS, Group, KnownListing, wanted_files
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES
+from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.unused import Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.rechecking import ChangedError, Listed, Seen, unlisted_files
+from shardctl.sources.kinds.image import KNOWN_SUFFIXES
+from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
-from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import sha256_of
 from shardctl.system.locations.text import is_stored
@@ -52,20 +56,21 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
 
 
 @dataclass(frozen=True)
-class Unchanged:
-    """A dataset that a conversion would make again as it is: the inputs are as they were `listed`, and none is new.
+class SameInputs:
+    """The inputs of a dataset: all that were `listed` are there, and none is new. `listed` has those that have changed.
 
-    `recipe` is complete: what the sources decided is in it, as the dataset records it. `seen` is what was seen beside the
-    inputs. `unused` and `ignored` are about the other files.
+    `dataset` is its digest. `recipe` is complete: what the sources decided is in it, as the dataset records it. `seen` is what
+    was seen beside the inputs. `unused` and `ignored` are about the other files.
     """
 
+    dataset: str
     recipe: Recipe
     listed: Listed
     seen: Seen
     unused: Unused
     ignored: Counter[str]
 
-    def listing(self, request: ConvertRequest) -> Listing | None:
+    def listing(self, request: ConvertRequest) -> KnownListing | None:
         """Return the list of the inputs, with all that a walk would give notice of; None where only a new walk can tell that.
 
         Only lists of images can be told without it: names of other files may be those of parts of something.
@@ -75,6 +80,7 @@ class Unchanged:
         if self._are_in_series or self._may_differ_by_case:
             return None
         folders, counts = zip(*self.seen.folders, strict=True)
+        sizes, mtime_ns = self._states
         listing = KnownListing(
             path=Path(),
             kind=KINDS[self.recipe.kind],
@@ -83,8 +89,10 @@ class Unchanged:
             groups=[Group(folder, "") for folder in dict.fromkeys(folders)],
             ignored=self.ignored,
             notices=list(self.seen.notices),
+            dataset=self.dataset,
             files=self.listed.table,
-            mtime_ns=self.listed.mtime_ns,
+            sizes=sizes,
+            mtime_ns=mtime_ns,
             folders=folders,
             counts=counts,
         )
@@ -92,6 +100,16 @@ class Unchanged:
             images = Images(request.roots, [group.folder for group in listing.groups], listing.table, listing.hashes)
             listing.warnings += warnings_of_unused(self.unused, images)
         return listing
+
+    @property
+    def _states(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The sizes of the files and when they changed last, as it is now: (files,) each."""
+        times, changed = self.listed.mtime_ns, self.listed.changed
+        sizes = np.from_dlpack(self.listed.table["size"].combine_chunks()).astype(np.int64, copy=False)
+        if changed:
+            sizes, times = sizes.copy(), times.copy()
+            sizes[changed.rows], times[changed.rows] = changed.sizes, changed.mtimes_ns
+        return sizes, times
 
     def _have(self, part: bytes) -> bool:
         """Return whether a path has these bytes, in capital or small letters."""
@@ -129,11 +147,26 @@ class Unchanged:
         return False
 
 
-def find_unchanged(request: ConvertRequest, manifest: Manifest) -> Unchanged | None:
-    """Return the dataset of a manifest if it is certain, without a new list of the inputs, that it is what would be made.
+def find_unchanged(request: ConvertRequest, manifest: Manifest) -> SameInputs | None:
+    """Return the inputs of the dataset of a manifest if it is certain, without a new list, that it is what would be made.
 
     None says nothing: it may depend on what is in a file, or on annotations.
     """
+    return _same_inputs(request, manifest, None)
+
+
+def find_changed(request: ConvertRequest, manifest: Manifest) -> SameInputs | None:
+    """Return the inputs of the dataset of a manifest if it is certain that a new list would have the same ones, changed or not.
+
+    It would have them in the same order, so that the digest of the inputs can be told. None: as `find_unchanged`.
+    """
+    if manifest.recipe.get("kind") != "image" or request.labels.file is not None:
+        return None  # SameInputs.listing could not tell their list
+    found = _same_inputs(request, manifest, Changed())
+    return found if found is not None and _are_as_in_a_walk(found) and _can_be_told(found) else None
+
+
+def _same_inputs(request: ConvertRequest, manifest: Manifest, changed: Changed | None) -> SameInputs | None:
     if (
         any(root.is_stored for root in request.roots)
         or is_stored(request.labels.file or "")
@@ -151,10 +184,34 @@ def find_unchanged(request: ConvertRequest, manifest: Manifest) -> Unchanged | N
         files = open_checked_table(request.folder, FILES)
         if state.digest_beside or len(state.mtime_ns) != files.num_rows:
             return None
-        found = Unchanged(recipe, Listed(files, state.mtime_ns), Seen(), Unused(), Counter())
+        listed, digest = Listed(files, state.mtime_ns, changed), manifest.files[CHECKSUMS].sha256
+        found = SameInputs(digest, recipe, listed, Seen(), Unused(), Counter())
         return found if _labels_if_same(request, found) == manifest.fingerprint_parts.get("labels") else None
     except (DatasetError, ChangedError, OSError):
         return None
+
+
+def _are_as_in_a_walk(found: SameInputs) -> bool:
+    """Return whether the files of each folder are in order, and the table has the batches of a list."""
+    files, first = found.listed, 0
+    if any(len(chunk) != CHUNK_ROWS for chunk in files.table["path"].chunks[:-1]):
+        return False
+    for _, count in found.seen.folders:
+        last = ""
+        for start in range(first, first + count, CHUNK_ROWS):
+            paths = [last, *files.paths(start, min(CHUNK_ROWS, first + count - start))]
+            if paths != sorted(paths):
+                return False
+            last = paths[-1]
+        first += count
+    return True
+
+
+def _can_be_told(found: SameInputs) -> bool:
+    """Return whether the names of the changed files alone say what these are: no content and no other file decides it."""
+    paths, changed = found.listed.table["path"], found.listed.changed
+    names = (paths[row].as_py().rpartition("/")[2] for row in changed.rows) if changed is not None else ()
+    return all(suffix_of(name) in KNOWN_SUFFIXES and not depends_on_others(name) for name in names)
 
 
 def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
@@ -162,7 +219,7 @@ def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, A
     return any(recipe.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
 
 
-def _labels_if_same(request: ConvertRequest, found: Unchanged) -> str:
+def _labels_if_same(request: ConvertRequest, found: SameInputs) -> str:
     """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
     if any(may_be_of_export(root.folder) for root in request.roots):
         raise ChangedError

@@ -35,7 +35,7 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     """
     side = [*(listing.side.digests if listing.side else ()), *(d for each in listing.annotations for d in each.digests)]
     return {
-        "inputs": _inputs_digest(listing, str(settings.get("split"))),
+        "inputs": inputs_digest(listing, settings),
         "labels": labels_digest(side),
         **parts_without_sources(recipe, settings),
     }
@@ -125,8 +125,9 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _inputs_digest(listing: Listing, split: str) -> str:
-    digest = hashlib.sha256()
+def inputs_digest(listing: Listing, settings: dict[str, Any]) -> str:
+    """Return what stands for the files of a list: their paths, sizes and times of change, in batches of CHUNK_ROWS rows."""
+    digest, split = hashlib.sha256(), str(settings.get("split"))
     names = listing.root_names
     if split == "source" or (split == "auto" and len(names) > 1 and named_as_splits(names)):
         digest.update(json.dumps(names).encode())  # else the same sources under other names are the same inputs

@@ -213,26 +213,36 @@ class Listing:
         return int(np.sum(self.table["size"].to_numpy()))
 
 
+_KNOWN_SCHEMA = pa.schema([field for field in LISTING_SCHEMA if field.name != "hash"])
+
+
 @dataclass(kw_only=True)
 class KnownListing(Listing):
-    """A list of files that are as they were: `files` is the dataset's table of them, `mtime_ns` says when they changed last.
+    """A list of the files that a dataset was made of, as they are now: `files` is its table of them, and `dataset` its digest.
 
-    They lie in these `folders`, so many (`counts`) of them one after the other in each.
+    `sizes` and `mtime_ns` are of now, (n,) int64 each. They lie in these `folders`, so many (`counts`) of them one after the
+    other in each.
     """
 
+    dataset: str
     files: pa.Table
+    sizes: npt.NDArray[np.int64]
     mtime_ns: npt.NDArray[np.int64]
     folders: Sequence[str]
     counts: Sequence[int]
 
     @cached_property
     def table(self) -> pa.Table:
-        """The files, one row each: as that of Listing, without hashes."""
+        """The files, one row each: as that of Listing, without hashes, and in the batches of `files`."""
         numbers = {group.folder: number for number, group in enumerate(self.groups)}
         groups = np.repeat(np.array([numbers[folder] for folder in self.folders], np.int32), self.counts)
-        nothing = pa.nulls(len(groups), pa.string())
-        made = {"mtime_ns": column_of(self.mtime_ns), "group": column_of(groups), "error": nothing, "message": nothing}
-        return pa.table({**{name: self.files[name] for name in ("path", "root", "size")}, **made})
+        batches, first = [], 0
+        for batch in self.files.select(["path", "root"]).to_batches():
+            here, nothing = slice(first, first + batch.num_rows), pa.nulls(batch.num_rows, pa.string())
+            found = (column_of(numbers[here]) for numbers in (self.sizes, self.mtime_ns, groups))
+            batches.append(pa.record_batch([*batch.columns, *found, nothing, nothing], schema=_KNOWN_SCHEMA))
+            first += batch.num_rows
+        return pa.Table.from_batches(batches, _KNOWN_SCHEMA)
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:

@@ -18,7 +18,15 @@ from shardctl.errors import InputError, UsageError
 from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import SPLIT_COLUMN, hash_names, some
-from shardctl.sources.splits import are_sets_of_one, is_split_name, may_name_a_split, named_as_splits, rank, split_word
+from shardctl.sources.splits import (
+    are_sets_of_one,
+    is_split_name,
+    may_name_a_split,
+    named_as_splits,
+    rank,
+    split_word,
+    that_may_name_a_split,
+)
 from shardctl.system.dataclass import dataclass
 from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted
@@ -473,9 +481,9 @@ def _sets_of_files(listing: Listing) -> dict[int, str]:
     if not listing.whole:
         return {}
     roles: dict[int, str] = {}
-    for path in listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64)):
-        name = path.rpartition("/")[2].partition(".")[0]
-        word = split_word(name) if may_name_a_split(name) else None
+    looked_at = listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64))
+    for path in that_may_name_a_split(looked_at):
+        word = split_word(path.rpartition("/")[2].partition(".")[0])
         if word is not None and word.alone:
             roles.setdefault(word.role, path)
     return {role: path for role, path in sorted(roles.items()) if role != TRAINING} if len(roles) > 1 else {}

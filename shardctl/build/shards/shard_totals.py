@@ -68,5 +68,8 @@ def _labels_of(batch: pa.RecordBatch, layout: Layout) -> dict[int, int]:
     """Count the samples of a batch by class."""
     if layout.classes is None or "label" not in batch.schema.names:
         return {}
-    counts = np.bincount(batch.column("label").drop_null().to_numpy(), minlength=0)
+    column = batch.column("label")
+    if column.null_count:  # to drop them imports pyarrow.compute: 25 to 40 ms
+        column = column.drop_null()
+    counts = np.bincount(column.to_numpy(), minlength=0)
     return {int(label): int(counts[label]) for label in np.flatnonzero(counts)}

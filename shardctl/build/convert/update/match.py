@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.build.convert.update.previous import PreviousDataset
-from shardctl.build.plan.listing import CHUNK_ROWS, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, KnownListing, Listing
 from shardctl.format.tables import open_table
 from shardctl.sources.label_table import hash_names
 from shardctl.system.dataclass import dataclass
@@ -62,7 +62,8 @@ class Matching:
 
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
-    rows = rows_before(before.files, listing)
+    of_these = isinstance(listing, KnownListing) and listing.dataset == before.digest
+    rows = np.arange(len(listing)) if of_these else rows_before(before.files, listing)
     now = open_table(LocalFolder(files.parent), files.name)
     same = rows >= 0
     known = np.flatnonzero(same)
@@ -99,8 +100,9 @@ PASSING = ("vanished", "io", "changed")
 
 def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Flags) -> None:
     """Clear the flags of files that are known to be faulty and were not, or were, and are not any more."""
-    broken = now["error"].is_valid().to_numpy()
-    same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
+    if now["error"].null_count < len(now):  # to tell which imports pyarrow.compute, and most often none is
+        broken = now["error"].is_valid().to_numpy()
+        same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
     for path, row in _rows_of(now, before.rejected_files).items():
         reject = before.rejected_files[path]
         if not same[row]:
@@ -147,7 +149,10 @@ def _labels(files: pa.Table) -> Numbers:
     """Return the labels of files, (files,) int64."""
     if "label" not in files.column_names:
         return np.full(files.num_rows, NO_LABEL)
-    labels: Numbers = files["label"].fill_null(NO_LABEL).to_numpy()
+    column = files["label"]
+    if column.null_count:  # to fill them imports pyarrow.compute: 25 to 40 ms
+        column = column.fill_null(NO_LABEL)
+    labels: Numbers = column.to_numpy()
     return labels
 
 

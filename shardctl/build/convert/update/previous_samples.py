@@ -11,6 +11,7 @@ import pyarrow as pa
 from shardctl.build.convert.update.previous import PreviousDataset
 from shardctl.build.plan.plan import job_table
 from shardctl.build.shards.previous_samples import REUSED, REUSED_SCHEMA
+from shardctl.format.arrays import column_of
 from shardctl.transforms.recipe import Recipe
 
 Numbers = npt.NDArray[np.int64]
@@ -52,5 +53,5 @@ def _runs(before: PreviousDataset, rows: Numbers, of_old: Numbers, shard: Number
         np.add.reduceat(samples, begins),
         *before.state.image_sizes[shard_before[begins]].T,
     )
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, REUSED_SCHEMA, strict=True)]
+    arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
     return pa.record_batch(arrays, schema=REUSED_SCHEMA)

@@ -49,6 +49,7 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.record_reading import RecordReading
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import column_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
@@ -202,6 +203,8 @@ def changes_anew(before: PreviousDataset, matching: Matching, shards: int, why: 
 
 @dataclass(frozen=True)
 class _Planning:
+    """What the plan of an update is made from."""
+
     listing: Listing
     recipe: Recipe
     rules: PlanRules
@@ -444,14 +447,14 @@ class _Planning:
         plan = self.before.plan.filter(pa.array(old.stays)) if not old.stays.all() else self.before.plan
         columns = {name: plan[name] for name, _ in UNIT_FIELDS}
         now = old.now[old.stays]
-        columns["file"] = pa.array(now.astype(np.int32))
+        columns["file"] = column_of(now.astype(np.int32))
         nothing = pa.nulls(len(now), pa.string())
         errors, messages = nothing, nothing
         if old.changed.any():  # files that are one record each
             changed = old.changed[old.stays]
             sizes = plan["size"].to_numpy().copy()
             sizes[changed] = self.listing.table["size"].to_numpy()[now[changed]]
-            columns["size"] = pa.array(sizes)
+            columns["size"] = column_of(sizes)
         if units.faults and self.listing.whole:
             faults = [units.faults.get(file) for file in now.tolist()]
             errors, messages = (
