@@ -28,6 +28,7 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.generations import kept_generations
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
 from shardctl.system.locations.local import LocalFolder
 
@@ -138,7 +139,17 @@ def _replaced(source: Path) -> None:
     shutil.copyfile(files[5], files[5].with_name("zz-new.jpg"))
 
 
+@pytest.fixture(params=[False, True], ids=["few", "many"])
+def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files compared as where there are many."""
+    if request.param:
+        for name, number in {"MANY_FILES": 0, "FEW_NAMES": 2, "PART_NAMES": 3, "MOST_PARTS": 2}.items():
+            monkeypatch.setattr(rechecking, name, number)
+        monkeypatch.setattr(rechecking, "usable_cores", lambda: 2)
+
+
 @pytest.mark.thorough(after=5)
+@pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("happens", [_touched, _another_image, _replaced])
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
 def test_the_quick_look_of_an_update_makes_what_a_list_makes(
@@ -171,6 +182,7 @@ def test_an_update_makes_no_list_where_no_input_came_or_went(
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
 
 
+@pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("change", ["touched", "another size", "renamed", "gone", "new", "a folder", "a link to nothing"])
 def test_a_changed_input_is_seen(change: str, source: Path, tmp_path: Path) -> None:
     out, last = tmp_path / "out", files_of(source)[-1]
