@@ -5,7 +5,7 @@
 CORPUS is a folder with small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, images that `shardctl demo`
 draws). Its tiny JPEGs are copied until there are as many files as asked for, and converted to raw pixels. Every round runs
 each contender once, in turn, as a process of its own: start-up counts, as it does for a user. 1 % of the files is changed
-before each update: those of one stretch (a new day), or from all over. Beside the check that nothing has changed, a bare walk
+before each update: those of one stretch (a new day), or from all over; then 1 % is removed, and added again. Beside the check that nothing has changed, a bare walk
 with os.scandir and stat in a process of its own; beside compact, `cp` of the shards and `sha256sum` of them. Medians over the
 rounds.
 """
@@ -107,10 +107,10 @@ def measure(corpus: Path, count: int, runs: int, folder: Path) -> dict[str, list
         held = [(file, file.read_bytes()) for file in gone]
         for file in gone:
             file.unlink()
-        run(*command, out, *OPTIONS, "--update")
+        timed("update, 1 % removed all over", lambda: run(*command, out, *OPTIONS, "--update"))
         for file, data in held:
             file.write_bytes(data)
-        run(*command, out, *OPTIONS, "--update")
+        timed("update, 1 % added all over", lambda: run(*command, out, *OPTIONS, "--update"))
         shards = [str(out / entry.path) for entry in ShardTable(LocalFolder(out))]
         (folder / "copies").mkdir()
         timed("cp of all shards", lambda shards=shards: run("cp", *shards, folder / "copies"))

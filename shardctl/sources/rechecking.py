@@ -13,14 +13,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.roots import SourceRoot
-from shardctl.sources.walk import Folder, FoundFile, LeftOut, are_utf8, notice_of_loop, notices_of_left_out
+from shardctl.sources.walk import Folder, FoundFile, LeftOut, are_utf8, notice_of_loop, notices_of_left_out, place_in_walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import name_of
 from shardctl.system.machine import usable_cores
@@ -51,19 +52,27 @@ class ChangedError(Exception):
 
 
 class Changed:
-    """Listed files that have another size or time of change: their `rows`, and what these are now.
+    """What differs from listed files: `rows` have another size or time of change, and these are what they are now; `gone` are
+    the rows of files that are not there any more, and `added` the files that came.
 
-    24 bytes for each, since all of many millions may have changed.
+    8 to 24 bytes for each row, since all of many millions may have changed.
     """
 
     def __init__(self) -> None:
         self.rows, self.sizes, self.mtimes_ns = array("q"), array("q"), array("q")
+        self.gone = array("q")
+        self.added: list[FoundFile] = []
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.gone or self.added)
 
-    def add(self, row: int, status: os.stat_result) -> None:
-        """Note a file."""
+    @property
+    def are_others(self) -> bool:
+        """Whether files came or went."""
+        return bool(self.gone or self.added)
+
+    def note(self, row: int, status: os.stat_result) -> None:
+        """Note a file that has changed."""
         self.rows.append(row)
         self.sizes.append(status.st_size)
         self.mtimes_ns.append(status.st_mtime_ns)
@@ -72,7 +81,7 @@ class Changed:
 @dataclass(frozen=True)
 class Listed:
     """Files as they were listed, in the order of a walk: `table` has `path`, `root` and `size`, `mtime_ns` when they changed
-    last, (files,) int64. `changed` gets those that are there and have changed; None: there may be no such file."""
+    last, (files,) int64. `changed` gets those that have changed, and those that are gone; None: there may be no such file."""
 
     table: pa.Table
     mtime_ns: npt.NDArray[np.int64]
@@ -101,7 +110,7 @@ class Listed:
             raise ChangedError
         for row, size, time_ns, status in zip(range(first, first + count), sizes, times, statuses, strict=True):
             if (size, time_ns) != (status.st_size, status.st_mtime_ns):
-                self.changed.add(row, status)
+                self.changed.note(row, status)
 
     def are_of(self, root: int, first: int, count: int) -> bool:
         """Return whether these files are of one source."""
@@ -111,7 +120,8 @@ class Listed:
     def count_in(self, root: int, below: str, first: int, most: int) -> int:
         """Return how many files from `first` on lie in a folder itself, `most` or fewer; their paths begin with `below`.
 
-        Those of a folder come before those of its folders, and follow each other: only a few paths are looked at.
+        Those of a folder come before those of its folders, and follow each other: only a few paths are looked at. Raises
+        ChangedError where the next file comes before them in a walk, so that its folder is gone.
         """
 
         def is_outside(place: int) -> bool:
@@ -119,6 +129,11 @@ class Listed:
             return not path.startswith(below) or "/" in path[len(below) :] or self.table["root"][place].as_py() != root
 
         places = range(first, min(first + most, len(self)))
+        if places and is_outside(first):
+            path = self.table["path"][first].as_py()
+            if (self.table["root"][first].as_py(), place_in_walk(path)) < (root, place_in_walk(below)):
+                raise ChangedError
+            return 0
         return bisect_left(places, True, key=is_outside)
 
 
@@ -147,7 +162,8 @@ def unlisted_files(roots: Sequence[SourceRoot], listed: Listed, depends: Depends
     are some, nothing is certain: ChangedError.
     """
     place = 0
-    with _Examiner() as examiner, _Parts(listed) as parts:
+    parts = _Parts(listed)
+    with _Examiner() as examiner:
         for number, root in enumerate(roots):
             if root.is_folder:
                 place = yield from _unlisted_below(number, root.text, listed, place, examiner, parts, depends, seen)
@@ -157,9 +173,9 @@ def unlisted_files(roots: Sequence[SourceRoot], listed: Listed, depends: Depends
                 listed.compare(place, [os.stat(root.text)])  # noqa: PTH116 - see pyproject.toml
                 seen.folders.append(("", 1))
                 place += 1
-        parts.finish()
     if place != len(listed):
         raise ChangedError
+    parts.compare()
     seen.notices += notices_of_left_out(seen.hidden, seen.special)
 
 
@@ -182,15 +198,16 @@ class _Examiner:
         """Whether some files were examined, and took little time."""
         return self._pool is None and self._files >= FEW_NAMES
 
-    def examine(self, folder: int, names: Callable[[int, int], list[str]], count: int) -> Iterator[list[os.stat_result]]:
-        """Yield what the system says of `count` files in a folder, given its descriptor, in parts. Raises ChangedError.
+    def examine(
+        self, folder: int, names: Callable[[int, int], list[str]], first: int, end: int
+    ) -> Iterator[list[os.stat_result]]:
+        """Yield what the system says of files in a folder, given its descriptor, in parts. Raises ChangedError.
 
-        `names` gives some of their names: as many as are asked for, from a number on.
+        `names` gives some of their names: as many as are asked for, from a number on. Those from `first` to `end` are wanted.
         """
-        first = 0
         try:
-            while first < count:
-                some = min(count - first, FEW_NAMES if self._pool is None else MANY_NAMES)
+            while first < end:
+                some = min(end - first, FEW_NAMES if self._pool is None else MANY_NAMES)
                 yield self._examined(folder, names(first, some))
                 first += some
         except OSError as error:  # gone meanwhile, or a link to nothing
@@ -214,48 +231,50 @@ class _Parts:
 
     Arrow asks for the files of a part without the lock of Python: 100,000 files take 0.13 s in two threads, and `os.stat` takes
     0.22 s in one, or more in two (2026-11-27). Arrow tells which files are as they were; the others are asked for once more.
+    The threads begin when the names in all folders are known: to see that they are others takes a third of the time.
     """
 
     def __init__(self, listed: Listed) -> None:
         self._listed = listed
         self._are_many = len(listed) >= MANY_FILES and usable_cores() > 1
-        self._threads: ThreadPoolExecutor | None = None
-        self._begun: deque[tuple[str, int, Future[list[int]]]] = deque()
-
-    def __enter__(self) -> _Parts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+        self._held: list[tuple[str, int, int, int]] = []
 
     def take(self, examiner: _Examiner, count: int) -> bool:
         """Return whether so many files of a folder should be compared here."""
         return self._are_many and count >= FEW_NAMES and examiner.is_quick
 
-    def begin(self, within: str, cut: int, first: int, count: int) -> None:
-        """Have `count` files of a folder compared, from the row `first` on. Raises ChangedError.
+    def add(self, within: str, cut: int, first: int, count: int) -> None:
+        """Hold `count` files of a folder, from the row `first` on.
 
         `within` is how they are opened, before their names, which come after `cut` characters of their paths.
         """
-        if self._threads is None:
-            from pyarrow.fs import LocalFileSystem  # 15 ms to import
+        self._held.append((within, cut, first, count))
 
-            self._threads, self._system = ThreadPoolExecutor(usable_cores()), LocalFileSystem()
-        absolute = within if within.startswith("/") else f"{os.getcwd()}/{within}"  # noqa: PTH109 - see pyproject.toml
-        for start in range(first, first + count, PART_NAMES):
-            some = min(PART_NAMES, first + count - start)
-            self._begun.append((within, cut, self._threads.submit(self._differing, absolute, cut, start, some)))
-            if len(self._begun) > MOST_PARTS:
-                self._take_next()
+    def compare(self) -> None:
+        """Compare the files that are held. Raises ChangedError."""
+        if not self._held:
+            return
+        from pyarrow.fs import LocalFileSystem  # 15 ms to import
 
-    def finish(self) -> None:
-        """Wait for all parts. Raises ChangedError."""
-        while self._begun:
-            self._take_next()
+        system, begun = LocalFileSystem(), deque[tuple[str, int, Future[list[int]]]]()
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            try:
+                for within, cut, first, count in self._parts():
+                    differing = threads.submit(self._differing, system, within, cut, first, count)
+                    begun.append((within, cut, differing))
+                    if len(begun) > MOST_PARTS:
+                        self._look_again(*begun.popleft())
+                while begun:
+                    self._look_again(*begun.popleft())
+            finally:
+                threads.shutdown(cancel_futures=True)
 
-    def _take_next(self) -> None:
-        within, cut, differing = self._begun.popleft()
+    def _parts(self) -> Iterator[tuple[str, int, int, int]]:
+        for within, cut, first, count in self._held:
+            for start in range(first, first + count, PART_NAMES):
+                yield within, cut, start, min(PART_NAMES, first + count - start)
+
+    def _look_again(self, within: str, cut: int, differing: Future[list[int]]) -> None:
         for row in differing.result():
             try:
                 status = os.stat(within + self._listed.paths(row, 1)[0][cut:])  # noqa: PTH116 - see pyproject.toml
@@ -263,11 +282,12 @@ class _Parts:
                 raise ChangedError from error
             self._listed.compare(row, [status])
 
-    def _differing(self, within: str, cut: int, first: int, count: int) -> list[int]:
+    def _differing(self, system: Any, within: str, cut: int, first: int, count: int) -> list[int]:
         """Return the rows of files that do not seem to be as they were."""
+        absolute = within if within.startswith("/") else f"{os.getcwd()}/{within}"  # noqa: PTH109 - see pyproject.toml
         rows = range(first, first + count)
         try:
-            found = self._system.get_file_info([within + path[cut:] for path in self._listed.paths(first, count)])
+            found = system.get_file_info([absolute + path[cut:] for path in self._listed.paths(first, count)])
         except (OSError, ValueError):  # one cannot be looked up, or the name of a folder is not UTF-8
             return list(rows)
         now = [each.size for each in found], [each.mtime_ns for each in found]  # only ordinary files have a size
@@ -312,33 +332,38 @@ def _unlisted_below(
             if len(visible) < len(names):
                 for name in sorted((name for name in names if name[0] == "."), key=os.fsencode):
                     seen.hidden.add(within + name)
-            # The listed names are looked up in their order. If all are there and the folder has no more, they are the same, and
-            # need not be sorted: 1,000,000 files took 3.3 s so, and take 2.8 s (2026-11-27).
-            count = listed.count_in(number, below, place, len(visible) + 1)
-            if count > len(visible):
-                raise ChangedError
-            listed_names = _Names(listed, place, len(below))
-            few = 0 if parts.take(examiner, count) else min(count, FEW_NAMES)
-            _compare(listed, place, examiner.examine(descriptor, listed_names.part, few))
-            if parts.take(examiner, count - few):
-                parts.begin(within, len(below), place + few, count - few)
-                for first in range(few, count, MANY_NAMES):  # for the sum of their hashes
-                    listed_names.part(first, min(MANY_NAMES, count - first))
-            else:
-                rest = examiner.examine(descriptor, partial(listed_names.part_behind, few), count - few)
-                _compare(listed, place + few, rest)
+            count = listed.count_in(number, below, place, len(visible) + 1 if listed.changed is None else len(listed))
+            listed_names, gone = _Names(listed, place, len(below)), list[int]()
+            if not listed_names.are(visible, count):
+                known, there = listed_names.part(0, count), set(visible)
+                gone = [each for each, name in enumerate(known) if name not in there]
+                if gone and listed.changed is None:
+                    raise ChangedError
+            if listed.changed is not None:
+                listed.changed.gone.extend(place + each for each in gone)
+            for first, end in _between(gone, count):
+                some = (
+                    iter(())
+                    if parts.take(examiner, end - first)
+                    else examiner.examine(descriptor, listed_names.part, first, end)
+                )
+                for statuses in some:
+                    listed.compare(place + first, statuses)
+                    first += len(statuses)
+                    if parts.take(examiner, end - first):
+                        break
+                if first < end:
+                    parts.add(within, len(below), place + first, end - first)
             place += count
-            if count:
+            if count or listed.changed is not None:
                 seen.folders.append((folder.path, count))
-            if count == len(visible):
-                listed_names.refuse_others(visible)
-            else:
+            if count - len(gone) < len(visible):
                 known = listed_names.part(0, count)
                 others, depend = sorted(set(visible).difference(known)), any(map(depends, known))
-                if len(others) != len(visible) - count or not are_utf8(others):
+                if not are_utf8(others):
                     raise ChangedError
                 folders = []
-                statuses_of_others = chain.from_iterable(examiner.examine(descriptor, partial(_part, others), len(others)))
+                statuses_of_others = chain.from_iterable(examiner.examine(descriptor, partial(_part, others), 0, len(others)))
                 for name, status in zip(others, statuses_of_others, strict=True):
                     opened = within + name
                     if stat.S_ISDIR(status.st_mode):
@@ -355,11 +380,11 @@ def _unlisted_below(
     return place
 
 
-def _compare(listed: Listed, place: int, found: Iterator[list[os.stat_result]]) -> None:
-    """Compare the listed files from a row on with what was found of them."""
-    for statuses in found:
-        listed.compare(place, statuses)
-        place += len(statuses)
+def _between(gone: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of `count` files of which none is gone."""
+    for first, end in pairwise((-1, *gone, count)):
+        if first + 1 < end:
+            yield first + 1, end
 
 
 class _Names:
@@ -367,26 +392,23 @@ class _Names:
 
     def __init__(self, listed: Listed, place: int, cut: int) -> None:
         self._listed, self._place, self._cut = listed, place, cut
-        self._sum = 0
 
     def part(self, first: int, count: int) -> list[str]:
         """Return some of the names."""
-        names = [path[self._cut :] for path in self._listed.paths(self._place + first, count)]
-        self._sum += sum(map(hash, names))
-        return names
+        return [path[self._cut :] for path in self._listed.paths(self._place + first, count)]
 
-    def part_behind(self, few: int, first: int, count: int) -> list[str]:
-        """Return some of the names behind the first few ones."""
-        return self.part(few + first, count)
+    def are(self, names: list[str], count: int) -> bool:
+        """Return whether the first `count` are these names, in any order.
 
-    def refuse_others(self, names: list[str]) -> None:
-        """Raise ChangedError unless these are the names, each of which was asked for once, in any order.
-
-        A system that takes A.jpg for a.jpg has found those that were renamed so. Sums of keyed 64-bit hashes tell it, in a
-        third of the time of sorted names.
+        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names: with those, 1,000,000 files took 3.3 s, and
+        not 2.8 s (2026-11-27).
         """
-        if sum(map(hash, names)) != self._sum:
-            raise ChangedError
+        if count != len(names):
+            return False
+        firsts = range(0, count, MANY_NAMES)
+        return sum(map(hash, names)) == sum(
+            sum(map(hash, self.part(first, min(MANY_NAMES, count - first)))) for first in firsts
+        )
 
 
 def _part(names: list[str], first: int, count: int) -> list[str]:

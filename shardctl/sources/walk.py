@@ -123,9 +123,14 @@ def notice_of_loop(folder: Folder) -> str:
 
 
 def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
-    """Return what sorts files as `walk` yields them: in each folder its files by name, then its folders by name."""
-    *folders, name = file.path.split("/")
-    return file.root, [*((True, folder) for folder in folders), (False, name)]
+    """Return what sorts files as `walk` yields them."""
+    return file.root, place_in_walk(file.path)
+
+
+def place_in_walk(path: str) -> list[tuple[bool, str]]:
+    """Return what sorts the paths of a source: in each folder its files by name, then its folders by name."""
+    *folders, name = path.split("/")
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _walk_folder(

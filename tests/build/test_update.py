@@ -135,8 +135,27 @@ def _another_image(source: Path) -> None:
 def _replaced(source: Path) -> None:
     _another_image(source)
     files = files_of(source)
-    files[4].unlink()
-    shutil.copyfile(files[5], files[5].with_name("zz-new.jpg"))
+    for number in (0, 4, 5, 17, len(files) - 1):
+        files[number].unlink()
+    for number in (3, 7, 20, 40):
+        shutil.copyfile(files[number], files[number].with_name(f"{files[number].stem}-new.jpg"))
+        shutil.copyfile(files[number], files[number].with_name(f"a{number}.jpg"))
+
+
+def _new_folder(source: Path) -> None:
+    image = files_of(source)[1]
+    for name in ("aa/x.jpg", "mm/deep/y.jpg", "mm/z.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image, source / name)
+
+
+def _empty_folder(source: Path) -> None:
+    for path in files_of(source)[-1].parent.iterdir():
+        path.unlink()
+
+
+def _no_folder(source: Path) -> None:
+    shutil.rmtree(next(path for path in files_of(source) if path.suffix.lower() == ".jpg").parent)
 
 
 @pytest.fixture(params=[False, True], ids=["few", "many"])
@@ -150,7 +169,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.thorough(after=5)
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("happens", [_touched, _another_image, _replaced])
+@pytest.mark.parametrize("happens", [_touched, _another_image, _replaced, _new_folder, _empty_folder, _no_folder])
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
 def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     beside: str, happens: Callable[[Path], None], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,21 +184,42 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     monkeypatch.setattr(ExistingDataset, "known", lambda existing, request: None)
     results.append(update(source, listed, recipe=SMALL, split="train=0.7,val=0.3"))
     one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
-    assert one == other
+    assert vars(one) == vars(other)
     assert one.status == "updated"
     assert (quick / "SHA256SUMS").read_bytes() == (listed / "SHA256SUMS").read_bytes()
     assert sha256_of(quick / UPDATE) == sha256_of(listed / UPDATE)
     assert convert(source, quick, recipe=SMALL, split="train=0.7,val=0.3").status == "up-to-date"
 
 
-def test_an_update_makes_no_list_where_no_input_came_or_went(
+def test_an_update_of_usual_images_makes_no_list(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    monkeypatch.setattr("shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list"))
+    _another_image(source)
+    assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
+    _replaced(source)
+    assert numbers(update(source, out, recipe=SMALL))[:2] == (8, 5)
+
+
+def test_more_new_inputs_than_are_kept_in_memory_are_listed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     convert(source, out, recipe=SMALL)
-    _another_image(source)
-    monkeypatch.setattr("shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list"))
-    assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
+    _replaced(source)
+    monkeypatch.setattr("shardctl.build.convert.unchanged.MOST_ADDED", 3)
+    assert numbers(update(source, out, recipe=SMALL))[:2] == (8, 5)
+    expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
+
+
+def test_a_new_input_with_the_path_of_another_source_is_refused(source: Path, tmp_path: Path) -> None:
+    other, out = tmp_path / "other", tmp_path / "out"
+    other.mkdir()
+    shutil.copyfile(files_of(source)[0], other / "one.jpg")
+    shardctl.convert([source, other], out, recipe=SMALL, workers=0, labels="none")
+    shutil.copyfile(files_of(source)[0], source / "one.jpg")
+    with pytest.raises(InputError, match="1 key appears twice"):
+        shardctl.convert([source, other], out, recipe=SMALL, workers=0, labels="none", update=True)
 
 
 @pytest.mark.usefixtures("many")

@@ -19,7 +19,7 @@ from shardctl.transforms.recipe import Recipe
 
 @dataclass(frozen=True)
 class Known:
-    """The inputs of a conversion that are surely those of the existing dataset. `existing` is its digest."""
+    """The inputs of a conversion that are known from the existing dataset. `existing` is its digest."""
 
     recipe: Recipe
     listing: Listing
@@ -50,7 +50,7 @@ class ExistingDataset:
     def known(self, request: ConvertRequest) -> Known | None:
         """Return the inputs of a conversion if they are surely those of this dataset, told in the time of a bare walk.
 
-        None where they must be listed anew. Those of an update may have changed, but none came or went.
+        None where they must be listed anew. Those of an update are as they are now: some may have come, gone or changed.
         """
         options = request.options
         others = options.overwrite or options.append or options.explain or options.moved_from or options.part is not None
@@ -60,14 +60,14 @@ class ExistingDataset:
             manifest = self.manifest()
             of_files = manifest is not None and manifest.records is None  # the inputs are one record each
             find = find_changed if options.update else find_unchanged
-            same = find(request, manifest) if manifest is not None and of_files else None
-            listing = None if same is None else same.listing(request)
-            if manifest is not None and same is not None and listing is not None:
-                settings = request.recorded_settings(same.recipe)
-                parts = {**manifest.fingerprint_parts, **parts_without_sources(same.recipe, settings)}
-                if same.listed.changed:
+            inputs = find(request, manifest) if manifest is not None and of_files else None
+            listing = None if inputs is None else inputs.listing(request)
+            if manifest is not None and inputs is not None and listing is not None:
+                settings = request.recorded_settings(inputs.recipe)
+                parts = {**manifest.fingerprint_parts, **parts_without_sources(inputs.recipe, settings)}
+                if inputs.listed.changed:
                     parts["inputs"] = inputs_digest(listing, settings)
-                return Known(same.recipe, listing, parts, same.dataset)
+                return Known(inputs.recipe, listing, parts, inputs.dataset)
         return None
 
     def is_replaced(self, manifest: Manifest) -> bool:

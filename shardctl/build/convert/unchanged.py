@@ -1,18 +1,17 @@
 """Whether a dataset is what a conversion would make, told by names, sizes and times of change, in the time of a bare walk.
 
-Both `convert` and `snapshot` look at this first. An update looks in the same way for inputs that have changed.
+Both `convert` and `snapshot` look at this first. An update looks in the same way for inputs that came, went or changed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from shardctl.build.convert.inputs_now import Now, inputs_now
 from shardctl.build.convert.request import ConvertRequest
 from shardctl.build.convert.update.compatibility import verdict_on
 from shardctl.build.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
@@ -35,6 +34,9 @@ from shardctl.system.files import sha256_of
 from shardctl.system.locations.text import is_stored
 from shardctl.transforms.recipe import Recipe
 
+MOST_ADDED = 100_000
+"""Files that came, at most: each is an object in memory, and with so many of them a new list is hardly slower."""
+
 SETTLED = ("format", "image_field", "key_field", "fields")
 """Keys of a recipe beside the kind that a conversion may take from its sources."""
 
@@ -56,8 +58,8 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
 
 
 @dataclass(frozen=True)
-class SameInputs:
-    """The inputs of a dataset: all that were `listed` are there, and none is new. `listed` has those that have changed.
+class KnownInputs:
+    """The inputs of a dataset, most of which were `listed` when it was made; `listed` has what has changed since.
 
     `dataset` is its digest. `recipe` is complete: what the sources decided is in it, as the dataset records it. `seen` is what
     was seen beside the inputs. `unused` and `ignored` are about the other files.
@@ -77,10 +79,9 @@ class SameInputs:
         """
         if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.file is not None:
             return None
-        if self._are_in_series or self._may_differ_by_case:
+        if not len(self._now) or self._are_in_series or self._may_differ_by_case:
             return None
-        folders, counts = zip(*self.seen.folders, strict=True)
-        sizes, mtime_ns = self._states
+        folders, counts = zip(*self._now.folders, strict=True)
         listing = KnownListing(
             path=Path(),
             kind=KINDS[self.recipe.kind],
@@ -90,9 +91,10 @@ class SameInputs:
             ignored=self.ignored,
             notices=list(self.seen.notices),
             dataset=self.dataset,
-            files=self.listed.table,
-            sizes=sizes,
-            mtime_ns=mtime_ns,
+            files=self._now.table,
+            before=self._now.rows,
+            sizes=self._now.sizes,
+            mtime_ns=self._now.mtime_ns,
             folders=folders,
             counts=counts,
         )
@@ -101,15 +103,9 @@ class SameInputs:
             listing.warnings += warnings_of_unused(self.unused, images)
         return listing
 
-    @property
-    def _states(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The sizes of the files and when they changed last, as it is now: (files,) each."""
-        times, changed = self.listed.mtime_ns, self.listed.changed
-        sizes = np.from_dlpack(self.listed.table["size"].combine_chunks()).astype(np.int64, copy=False)
-        if changed:
-            sizes, times = sizes.copy(), times.copy()
-            sizes[changed.rows], times[changed.rows] = changed.sizes, changed.mtimes_ns
-        return sizes, times
+    @cached_property
+    def _now(self) -> Now:
+        return inputs_now(self.listed, self.seen.folders)
 
     def _have(self, part: bytes) -> bool:
         """Return whether a path has these bytes, in capital or small letters."""
@@ -117,7 +113,7 @@ class SameInputs:
 
     def _path_data(self) -> Iterator[bytes]:
         """Yield the bytes of the paths, one behind the other, some MB at a time."""
-        for chunk in self.listed.table["path"].chunks:
+        for chunk in self._now.table["path"].chunks:
             yield chunk.buffers()[2].to_pybytes() if len(chunk) else b""
 
     @property
@@ -135,38 +131,38 @@ class SameInputs:
         """Whether a path may differ from another one only by case: in two folders alike, or in a folder."""
         if all(data.isascii() and data == data.lower() for data in self._path_data()):
             return False
-        folders = [folder.lower() for folder, _ in self.seen.folders]
+        folders = [folder.lower() for folder, _ in self._now.folders]
         if len(set(folders)) < len(folders):
             return True
         first = 0
-        for _, count in self.seen.folders:
-            paths = self.listed.paths(first, count)
+        for _, count in self._now.folders:
+            paths = self._now.paths(first, count)
             if len(set("\0".join(paths).lower().split("\0"))) < count:
                 return True
             first += count
         return False
 
 
-def find_unchanged(request: ConvertRequest, manifest: Manifest) -> SameInputs | None:
+def find_unchanged(request: ConvertRequest, manifest: Manifest) -> KnownInputs | None:
     """Return the inputs of the dataset of a manifest if it is certain, without a new list, that it is what would be made.
 
     None says nothing: it may depend on what is in a file, or on annotations.
     """
-    return _same_inputs(request, manifest, None)
+    return _known_inputs(request, manifest, None)
 
 
-def find_changed(request: ConvertRequest, manifest: Manifest) -> SameInputs | None:
-    """Return the inputs of the dataset of a manifest if it is certain that a new list would have the same ones, changed or not.
+def find_changed(request: ConvertRequest, manifest: Manifest) -> KnownInputs | None:
+    """Return the inputs of the dataset of a manifest as they are now, where it is certain that a new list would have the same.
 
     It would have them in the same order, so that the digest of the inputs can be told. None: as `find_unchanged`.
     """
     if manifest.recipe.get("kind") != "image" or request.labels.file is not None:
-        return None  # SameInputs.listing could not tell their list
-    found = _same_inputs(request, manifest, Changed())
+        return None  # KnownInputs.listing could not tell their list
+    found = _known_inputs(request, manifest, Changed())
     return found if found is not None and _are_as_in_a_walk(found) and _can_be_told(found) else None
 
 
-def _same_inputs(request: ConvertRequest, manifest: Manifest, changed: Changed | None) -> SameInputs | None:
+def _known_inputs(request: ConvertRequest, manifest: Manifest, changed: Changed | None) -> KnownInputs | None:
     if (
         any(root.is_stored for root in request.roots)
         or is_stored(request.labels.file or "")
@@ -185,13 +181,13 @@ def _same_inputs(request: ConvertRequest, manifest: Manifest, changed: Changed |
         if state.digest_beside or len(state.mtime_ns) != files.num_rows:
             return None
         listed, digest = Listed(files, state.mtime_ns, changed), manifest.files[CHECKSUMS].sha256
-        found = SameInputs(digest, recipe, listed, Seen(), Unused(), Counter())
+        found = KnownInputs(digest, recipe, listed, Seen(), Unused(), Counter())
         return found if _labels_if_same(request, found) == manifest.fingerprint_parts.get("labels") else None
     except (DatasetError, ChangedError, OSError):
         return None
 
 
-def _are_as_in_a_walk(found: SameInputs) -> bool:
+def _are_as_in_a_walk(found: KnownInputs) -> bool:
     """Return whether the files of each folder are in order, and the table has the batches of a list."""
     files, first = found.listed, 0
     if any(len(chunk) != CHUNK_ROWS for chunk in files.table["path"].chunks[:-1]):
@@ -207,11 +203,10 @@ def _are_as_in_a_walk(found: SameInputs) -> bool:
     return True
 
 
-def _can_be_told(found: SameInputs) -> bool:
-    """Return whether the names of the changed files alone say what these are: no content and no other file decides it."""
+def _can_be_told(found: KnownInputs) -> bool:
+    """Return whether the names of the changed files alone say what these are."""
     paths, changed = found.listed.table["path"], found.listed.changed
-    names = (paths[row].as_py().rpartition("/")[2] for row in changed.rows) if changed is not None else ()
-    return all(suffix_of(name) in KNOWN_SUFFIXES and not depends_on_others(name) for name in names)
+    return changed is None or all(_says_it(paths[row].as_py()) for row in changed.rows)
 
 
 def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
@@ -219,7 +214,27 @@ def _takes_more_from_sources(recipe: Mapping[str, Any], recorded: Mapping[str, A
     return any(recipe.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
 
 
-def _labels_if_same(request: ConvertRequest, found: SameInputs) -> str:
+def _is_added(file: FoundFile, form: Form, request: ConvertRequest, found: KnownInputs) -> bool:
+    """Return whether a file that is not listed is one more input, as its name alone says, and note it.
+
+    With several sources two files may have the same path, which a list refuses.
+    """
+    changed = found.listed.changed
+    if changed is None or form is not Form.ONE or not _says_it(file.path):
+        return False
+    if len(request.roots) > 1 or len(changed.added) == MOST_ADDED:
+        return False
+    changed.added.append(file)
+    return True
+
+
+def _says_it(path: str) -> bool:
+    """Return whether the name of a file alone says that it is an image: no content and no other file decides it."""
+    name = path.rpartition("/")[2]
+    return suffix_of(name) in KNOWN_SUFFIXES and not depends_on_others(name)
+
+
+def _labels_if_same(request: ConvertRequest, found: KnownInputs) -> str:
     """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
     if any(may_be_of_export(root.folder) for root in request.roots):
         raise ChangedError
@@ -236,7 +251,7 @@ def _labels_if_same(request: ConvertRequest, found: SameInputs) -> str:
             if name != recipe.kind:
                 given = [], Counter[str](), LeftOut(), Unused()
             inputs = wanted_files(iter([file]), KINDS[name], recipe.reading, rule, *given)
-            if any(form is not Form.NOTHING for form, _ in inputs):
+            if any(form is not Form.NOTHING and not _is_added(each, form, request, found) for form, each in inputs):
                 raise ChangedError
     if beside or side_files:  # it is not known where labels files were, from which their names begin
         raise ChangedError

@@ -218,14 +218,15 @@ _KNOWN_SCHEMA = pa.schema([field for field in LISTING_SCHEMA if field.name != "h
 
 @dataclass(kw_only=True)
 class KnownListing(Listing):
-    """A list of the files that a dataset was made of, as they are now: `files` is its table of them, and `dataset` its digest.
+    """A list of files most of which are those that a dataset was made of: `dataset` is its digest.
 
-    `sizes` and `mtime_ns` are of now, (n,) int64 each. They lie in these `folders`, so many (`counts`) of them one after the
-    other in each.
+    `files` has the path and the root of each, and `before` its row in the dataset's table, -1 where it has none. `sizes` and
+    `mtime_ns` are of now: (n,) int64 each. They lie in these `folders`, so many (`counts`) of them one after the other in each.
     """
 
     dataset: str
     files: pa.Table
+    before: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     mtime_ns: npt.NDArray[np.int64]
     folders: Sequence[str]

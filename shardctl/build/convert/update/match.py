@@ -62,8 +62,10 @@ class Matching:
 
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
-    of_these = isinstance(listing, KnownListing) and listing.dataset == before.digest
-    rows = np.arange(len(listing)) if of_these else rows_before(before.files, listing)
+    if isinstance(listing, KnownListing) and listing.dataset == before.digest:
+        rows = listing.before
+    else:
+        rows = rows_before(before.files, listing)
     now = open_table(LocalFolder(files.parent), files.name)
     same = rows >= 0
     known = np.flatnonzero(same)
