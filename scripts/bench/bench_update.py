@@ -5,9 +5,9 @@
 CORPUS is a folder with small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, images that `shardctl demo`
 draws). Its tiny JPEGs are copied until there are as many files as asked for, and converted to raw pixels. Every round runs
 each contender once, in turn, as a process of its own: start-up counts, as it does for a user. 1 % of the files is changed
-before each update: those of one stretch (a new day), or from all over; then 1 % is removed, and added again. Beside the check that nothing has changed, a bare walk
-with os.scandir and stat in a process of its own; beside compact, `cp` of the shards and `sha256sum` of them. Medians over the
-rounds.
+before each update: those of one stretch (a new day), or from all over; then 1 % is removed, and added again. Beside the check
+that nothing has changed, a bare walk with os.scandir and stat in a process of its own; beside compact, `cp` of the shards and
+`sha256sum` of them. Medians over the rounds.
 """
 
 from __future__ import annotations
