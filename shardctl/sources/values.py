@@ -209,7 +209,10 @@ def _names(type_: pa.DataType) -> list[str]:
 
 
 def _ends(array: pa.Array) -> tuple[int | None, int | None]:
-    import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has whole numbers
+    if not array.null_count and len(array):
+        values = array.to_numpy(zero_copy_only=False)
+        return int(values.min()), int(values.max())
+    import pyarrow.compute as pc  # 20 ms to import, in each worker, and most columns of whole numbers lack no value
 
     ends = pc.min_max(array)
     return ends["min"].as_py(), ends["max"].as_py()

@@ -15,8 +15,10 @@ import termios
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from dataset_facts import sums
+from pyarrow import parquet
 
 import shardctl
 
@@ -240,6 +242,20 @@ def test_a_conversion_of_photos_imports_no_large_module_that_it_does_not_need(
     assert {"pyarrow", "shardctl.build.convert"} <= imported
     assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma", "numpy.random", "tomllib"})
     assert ("shardctl.build.shards.task" in imported) == (workers == 0)  # else only workers import it
+
+
+@pytest.mark.parametrize(("name", "workers"), [("a.jsonl", 0), ("a.jsonl", 2), ("a.parquet", 2)])
+def test_a_conversion_of_records_imports_no_large_module_that_it_does_not_need(tmp_path: Path, name: str, workers: int) -> None:
+    records = pa.Table.from_pylist([{"id": number, "text": f"text {number}"} for number in range(1000)])
+    if name == "a.parquet":
+        parquet.write_table(records, tmp_path / name, row_group_size=100)
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records.to_pylist()))
+    command = [sys.executable, "-X", "importtime", "-m", "shardctl", "convert", tmp_path / name, tmp_path / "out"]
+    done = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert {"pyarrow", "shardctl.build.convert"} <= imported
+    assert imported.isdisjoint({"pyarrow.compute", "pyarrow.csv", "numpy.ma", "shardctl.sources.csv_numbers"})
 
 
 @pytest.mark.parametrize("command", [("convert", "SRC"), ("verify",)])

@@ -336,6 +336,16 @@ def test_a_proof_of_an_engine_holds_for_its_very_files(
     assert len(proofs) == 3
 
 
+def test_a_copy_of_a_tokenizer_needs_no_proof_of_its_own(bpe: bytes, tmp_path: Path, proofs: list[Engine]) -> None:
+    pytest.importorskip("tiktoken")
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(bpe)
+    (tmp_path / "cache").write_text("no folder")  # so that nothing is remembered
+    first, second = (open_tokenizer(str(tmp_path / name)) for name in ("a.json", "b.json"))
+    assert each(first, ["the cat"]) == each(second, ["the cat"])
+    assert len(proofs) == 1
+
+
 def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(
     bpe: bytes, monkeypatch: pytest.MonkeyPatch, proofs: list[Engine]
 ) -> None:

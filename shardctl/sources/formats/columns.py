@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.format.list_types import is_list
@@ -173,6 +172,8 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
         return True
     if not pa.types.is_floating(one.type):
         return False
+    import pyarrow.compute as pc  # 20 ms to import, and most columns have the type that is wanted
+
     equal = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
     return one.is_null().equals(other.is_null()) and bool(pc.all(equal).as_py())
 
@@ -186,6 +187,8 @@ def _decoded(array: pa.Array) -> pa.Array:
         words = _decoded(array.dictionary)  # Arrow takes no values out of a dictionary of views
         return pa.DictionaryArray.from_arrays(array.indices, words).dictionary_decode()
     if pa.types.is_run_end_encoded(own):
+        import pyarrow.compute as pc
+
         runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _decoded(array.values)).slice(array.offset, len(array))
         return pc.run_end_decode(runs)
     if pa.types.is_string_view(own):
@@ -197,6 +200,8 @@ def _decoded(array: pa.Array) -> pa.Array:
         return array.cast(pa.list_(pa.struct([("key", own.key_type), ("value", own.item_type)])))
     # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow 26).
     if pa.types.is_list_view(own):
+        import pyarrow.compute as pc
+
         if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:  # views may share their values
             raise pa.ArrowInvalid("the lists of one batch have more values together than a column holds")
         return _list_of(array, array.flatten(), pa.list_(own.value_type))
@@ -207,6 +212,8 @@ def _decoded(array: pa.Array) -> pa.Array:
 
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return lists like those of `array` (a list or a map) over other values, those of its slice alone."""
+    import pyarrow.compute as pc
+
     offsets = np.append(0, np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0))))
     large = pa.types.is_large_list(type_)
     edges = pa.array(offsets, pa.int64() if large else pa.int32())
@@ -369,6 +376,8 @@ def _row_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return about how many bytes each value has, (n,)."""
     words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
     if words is not None and words.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+        import pyarrow.compute as pc
+
         return np.asarray(pc.binary_length(words).take(column.indices).fill_null(0)).astype(np.int64)
     return np.array([column.slice(row, 1).nbytes for row in range(len(column))], np.int64)
 
@@ -439,10 +448,13 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
 
 def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the wanted rows of a batch."""
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
+    if len(edges) <= 1:  # neighbours, or none, need no copy, nor Arrow's kernels, which take 40 ms to import with numpy.ma
+        first, end = edges[0] if edges else (0, 0)
+        return batch.slice(first, end - first)
     try:
         return batch.filter(pa.array(wanted))
     except pa.ArrowNotImplementedError:  # of views and run ends
-        edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
         return pa.concat_batches([batch.slice(0, 0), *(batch.slice(first, end - first) for first, end in edges)])
 
 

@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.format.text_bytes import bytes_of
-from shardctl.sources.csv_numbers import CellStats, filled, gives_back, is_number
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Head, Misfit, Numbers, Parsed, Reading, refuse_wide
 from shardctl.sources.formats.columns import check_columns
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, without_nulls
@@ -295,6 +293,8 @@ def looks_like_header(data: bytes, delimiter: str) -> list[str]:
 
     They are all different and no numbers, and a column has numbers in the next rows, up to 20, where the row has a name.
     """
+    from shardctl.sources.csv_numbers import is_number
+
     rows = _first_rows(data, delimiter, 21)
     first, others = (rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]) if rows else ([], [])
     if len(set(first)) < len(first) or any(map(is_number, first)) or not others:
@@ -458,6 +458,10 @@ def _typed(rows: pa.RecordBatch, numbers: Numbers, schema: pa.Schema) -> pa.Reco
 
 def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Array:
     """Return cells with the type of a column. Raises Misfit."""
+    import pyarrow.compute as pc  # 20 ms to import, which the process that only cuts files does not need
+
+    from shardctl.sources.csv_numbers import CellStats, filled, gives_back
+
     places = (field.metadata or {}).get(WRITTEN)
     if pa.types.is_string(field.type):
         if places == b"words" and (written := CellStats.of(cells)).cells and (written.is_text or written.digits):

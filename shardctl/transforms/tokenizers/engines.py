@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, first_line
 from shardctl.system.dataclass import dataclass
+from shardctl.system.packages import installed_version
 from shardctl.transforms.tokenizers.base import Encoded, joined
 from shardctl.transforms.tokenizers.tiktoken import encode_by, open_core
 
@@ -58,11 +59,9 @@ class Gigatoken:
 
     def __init__(self, data: bytes) -> None:
         try:
-            from importlib import metadata
-
             from gigatoken.gigatoken_rs import load_hf_json
 
-            self.version = f"gigatoken {metadata.version('gigatoken')}"
+            self.version = f"gigatoken {installed_version('gigatoken')}"
         except ImportError as error:
             raise UnfitError(f"it cannot be imported ({error})", extra="gigatoken") from None
         self._load: Callable[[], Any] = lambda: load_hf_json(data)

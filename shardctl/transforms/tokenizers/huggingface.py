@@ -6,10 +6,12 @@ It needs the extra `text`, and takes a faster engine where one gives the same to
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -100,7 +102,11 @@ class HuggingFace:
     def _choose(self, name: str) -> Proven | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            found = _proven(self._data, self._where, candidate)
+            try:
+                found = _proven(self._data, candidate)
+            except Exception:
+                _opened(self._data, self._where)  # tells which file it is that tokenizers cannot open
+                raise
             if not isinstance(found, UnfitError):
                 return found
             if name != AUTO:
@@ -160,9 +166,7 @@ class HuggingFace:
     @property
     def versions(self) -> tuple[str, ...]:
         """The version of `tokenizers`, and of the engine."""
-        import tokenizers
-
-        own = f"tokenizers {tokenizers.__version__}"
+        own = f"tokenizers {_package(self._where).__version__}"
         return (own,) if self._engine is None else (own, self._engine.version)
 
     @cached_property
@@ -287,7 +291,6 @@ def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
         first = last
 
 
-@lru_cache(maxsize=4)
 def _said(data: bytes, where: str) -> dict[str, Any]:
     """Return what a tokenizer.json says."""
     said = _object(data, where)
@@ -296,28 +299,45 @@ def _said(data: bytes, where: str) -> dict[str, Any]:
     return said
 
 
-@lru_cache(maxsize=4)
 def _opened(data: bytes, where: str) -> Any:
-    """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up."""
+    """Return the tokenizer of a tokenizer.json."""
+    _package(where)
     try:
-        from tokenizers import Tokenizer
+        return _own_of(data)
+    except Exception as error:  # noqa: BLE001 - the package raises plain Exception
+        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
+
+
+def _package(where: str) -> Any:
+    try:
+        return importlib.import_module("tokenizers")
     except ImportError as error:
         raise InstallError(
             f"{where}: it needs tokenizers, which cannot be imported ({error}); pip install {to_install('text')}"
         ) from None
+
+
+@lru_cache(maxsize=4)
+def _own_of(data: bytes) -> Any:
+    """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up. Raises whatever the package does.
+
+    What is remembered of a file holds for its copies, too: those that a job keeps.
+    """
+    from tokenizers import Tokenizer
+
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # there is a process for each core already
-    try:
-        own = Tokenizer.from_buffer(data)
-        own.no_truncation()
-        own.no_padding()
-    except Exception as error:  # noqa: BLE001 - the package raises plain Exception
-        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
+    own = Tokenizer.from_buffer(data)
+    own.no_truncation()
+    own.no_padding()
     return own
+
+
+_parsed = lru_cache(maxsize=8)(json.loads)
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:
     try:
-        said = json.loads(data)
+        said = _parsed(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON ({error}); it may be cut short, get it again") from None
     if not isinstance(said, dict):
@@ -424,10 +444,10 @@ class Proven:
 
 
 @lru_cache(maxsize=8)
-def _proven(data: bytes, where: str, name: str) -> Proven | UnfitError:
+def _proven(data: bytes, name: str) -> Proven | UnfitError:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none.
 
-    Raises what `_opened` does.
+    Raises what `_own_of` does.
     """
     try:
         engine: Engine = ENGINES[name](data)
@@ -436,7 +456,7 @@ def _proven(data: bytes, where: str, name: str) -> Proven | UnfitError:
     digest = _digest_of_proof(data, engine)
     if (found := Proven.remembered(engine, digest)) is not None and _opens(engine):
         return found
-    said, own = _said(data, where), _opened(data, where)
+    said, own = _parsed(data), _own_of(data)
     facts = _facts(said, own)
     try:
         _prove(engine, said, own, facts)
@@ -468,11 +488,19 @@ def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
     """
     modules = ("tokenizers.tokenizers", *engine.code, *(module.__name__ for module in (engines, proof)), __name__)
     try:
-        files = [state_of(str(importlib.import_module(name).__file__)) for name in modules]
+        files = [state_of(_file_of(name)) for name in modules]
     except (ImportError, OSError):
         return None
     told = [this_machine(), files, engine.version, hashlib.sha256(data).hexdigest()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _file_of(module: str) -> str:
+    """Return the file of a module that may not be imported yet: `tokenizers` takes 10 ms. Raises ImportError."""
+    package = module.rpartition(".")[0]
+    spec = importlib.util.find_spec(package) if package and module not in sys.modules else None
+    found = importlib.machinery.PathFinder.find_spec(module, spec.submodule_search_locations) if spec is not None else None
+    return str(importlib.import_module(module).__file__ if found is None else found.origin)
 
 
 def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None:
