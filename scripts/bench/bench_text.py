@@ -1,7 +1,7 @@
 """How fast `shardctl convert` is on text and tables, beside bare loops with pyarrow's own readers and Hugging Face datasets.
 
-    python scripts/bench/bench_text.py [--size 500] [--runs 5] [--cases jsonl csv …] [--json FILE]
-    python scripts/bench/bench_text.py --other TREE [--photos FOLDER] [--small FOLDER] [--tiny 20000]
+    python scripts/bench/bench_text.py [--size 500] [--runs 5] [--cases jsonl csv …] [--other TREE] [--json FILE]
+    python scripts/bench/bench_text.py --other TREE {--photos FOLDER, --small FOLDER, --tiny 20000}
     python scripts/bench/bench_text.py --lines 100M [--form text|jsonl]
 
 The first form measures conversions of --size MB of made-up documents (id, title, text of about 300 bytes, score) in every
@@ -45,6 +45,7 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE.parent.parent
 MB = 1e6
 SHARDCTL, BARE, WHOLE, HUGGINGFACE = "shardctl", "bare loop", "bare loop, whole halves", "Hugging Face"
+OTHER = "shardctl, other tree"
 HUGGINGFACE_ZSTD = "Hugging Face zstd"
 
 
@@ -100,7 +101,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.lines:
         results: Any = many_lines(options.folder, options.lines, options.form)
-    elif options.other:
+    elif options.photos or options.small or options.tiny:
         results = compare_versions(options)
     else:
         results = compare_formats(options)
@@ -124,7 +125,10 @@ def compare_formats(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         for name in options.cases:
             commands = contenders(CASES[name], inputs, facts, Path(scratch), python, options.without)
-            results[name] = compare(commands, options.runs, inputs / CASES[name].source, Path(scratch))
+            if options.other:
+                commands[OTHER] = convert(inputs / CASES[name].source, Path(scratch) / "out", *CASES[name].options)
+            trees = {OTHER: options.other}
+            results[name] = compare(commands, options.runs, inputs / CASES[name].source, Path(scratch), trees)
             show(name, CASES[name], facts, results[name])
             if isinstance(python, str):
                 print(f"  {HUGGINGFACE:26} not measured: {python}")

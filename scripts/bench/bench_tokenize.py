@@ -1,6 +1,7 @@
 """How fast `shardctl convert --tokenizer` is, beside bare pools of two processes that only call an engine, and Hugging Face.
 
-    python scripts/bench/bench_tokenize.py [--size 50] [--runs 5] [--vocab-size 16384] [--json FILE]
+    python scripts/bench/bench_tokenize.py [--size 50] [--runs 5] [--vocab-size 16384] [--contenders NAME …] [--other TREE]
+        [--json FILE]
 
 The documents are made up, of 2 million different words as often as words are in a language (Zipf); resampled lines would
 flatter every cache. The tokenizer is byte-level BPE, made of them by `shardctl tokenizer train`. Every round runs each
@@ -23,6 +24,7 @@ from processes import run
 
 HERE = Path(__file__).resolve().parent
 WORDS = 2_000_000
+OTHER = "shardctl, other tree"
 LETTERS = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", np.uint8)
 
 
@@ -53,6 +55,8 @@ def main() -> None:
     parser.add_argument("--size", type=float, default=50, help="MB of text")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--vocab-size", type=int, default=16_384)
+    parser.add_argument("--contenders", nargs="*", metavar="NAME", help="only these; with 400 MB some take minutes")
+    parser.add_argument("--other", type=Path, help="the tree of another version of shardctl, for its fastest engine")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-tokenize-"))
@@ -76,6 +80,9 @@ def main() -> None:
             "bare pool, tiktoken": [*bare, "tiktoken", str(source), str(tokenizer)],
             "Hugging Face map": [*bare, "map", str(source), str(tokenizer), str(cache)],
         }
+        contenders = {name: command for name, command in contenders.items() if name in (given.contenders or contenders)}
+        if given.other:
+            contenders[OTHER] = with_engine("auto")
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         memory: dict[str, int] = dict.fromkeys(contenders, 0)
         tokens: dict[str, int] = {}
@@ -84,7 +91,7 @@ def main() -> None:
             for name in names:
                 for place in (out, cache):
                     shutil.rmtree(place, ignore_errors=True)
-                ran = run(contenders[name])
+                ran = run(contenders[name], {"PYTHONPATH": str(given.other.resolve())} if name == OTHER else None)
                 if ran.failure:
                     print(f"{name}: {ran.failure}")
                     continue
