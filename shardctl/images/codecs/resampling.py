@@ -67,7 +67,7 @@ def pixels_of(raster: Raster) -> npt.NDArray[np.uint8]:
     if raster.mode == "RGB" and width and height:
         raster.load()
         encoder = _imaging.raw_encoder("RGB", "RGB")
-        encoder.setimage(raster.im)
+        encoder.setimage(raster.im, (0, 0, width, height))
         _, state, data = encoder.encode(3 * width * height)
         if state == _COMPLETE:
             packed: npt.NDArray[np.uint8] = np.ndarray((height, width, 3), np.uint8, data)
