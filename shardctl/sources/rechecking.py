@@ -333,10 +333,9 @@ def _unlisted_below(
                 for name in sorted((name for name in names if name[0] == "."), key=os.fsencode):
                     seen.hidden.add(within + name)
             count = listed.count_in(number, below, place, len(visible) + 1 if listed.changed is None else len(listed))
-            listed_names, gone = _Names(listed, place, len(below)), list[int]()
+            listed_names, gone, others = _Names(listed, place, len(below)), list[int](), list[str]()
             if not listed_names.are(visible, count):
-                known, there = listed_names.part(0, count), set(visible)
-                gone = [each for each, name in enumerate(known) if name not in there]
+                gone, others = listed_names.compared(visible, count)
                 if gone and listed.changed is None:
                     raise ChangedError
             if listed.changed is not None:
@@ -357,9 +356,8 @@ def _unlisted_below(
             place += count
             if count or listed.changed is not None:
                 seen.folders.append((folder.path, count))
-            if count - len(gone) < len(visible):
-                known = listed_names.part(0, count)
-                others, depend = sorted(set(visible).difference(known)), any(map(depends, known))
+            if others:
+                depend = any(map(depends, chain.from_iterable(listed_names.parts(count))))
                 if not are_utf8(others):
                     raise ChangedError
                 folders = []
@@ -397,6 +395,11 @@ class _Names:
         """Return some of the names."""
         return [path[self._cut :] for path in self._listed.paths(self._place + first, count)]
 
+    def parts(self, count: int) -> Iterator[list[str]]:
+        """Yield the first `count` names, some at a time: there may be millions."""
+        for first in range(0, count, MANY_NAMES):
+            yield self.part(first, min(MANY_NAMES, count - first))
+
     def are(self, names: list[str], count: int) -> bool:
         """Return whether the first `count` are these names, in any order.
 
@@ -405,10 +408,17 @@ class _Names:
         """
         if count != len(names):
             return False
-        firsts = range(0, count, MANY_NAMES)
-        return sum(map(hash, names)) == sum(
-            sum(map(hash, self.part(first, min(MANY_NAMES, count - first)))) for first in firsts
-        )
+        return sum(map(hash, names)) == sum(sum(map(hash, some)) for some in self.parts(count))
+
+    def compared(self, names: list[str], count: int) -> tuple[list[int], list[str]]:
+        """Return which of the first `count` are not among these names, by their numbers, and the other names, sorted."""
+        gone, others = list[int](), set(names)
+        for number, name in enumerate(chain.from_iterable(self.parts(count))):
+            if name in others:
+                others.remove(name)
+            else:
+                gone.append(number)
+        return gone, sorted(others)
 
 
 def _part(names: list[str], first: int, count: int) -> list[str]:

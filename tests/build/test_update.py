@@ -98,6 +98,10 @@ BESIDE_INPUTS: dict[str, Any] = {
     "capital letters": _capitals,
     "a folder of tests": lambda source: next(iter(sorted(source.iterdir()))).rename(source / "test_images"),
     "files of a series": lambda source: files_of(source)[0].rename(files_of(source)[0].with_name("a-00001-of-00004.jpg")),
+    "texts of a series": lambda source: [
+        path.touch() for path in (source / "a-00000-of-00003.txt", source / "b-00001-of-00003.json")
+    ],
+    "tables beside tars": lambda source: [(source / f"00000.{ending}").write_bytes(b"x") for ending in ("tar", "parquet")],
     "images without an ending": lambda source: [path.rename(path.with_suffix("")) for path in files_of(source)[:5]],
 }
 
@@ -192,13 +196,14 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
 
 
 def test_an_update_of_usual_images_makes_no_list(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
+    out, listed = tmp_path / "out", list[int]()
     convert(source, out, recipe=SMALL)
     monkeypatch.setattr("shardctl.build.convert.inputs.list_files", lambda *_: pytest.fail("it made a list"))
     _another_image(source)
     assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
     _replaced(source)
-    assert numbers(update(source, out, recipe=SMALL))[:2] == (8, 5)
+    assert numbers(update(source, out, recipe=SMALL, listener=Listener(listing=listed.append)))[:2] == (8, 5)
+    assert listed == [63]
 
 
 def test_more_new_inputs_than_are_kept_in_memory_are_listed(

@@ -164,6 +164,25 @@ def test_workers_that_are_let_go_end_and_the_next_run_has_others(three: Listenin
     assert children() == []
 
 
+def test_a_pool_whose_end_is_interrupted_closes_no_file_of_others(three: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    three.run(*[{"do": "who"}] * 9)
+    of_pool, close = set(os.listdir("/proc/self/fd")), os.close
+
+    def interrupted(descriptor: int) -> None:
+        close(descriptor)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        three.pool.let_go()
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(len(of_pool))]
+    three.pool.close()
+    for descriptor in taken:
+        os.close(descriptor)
+    assert children() == []
+
+
 FORKED = """
 import json, os, sys, threading
 from pathlib import Path

@@ -52,6 +52,8 @@ class Conversion:
         list_all((root.text for root in request.roots), listener.listing)
         existing = ExistingDataset(request.folder)
         known = None if held is not None else existing.known(request)
+        if known is not None:
+            listener.listing(len(known.listing))
         notices = [] if known is not None else settle_kind(given, request.roots, engine)
         recipe = Recipe.from_json(given) if known is None else known.recipe
         if recipe.kind == "image":

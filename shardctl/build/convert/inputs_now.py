@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -83,14 +83,21 @@ def _merged(listed: Listed, folders: Sequence[tuple[str, int]], changed: Changed
     return np.concatenate(parts), there
 
 
+def _paths_at(listed: Listed, rows: Numbers) -> Iterator[str]:
+    """Yield the paths of listed files, given their rows in order: few of many may be wanted, and not all are read at once."""
+    for some in np.split(rows, np.flatnonzero(np.diff(rows // CHUNK_ROWS)) + 1):
+        if len(some):
+            first = int(some[0])
+            paths = listed.paths(first, int(some[-1]) + 1 - first)
+            yield from (paths[row - first] for row in some.tolist())
+
+
 def _table(listed: Listed, order: Numbers, added: Sequence[FoundFile]) -> pa.Table:
     schema, batches = pa.schema([("path", pa.string()), ("root", pa.int32())]), []
     roots = np.append(listed.table["root"].to_numpy(), np.int32(0))  # those that came are below the first source
     for start in range(0, len(order), CHUNK_ROWS):
         rows = order[start : start + CHUNK_ROWS]
-        known = rows[rows >= 0]
-        low = int(known.min()) if len(known) else 0
-        there = listed.paths(low, int(known.max()) + 1 - low) if len(known) else []
-        paths = [there[row - low] if row >= 0 else added[-1 - row].path for row in rows.tolist()]
+        known = _paths_at(listed, rows[rows >= 0])
+        paths = [next(known) if row >= 0 else added[-1 - row].path for row in rows.tolist()]
         batches.append(pa.record_batch([pa.array(paths, pa.string()), column_of(roots[np.maximum(rows, -1)])], schema=schema))
     return pa.Table.from_batches(batches, schema)

@@ -240,7 +240,8 @@ def _labels_if_same(request: ConvertRequest, found: KnownInputs) -> str:
         raise ChangedError
     beside: list[FoundFile] = []
     side_files: list[tuple[str, str]] = []
-    others = inputs_among(unlisted_files(request.roots, found.listed, depends_on_others, found.seen), None, beside)
+    said: list[str] = []
+    others = inputs_among(unlisted_files(request.roots, found.listed, depends_on_others, found.seen), said.append, beside)
     rule, recipe = request.labels, found.recipe
     names = [recipe.kind]
     if request.recipe.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
@@ -254,5 +255,7 @@ def _labels_if_same(request: ConvertRequest, found: KnownInputs) -> str:
             if any(form is not Form.NOTHING and not _is_added(each, form, request, found) for form, each in inputs):
                 raise ChangedError
     if beside or side_files:  # it is not known where labels files were, from which their names begin
+        raise ChangedError
+    if said:  # of a series of which some are missing, for instance: a list says it in its place among other notices
         raise ChangedError
     return labels_digest([] if rule.file is None else [sha256_of(Path(rule.file))])
