@@ -403,8 +403,8 @@ class _Names:
     def are(self, names: list[str], count: int) -> bool:
         """Return whether the first `count` are these names, in any order.
 
-        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names: with those, 1,000,000 files took 3.3 s, and
-        not 2.8 s (2026-11-27).
+        Sums of keyed 64-bit hashes tell it, in a third of the time of sorted names. With sorted names, a look at 1,000,000
+        files took 3.3 s, and not 2.8 s (2026-11-27).
         """
         if count != len(names):
             return False

@@ -405,7 +405,7 @@ def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
     for lines in told:
         of_part = [line for line in lines if f"(part 1/2: process {process.pid} on " in line]
         assert len(of_part) == 1
-        assert len(lines) <= 4  # before and after that, of one that holds the lease of the dataset, or builds
+        assert len(lines) <= 7  # before and after that, of one that holds the lease of the dataset, or builds; not every second
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def inputs_now(listed: Listed, folders: Sequence[tuple[str, int]]) -> Now:
 def _merged(listed: Listed, folders: Sequence[tuple[str, int]], changed: Changed) -> tuple[Numbers, list[tuple[str, int]]]:
     """Return the rows of all inputs in the order of a walk, and the folders that have some.
 
-    -1 stands for the first file that came, -2 for the second, and so on.
+    A row of -1 stands for the first file that came, -2 for the second.
     """
     stays = np.ones(len(listed), bool)
     stays[changed.gone] = False
