@@ -52,10 +52,10 @@ class ChangedError(Exception):
 
 
 class Changed:
-    """What differs from listed files: `rows` have another size or time of change, and these are what they are now; `gone` are
-    the rows of files that are not there any more, and `added` the files that came.
+    """What differs from listed files.
 
-    8 to 24 bytes for each row, since all of many millions may have changed.
+    `rows` are the rows of files that have changed, with their `sizes` and times of change (`mtimes_ns`) of now. `gone` are the
+    rows of deleted files. `added` are the new files. All of many millions may have changed: a row takes 8 to 24 bytes.
     """
 
     def __init__(self) -> None:

@@ -15,11 +15,10 @@ ROLES = (
 """The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
 
 _PLACES = {word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)}
-_ANY_WORD = re.compile("(?i)train|trn|val|dev|te?st|h[oe]ld")
-"""What every name with a word of ROLES has in it."""
-
 _WORDS = ("train", "trn", "val", "dev", "test", "tst", "hold", "held")
-"""The same in plain words."""
+"""Every name with a word of ROLES has one of these in it."""
+
+_ANY_WORD = re.compile(f"(?i){'|'.join(_WORDS)}")
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 

@@ -59,10 +59,10 @@ def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None
 
 @dataclass(frozen=True)
 class KnownInputs:
-    """The inputs of a dataset, most of which were `listed` when it was made; `listed` has what has changed since.
+    """The inputs of a dataset: the files that were `listed` when it was made, and what has changed in them since.
 
-    `dataset` is its digest. `recipe` is complete: what the sources decided is in it, as the dataset records it. `seen` is what
-    was seen beside the inputs. `unused` and `ignored` are about the other files.
+    `dataset` is the digest of the dataset. `recipe` is complete, as the dataset records it, with what the sources decided.
+    `seen` has the folders, and what was left out. `unused` and `ignored` are about files that are no inputs.
     """
 
     dataset: str

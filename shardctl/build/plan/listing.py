@@ -218,10 +218,11 @@ _KNOWN_SCHEMA = pa.schema([field for field in LISTING_SCHEMA if field.name != "h
 
 @dataclass(kw_only=True)
 class KnownListing(Listing):
-    """A list of files most of which are those that a dataset was made of: `dataset` is its digest.
+    """A list of files that is made from the table of a dataset. `dataset` is the digest of the dataset.
 
-    `files` has the path and the root of each, and `before` its row in the dataset's table, -1 where it has none. `sizes` and
-    `mtime_ns` are of now: (n,) int64 each. They lie in these `folders`, so many (`counts`) of them one after the other in each.
+    `files` has the path and the root of each file. `before` has its row in the dataset's table, or -1 for a new file. `sizes`
+    and `mtime_ns` are as they are now. All three are (n,) int64. `folders` are in the order of the files, and `counts` says how
+    many files are in each.
     """
 
     dataset: str
