@@ -2,8 +2,9 @@
 # Make .venv with shardctl and everything its tests need. Run by `make setup`; safe to run again.
 #
 # Pillow-SIMD is built from source, against the image libraries whose headers are there: they are installed first where that
-# is allowed. Where it cannot be built, Pillow takes its place; the last lines, from `shardctl --version`, name it. One of the
-# two that is in .venv stays, unless SHARDCTL_IMAGING names the other: pillow or pillow-simd. Only this script knows the variable.
+# is allowed. Where it cannot be built, or reads less than Pillow, Pillow takes its place; the last lines, from
+# `shardctl --version`, name it. One of the two that is in .venv stays, unless SHARDCTL_IMAGING names the other: pillow or
+# pillow-simd. Only this script knows the variable.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -17,13 +18,13 @@ install_headers() {
     done
     [ "${missing:-no}" = yes ] || return 0
     if [ "$(id -u)" = 0 ]; then root=""; elif sudo -n true 2>/dev/null; then root="sudo -n"; else
-        echo "setup: may not install image headers ($headers); Pillow-SIMD will read fewer formats" >&2
+        echo "setup: may not install image headers ($headers)" >&2
         return 0
     fi
     $root apt-get update -qq >/dev/null 2>&1 || true
     # shellcheck disable=SC2086 # both are lists of words
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $headers >/dev/null 2>&1 ||
-        echo "setup: could not install image headers ($headers); Pillow-SIMD may read fewer formats" >&2
+        echo "setup: could not install image headers ($headers)" >&2
 }
 
 # An environment without pip is what is left of a set-up that was interrupted, or another tool made it.
@@ -63,7 +64,15 @@ case $imaging in pillow | pillow-simd) ;; *)
 esac
 case $found in "" | "$imaging") ;; *) $pip uninstall --yes pillow pillow-simd 2>/dev/null ;; esac
 if [ "$imaging" = pillow-simd ] && [ "$found" != pillow-simd ]; then install_headers; fi
-if ! $pip install --no-deps "$imaging>=10.4" >.venv/imaging.log 2>&1; then
+
+# Its build does not look where Debian puts the header of libtiff, unless it is told.
+CPATH="/usr/include/$("${CC:-cc}" -print-multiarch 2>/dev/null || true)${CPATH:+:$CPATH}"
+export CPATH
+if ! { $pip install --no-deps "$imaging>=10.4" && .venv/bin/python -c '
+from PIL import features
+lacking = [name for name in ("jpg", "zlib", "libtiff", "webp", "jpg_2000", "littlecms2") if not features.check(name)]
+raise SystemExit(f"built without {lacking}" if lacking else 0)'; } >.venv/imaging.log 2>&1; then
+    $pip uninstall --yes pillow-simd >$log 2>&1
     $pip install --no-deps 'pillow>=10.4' >$log 2>&1 || { cat $log >&2; exit 1; }
     echo "setup: installed with Pillow, which is slower than Pillow-SIMD (.venv/imaging.log says why)" >&2
 fi

@@ -25,8 +25,8 @@ _PLUGINS = {
 FORMATS = (*COMMON_FORMATS, *_PLUGINS)
 """Formats that may be opened. Never EPS, for which Pillow starts Ghostscript."""
 
-_FEATURES = {"JPEG": "jpg", "PNG": "zlib", "WEBP": "webp", "JPEG2000": "jpg_2000", "AVIF": "avif"}
-"""Formats that Pillow reads only if it was built with a library, and what Pillow calls that."""
+_FEATURES = {"JPEG": "jpg", "PNG": "zlib", "TIFF": "libtiff", "WEBP": "webp", "JPEG2000": "jpg_2000", "AVIF": "avif"}
+"""Formats that Pillow reads whole only if it was built with a library (TIFF: any compression), and what Pillow calls that."""
 
 
 def readable_formats() -> tuple[list[str], list[str]]:

@@ -276,12 +276,8 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
 
     Raises Rejection (stage `decode`).
     """
-    try:
+    with _decoding(opened):
         return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation))
-    except _OUR_ERRORS:
-        raise
-    except Exception as error:
-        raise _broken(error) from error
 
 
 def render(opened: Opened, look: Look) -> Pixels:
@@ -297,12 +293,8 @@ def check(opened: Opened) -> None:
     """
     if opened.format in _JPEG and decodes_whole(opened.data):
         return
-    try:
+    with _decoding(opened):
         opened.load(least=(1, 1))
-    except _OUR_ERRORS:
-        raise
-    except Exception as error:
-        raise _broken(error) from error
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Pixels:
@@ -328,13 +320,9 @@ def decode_mask(
     that has not one number of up to 16 bits for each pixel.
     """
     opened = open_image(data, max_pixels, keep_truncated)
-    try:
+    with _decoding(opened):
         stored = opened.load(None)
         values: npt.NDArray[Any] = np.asarray(turned(stored, opened.orientation))
-    except _OUR_ERRORS:
-        raise
-    except Exception as error:
-        raise _broken(error) from error
     # Some versions of Pillow give 16 bits as 32, and say so by the mode alone.
     if stored.mode == "I;16" or (stored.mode == "I" and values.size and values.min() >= 0 and values.max() <= 0xFFFF):
         return values.astype(np.uint16, copy=False)
@@ -569,11 +557,26 @@ def _broken(error: Exception) -> Rejection:
     return Rejection("decode", kind, f"the image data is {kind} ({text}); {advice}")
 
 
+@contextmanager
+def _decoding(opened: Opened) -> Iterator[None]:
+    """Turn what goes wrong while an image is decoded into a Rejection."""
+    try:
+        yield
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        raise _not_built(opened.format) if lacks_library(opened.format) else _broken(error) from error
+
+
+def _not_built(name: str) -> Rejection:
+    message = f"this build of {backend.require_one()} cannot read {name}; `shardctl help install` says how to add it"
+    return Rejection("decode", "format-not-built", message)
+
+
 def _not_opened(data: bytes) -> Rejection:
     name = _guess_format(data)
     if name is not None and lacks_library(name):
-        message = f"this build of {backend.require_one()} cannot read {name}; `shardctl help install` says how to add it"
-        return Rejection("decode", "format-not-built", message)
+        return _not_built(name)
     if name is None:
         return Rejection("decode", "not-an-image", "not an image of a format that shardctl opens")
     if name in FORMATS:
