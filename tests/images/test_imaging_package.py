@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.errors import InstallError
+from shardctl.errors import InstallError, Rejection
 from shardctl.format.manifest import Manifest
 from shardctl.images.codecs import backend
 from shardctl.system.locations.local import LocalFolder
@@ -100,3 +101,23 @@ def test_a_broken_package_is_refused_with_the_remedy(left: str, photos: Path, tm
         assert ran.returncode == 3
         assert len(ran.stderr.splitlines()) == 1
         assert "pip install --force-reinstall --no-deps --no-cache-dir pillow" in ran.stderr
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "raw"])
+def test_a_build_without_libtiff_says_so(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a build reads TIFF files without compression alone."""
+    from shardctl.cli.version import version_text
+    from shardctl.images.codecs.image import decode
+
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(file, "TIFF", compression=compression)
+    for name in ("libtiff_encoder", "libtiff_decoder"):
+        monkeypatch.delattr(Image.core, name)
+    (missing,) = [line for line in version_text().splitlines() if line.startswith("cannot read")]
+    assert "TIFF" in missing
+    if compression == "raw":
+        assert decode(file.getvalue()).tolist() == [[[255, 0, 0]] * 8] * 8
+    else:
+        with pytest.raises(Rejection) as refused:
+            decode(file.getvalue())
+        assert refused.value.error == "format-not-built"
