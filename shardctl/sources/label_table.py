@@ -55,19 +55,17 @@ ROWS_AT_ONCE = 65536
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The rows of the labels files, found by the path of the input that they are about.
+    """The rows of the labels files.
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
-    names of its values, `names` the paths relative to the source (large_string). `hashes` is sorted, `order` says which row
-    each is. `digests` are the SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
+    names of its values, `names` the paths relative to the source (large_string). `digests` are the SHA-256 of the bytes that
+    were read of each file, in hex; `notices` are messages for the user.
     """
 
     files: tuple[str, ...]
     columns: pa.Table
     classes: tuple[str, ...] | None
     names: pa.Array
-    hashes: npt.NDArray[np.uint64]
-    order: npt.NDArray[np.int64]
     digests: tuple[str, ...]
     notices: tuple[str, ...]
 
@@ -84,24 +82,6 @@ class LabelTable:
     def shown(self) -> str:
         """The labels files for a message."""
         return some(self.files)
-
-    def rows_of(self, wanted: pa.Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the row of each input, given by its path and the hash of it; -1 for those that no row names. (n,) int64."""
-        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
-
-        wanted = wanted.cast(pa.large_string())
-        rows = np.full(len(wanted), -1, np.int64)
-        place = np.searchsorted(self.hashes, hashes)
-        left = np.arange(len(wanted))
-        while len(left):  # once for nearly all: again for those whose hash is that of another name too
-            left = left[place[left] < len(self)]
-            left = left[self.hashes[place[left]] == hashes[left]]
-            found = self.order[place[left]]
-            same = np.asarray(pc.equal(self.names.take(pa.array(found)), wanted.take(pa.array(left))))
-            rows[left[same]] = found[same]
-            left = left[~same]
-            place[left] += 1
-        return rows
 
     def without(self, column: str) -> LabelTable:
         """Return the same table without a column."""
@@ -143,7 +123,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
     `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
-    UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column to drop.
+    UTF-8, not CSV or JSONL, no rows, no column of file names. UsageError if there is no column to drop.
     """
     files = [file for file, _ in found]
     shown = some(files)
@@ -160,11 +140,6 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
     all_names = pa.concat_arrays([part.names for part in parts])
-    hashes = _hashes_of(all_names)
-    count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
-    if count:
-        rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
-        raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown, bool(csv))
     if classes is None and LABEL_COLUMN in columns.column_names:
         classes = _classes_of(exports, columns[LABEL_COLUMN])
@@ -173,10 +148,9 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if csv and UNNAMED in columns.column_names:
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
-    order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return LabelTable(tuple(files), columns, classes, all_names, hashes[order], order, digests, notices)
+    return LabelTable(tuple(files), columns, classes, all_names, digests, notices)
 
 
 def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
@@ -343,23 +317,12 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     """Return the file names relative to the source, (n,) large_string."""
     chunks = []
     for start in range(0, len(column), ROWS_AT_ONCE):
-        names = [_within(folder, name, shown) for name in column.slice(start, ROWS_AT_ONCE).to_pylist()]
+        names = column.slice(start, ROWS_AT_ONCE).to_pylist()
+        if not all(names):
+            raise InputError(f"{shown}: a row has no file name")
+        names = [f"{folder}/{name}" if folder and name[0] != "/" else name for name in names]
         chunks.append(pa.array(names, pa.large_string()))
     return pa.concat_arrays(chunks)
-
-
-def _within(folder: str, name: str | None, shown: str) -> str:
-    if not name:
-        raise InputError(f"{shown}: a row has no file name")
-    if name.startswith("/"):
-        return name  # an absolute path names no input; messages show it as it is written
-    parts = [part for part in f"{folder}/{name}".split("/") if part not in ("", ".")]
-    return "/".join(parts)
-
-
-def _hashes_of(names: pa.Array) -> npt.NDArray[np.uint64]:
-    starts = range(0, len(names), ROWS_AT_ONCE)
-    return np.concatenate([hash_names(names.slice(start, ROWS_AT_ONCE).to_pylist()) for start in starts])
 
 
 def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:

@@ -647,40 +647,22 @@ def _lower(keys: list[str]) -> list[str]:
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
-def _where_it_is(listing: Listing, name: str) -> str:
-    """Say how an input is named by the folder that it is in, if there is one with this name in a folder; else ""."""
-    import pyarrow.compute as pc  # only a message needs it
-
-    ends = pc.ends_with(listing.table["path"], f"/{name}")
-    place = pc.index(ends, True).as_py()
-    if place < 0:
-        without_ending = pc.index(pc.starts_with(listing.table["path"], f"{name}."), True).as_py()
-        return f"write the names with their endings, as {printable(name)}.jpg" if without_ending >= 0 else ""
-    path = listing.paths_at(np.array([place]))[0]
-    folder = path.removesuffix(f"/{name}")
-    shown = printable(folder)
-    return f"{printable(path)} is there: give the folder {shown} as SRC, or write {shown}/ before the names"
-
-
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
-    rows = np.empty(len(listing), np.int64)
-    place = 0
-    for batch in listing.table.select(["path", "hash"]).to_batches():
-        end = place + batch.num_rows
-        rows[place:end] = side.rows_of(batch["path"], listing.hashes[place:end])
-        place = end
-    used = np.zeros(len(side), bool)
-    used[rows[rows >= 0]] = True
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
+
+    found = Inputs(tuple(listing.roots), listing.table).by_path.find(side.names, side.shown)
+    rows, used = np.full(len(listing), -1, np.int64), found >= 0
+    rows[found[used]] = np.flatnonzero(used)
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
         what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            absolute = any(name.startswith("/") for name in side.names.take(pa.array(unused[:100])).to_pylist())
-            fix = "give their paths relative to the folder of the labels file" if absolute else "fix the file"
-            fix = _where_it_is(listing, side.names[int(unused[0])].as_py()) or fix
+            first = side.names[int(unused[0])].as_py()
+            is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
+            fix = f"write the names with their endings, as {printable(first)}.jpg" if is_stem else "fix the file"
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):

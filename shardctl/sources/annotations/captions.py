@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.annotations.inputs import Inputs, stem
 from shardctl.sources.annotations.per_image import (
     Beside,
     Digest,
@@ -21,10 +21,13 @@ from shardctl.sources.annotations.per_image import (
     read_small,
     refuse_no_match,
     said_of_others,
+    walked,
 )
-from shardctl.sources.files import exists, fetch_all
+from shardctl.sources.files import fetch_all
+from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.locations.text import join, name_of
+from shardctl.system.locations.text import name_of
+from shardctl.system.text import printable
 
 SUFFIXES = (".txt", ".json")
 
@@ -70,34 +73,18 @@ class Captions:
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
-    if not path:
-        return _siblings(inputs), []
-    found = files_in(path, SUFFIXES, "captions")
-    matched, lost = match_files(found, inputs, "captions")
-    refuse_no_match(matched, found, inputs, path, "captions")
-    return matched, lost
-
-
-def _siblings(inputs: Inputs) -> list[Beside]:
-    """Return the file beside each image that has its caption. Raises InputError if there is none, or two for an image."""
-    matched: list[Beside] = []
-    stems: dict[str, str] = {}
-    row = 0
-    folders = [root.folder for root in inputs.roots]
-    for batch in inputs.table.select(["path", "root"]).to_batches(max_chunksize=AT_ONCE):
-        for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            there = [join(folders[root], stem(path) + suffix) for suffix in SUFFIXES]
-            there = [file for file in there if exists(file)]
-            if len(there) > 1:
-                raise InputError(f"{path} has two captions, {name_of(there[0])} and {name_of(there[1])}; remove one")
-            if there and (other := stems.setdefault(f"{root}/{stem(path)}", path)) != path:
-                raise InputError(f"{there[0]}: may be the caption of {other} and of {path}; rename one of the images")
-            matched += [Beside(row, file) for file in there]
-            row += 1
+    """Return the files of a folder with their images; those that lie beside their images where no folder is given."""
+    if path:
+        found = files_in(path, SUFFIXES, "captions")
+        matched, lost = match_files(found, inputs, printable(path))
+        refuse_no_match(matched, found, inputs, path, "captions")
+        return matched, lost
+    roots = [root.folder for root in inputs.roots]
+    matched, _ = match_files([file for root in roots for file in walked(root, SUFFIXES, "captions")], inputs, some(roots))
     if not matched:
         example = inputs.paths_at([0])[0]
         raise InputError(f"no image has a caption beside it (for {example}: {stem(example)}.txt or .json)")
-    return matched
+    return matched, []
 
 
 def parse(data: bytes, suffix: str) -> str | list[str] | None:

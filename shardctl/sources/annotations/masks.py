@@ -22,6 +22,7 @@ from shardctl.sources.roots import resolved
 from shardctl.system.files import read_bytes
 from shardctl.system.locations.text import join, name_of, relative
 from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
@@ -58,7 +59,7 @@ class Masks:
             raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
         folder = sources[0].path
         found = files_in(folder, (".png",), "masks")
-        matched, lost = match_files(found, inputs, "masks")
+        matched, lost = match_files(found, inputs, printable(folder))
         refuse_no_match(matched, found, inputs, folder, "masks")
         bits = max((_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
         digest, places, stamps = Digest(), [], array("Q")

@@ -13,7 +13,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (
     Beside,
@@ -26,8 +26,8 @@ from shardctl.sources.annotations.per_image import (
 )
 from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, name_of, parent_of
-from shardctl.system.text import counted
+from shardctl.system.locations.text import beside, join, name_of
+from shardctl.system.text import counted, printable
 
 ZERO_BASED = "zero-based"
 
@@ -59,7 +59,7 @@ class Voc:
             within = join(source.path, "Annotations")
             folder = within if is_folder(within) else source.path
             found = files_in(folder, (".xml",), "XML files")
-            here, others = _match(found, inputs)
+            here, others = _match(found, inputs, printable(folder))
             refuse_no_match(here, found, inputs, folder, "XML files")
             matched += here
             lost += others
@@ -103,34 +103,27 @@ class Voc:
         )
 
 
-def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+def _match(found: list[FoundFile], inputs: Inputs, shown: str) -> tuple[list[Beside], list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they say."""
-    matched, lost = match_files(found, inputs, "XML files", _image_of)
-    taken = {file.row for file in matched}
-    named: list[tuple[FoundFile, str]] = []
+    matched, lost = match_files(found, inputs, shown)
+    said: dict[FoundFile, str] = {}
     fetch_all(file.opened for file in lost)
     for file in lost:
         try:
-            said = parse(read_small(file.opened)).text.get(FILE_NAME)
+            name = parse(read_small(file.opened)).text.get(FILE_NAME)
         except (OSError, ValueError):
-            said = None
-        if said:
-            named.append((file, stem(said.replace("\\", "/").rpartition("/")[2])))
-    rows = inputs.by_stem.find([name for _, name in named]).rows.tolist()
-    again: set[str] = set()
-    for (file, _), row in zip(named, rows, strict=True):
-        if row >= 0 and row not in taken:
-            taken.add(row)
-            again.add(file.path)
-            matched.append(Beside(row, file.opened))
-    return matched, [file for file in lost if file.path not in again]
+            continue
+        if name:
+            said[file] = name.replace("\\", "/")
 
+    def called(file: FoundFile) -> str:
+        return said[file] if "/" in said[file] else beside(file.path, said[file])
 
-def _image_of(file: str) -> str:
-    """Return where the image of a file is in the folders of the development kit, or of tools that call them otherwise."""
-    folders = {"Annotations": "JPEGImages", "annotations": "images"}
-    folder = parent_of(file)
-    return f"{beside(folder, folders.get(name_of(folder), name_of(folder)))}/{name_of(file)}"
+    more, _ = match_files(list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file])))
+    taken = {file.row for file in matched}
+    matched += (others := [file for file in more if file.row not in taken])
+    found_now = {file.opened for file in others}
+    return matched, [file for file in lost if file.opened not in found_now]
 
 
 class Parsed:

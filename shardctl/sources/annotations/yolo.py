@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,15 +16,7 @@ from shardctl.sources.annotation_words import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
-from shardctl.sources.annotations.per_image import (
-    Beside,
-    Digest,
-    match_files,
-    read_small,
-    refuse_no_match,
-    said_of_others,
-    walked,
-)
+from shardctl.sources.annotations.per_image import Digest, match_files, read_small, refuse_no_match, said_of_others, walked
 from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
@@ -82,22 +75,13 @@ class Yolo:
         given, digest = sources[0].path, Digest()
         is_yaml = suffix_of(name_of(given)) in YAML
         setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, digest, rule)
-        matched: list[Beside] = []
-        lost: list[FoundFile] = []
         labelled = {folder: _labels_in(folder) for folder in setup.folders}
         if not any(labelled.values()):
             raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-        for found in labelled.values():
-            here, others = match_files(found, inputs, "labels", _image_of)
-            matched += here
-            lost += others
+        matched, lost = match_files(list(chain(*labelled.values())), inputs, printable(given), _name_of_image)
+        refuse_no_match(matched, lost, inputs, given, "labels")
         by_row = {file.row: file for file in matched}
         fetch_all(file.opened for file in matched)
-        if not by_row:
-            refuse_no_match(matched, lost, inputs, given, "labels")
-        if len(by_row) < len(matched):
-            row = next(file.row for file in matched if by_row[file.row] is not file)
-            raise InputError(f"{printable(given)}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
         faults: dict[int, Rejection] = {}
         for row in range(len(inputs)):
@@ -134,14 +118,10 @@ def _labels_in(folder: str) -> list[FoundFile]:
     return [file for file in walked(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
 
 
-def _image_of(labels: str) -> str:
-    """Return where an image is that has these labels: `labels` in that is `images`, as Ultralytics has it."""
-    parts = labels.split("/")
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == "labels":
-            parts[place] = "images"
-            break
-    return "/".join(parts)
+def _name_of_image(labels: FoundFile) -> str:
+    """Return what an image is called that has these labels: its path from the folder `labels` on, else from theirs on."""
+    _, folder, name = f"/{labels.opened}".rpartition("/labels/")
+    return name if folder else labels.path
 
 
 # --- lines ---

@@ -126,7 +126,9 @@ def test_files_whose_ids_are_their_own_are_joined_by_the_names_of_images(tmp_pat
     assert found["b.png"]["objects"]["bbox"] == [[0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("name", ["deep/c.png", "c.png", "elsewhere/c.png", "./deep//c.png", "deep\\c.png"])
+@pytest.mark.parametrize(
+    "name", ["deep/c.png", "c.png", "deep/1/c.png", "/elsewhere/deep/c.png", "./deep//c.png", "deep\\c.png"]
+)
 def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(tmp_path: Path, source: Path, name: str) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, name)], [box(1)])
     converted(source, tmp_path / "out", f"coco:{file}")
@@ -148,8 +150,8 @@ def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path: Path) -> No
     [
         ([(1, "a.png"), (1, "b.png")], "the images a.png and b.png have the same id 1"),
         ([(1, "a.png"), (2, "x/a.png")], None),
-        ([(1, "a.png"), (2, "a.png")], "two images are the input a.png: a.png (id 1) and a.png (id 2)"),
-        ([(1, "y/a.png"), (2, "x/a.png")], "two images are the input a.png: y/a.png (id 1) and x/a.png (id 2)"),
+        ([(1, "a.png"), (2, "a.png")], "a.png and a.png are both of the input a.png; keep one"),
+        ([(1, "y/a.png"), (2, "x/a.png")], "y/a.png and x/a.png are both of the input a.png; keep one"),
     ],
 )
 def test_two_images_of_one_id_or_name_are_both_named(tmp_path: Path, source: Path, images: Any, says: str | None) -> None:

@@ -28,7 +28,7 @@ class Coco:
 
     def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
         """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [read_file(source.path, inputs, scratch / f"coco-{number}") for number, source in enumerate(sources)]
+        files = [read_file(source.path, scratch / f"coco-{number}") for number, source in enumerate(sources)]
         notices = [notice for file in files for notice in find_inputs(file, inputs)]
         if not any((file.rows >= 0).any() for file in files):
             example = some(files[0].names.slice(0, 3).to_pylist())

@@ -32,7 +32,6 @@ class CocoFile:
     """What was read of one file: its images as columns, its categories, and its annotations in scratch files."""
 
     opened: str
-    folder: str | None
     images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))

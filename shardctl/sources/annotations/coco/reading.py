@@ -14,15 +14,13 @@ from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.elements import BadError, members_of
 from shardctl.sources.annotations.coco.file import CAPTION_COLUMNS, MEMBERS, NO_ID, OBJECT_COLUMNS, CocoFile, Numbers, Rows
 from shardctl.sources.annotations.coco.plain import PlainObjects
-from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.json_parts import JsonParts
 from shardctl.sources.annotations.objects import TableWriter
-from shardctl.system.locations.text import parent_of
 
 
-def read_file(opened: str, inputs: Inputs, scratch: Path) -> CocoFile:
+def read_file(opened: str, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
-    file = CocoFile(opened, inputs.below(parent_of(opened)))
+    file = CocoFile(opened)
     objects = TableWriter(scratch.with_suffix(".objects"), OBJECT_COLUMNS)
     captions = TableWriter(scratch.with_suffix(".captions"), CAPTION_COLUMNS)
     ids: list[Numbers] = []
