@@ -35,9 +35,8 @@ from shardctl.sources.annotations import (
 from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
 from shardctl.sources.files import begins_ahead, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
