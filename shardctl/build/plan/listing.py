@@ -303,8 +303,8 @@ def list_files(
             refuse_part_of_export(root.text)
     walked = _walked(roots, notices.append) if known is None else known.walk(notices.append)
     files = inputs_among(walked, notices.append, beside)
-    if masks := _folders_of_masks(rule, roots):
-        files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
+    if any(source.format == "masks" for source in rule.annotations):
+        files = _without_masks(files, rule, roots)
     unused = Unused()
     wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable, unused)
     if known is not None:
@@ -403,14 +403,25 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _folders_of_masks(rule: LabelRule, roots: Sequence[SourceRoot]) -> tuple[tuple[int, str], ...]:
-    """Return where masks lie below the sources: the number of each source, and how paths of files begin there.
+def _without_masks(files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
+    """Yield the files that are no masks: these are images, and no inputs. In a folder of masks of any name nothing is one."""
+    from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
 
-    They are images, and no inputs.
-    """
-    folders = [resolved(source.path) for source in rule.annotations if source.format == "masks"]
-    bases = [(number, root.base) for number, root in enumerate(roots) if root.is_folder] if folders else []
-    return tuple((number, f"{at}/") for folder in folders for number, base in bases if (at := path_below(folder, base)))
+    given = [
+        (resolved(source.path), dict(source.options).get(SUFFIX, "")) for source in rule.annotations if source.format == "masks"
+    ]
+    masks = [
+        (number, f"{at}/" if at else "", end)
+        for folder, end in given
+        for number, root in enumerate(roots)
+        if root.is_folder and (at := path_below(folder, root.base)) is not None
+    ]
+    for file in files:
+        if not any(
+            file.root == root and file.path.startswith(at) and ((at and not end) or is_mask(file.path, end))
+            for root, at, end in masks
+        ):
+            yield file
 
 
 def wanted_files(

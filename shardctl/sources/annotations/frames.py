@@ -6,7 +6,6 @@ looked at before there is a plan, so that every worker takes the same frame. doc
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
@@ -28,6 +27,9 @@ LOOKED_AT = 4096
 
 Size = tuple[int, int]
 """(width, height)."""
+
+ITS_OWN = (0, 0)
+"""Stands for the size of a mask that has an EXIF orientation of its own, which says nothing of others."""
 
 _WHOLE = 1 << 26
 """Bytes of a file of which the first ones do not say its size."""
@@ -152,15 +154,14 @@ def _may_be_turned(data: bytes) -> bool:
 
 
 def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | None:
-    """Return the size that annotations say an image has, None if they do not; of a mask it is its own."""
+    """Return the size that annotations say an image has, None if they do not; of a mask it is that of its pixels."""
     if ANNOTATED in found.columns.column_names:
         how = found.columns[ANNOTATED][row].as_py()
         known = how is not None and not how["relative"] and how["width"] is not None and how["height"] is not None
         return (how["width"], how["height"]) if known else None
     file = found.columns[MASK_FILE][row].as_py()
     try:
-        head = begin_of(follow(place.folder, file["path"]), 24)
-        width, height = struct.unpack(">II", head[16:24])
-    except (OSError, struct.error):
+        mask = open_image(begin_of(follow(place.folder, file["path"]), _WHOLE))
+    except (OSError, Rejection):
         return None
-    return width, height
+    return mask.size if mask.orientation == 1 else ITS_OWN

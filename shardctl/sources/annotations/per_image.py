@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -12,13 +13,13 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import Inputs, stem
-from shardctl.sources.files import is_folder, local_copy
+from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import is_stored
+from shardctl.system.locations.text import is_stored, join, name_of, parent_of
 from shardctl.system.text import counted, format_bytes, printable
 
 LARGEST = 64 << 20
@@ -51,6 +52,46 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
     if not is_folder(folder):
         raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
     return [file for file in walk([SourceRoot(folder)], lambda _: None) if file.suffix in suffixes and file.fault is None]
+
+
+NAMES = ("classes.txt", "obj.names")
+"""Files that have the names of the classes, one in a line from 0 on."""
+
+
+def names_of_classes(
+    found: Iterable[FoundFile], folders: Sequence[str], digest: Digest, known: dict[str, tuple[str, ...]]
+) -> tuple[str, ...] | None:
+    """Return the names of the classes, None if no file has them: those among some files, else those right above their folders.
+
+    `known` has names that are known already, by the file that has them. Raises InputError for what cannot be read, for a line
+    that gives no class a name of its own, and where two files differ.
+    """
+    above = [join(parent_of(folder), name) for folder in folders for name in NAMES]
+    files = [file.opened for file in found if file.path.rpartition("/")[2] in NAMES]
+    lists = {**known, **{file: _names_in(file, digest) for file in dict.fromkeys(files or filter(exists, above))}}
+    for one, other in pairwise(lists):
+        if lists[one] != lists[other]:
+            raise InputError(
+                f"{printable(one)} and {printable(other)} have other classes, or the same ones in another order; make them the"
+                " same, or convert their folders apart"
+            )
+    return next(iter(lists.values()), None) or None
+
+
+def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
+    try:
+        data = read_small(file)
+        lines = data.decode("utf-8-sig").rstrip().split("\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{printable(file)}: the names of the classes cannot be read ({reason})") from error
+    digest.add(name_of(file), data)
+    names = [line.strip() for line in lines] if any(lines) else []
+    for number, name in enumerate(names, 1):
+        if not name or name in names[: number - 1]:
+            wrong = f"repeats {printable(name)}" if name else "is blank"
+            raise InputError(f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one class")
+    return tuple(names)
 
 
 FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images"}

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.annotations.inputs import stem
-from shardctl.sources.annotations.yolo import NAMES, YAML
+from shardctl.sources.annotations.per_image import NAMES
+from shardctl.sources.annotations.yolo import YAML
 from shardctl.sources.files import begin_of, stretch_of
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.roots import SourceRoot

@@ -35,6 +35,7 @@ FILE_NAME = "annotation/filename"
 SIZE = ("annotation/size/width", "annotation/size/height")
 OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
+TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 FLAGS = ("difficult", "truncated")
 
 
@@ -185,7 +186,7 @@ def parse(data: bytes) -> Parsed:
 
 def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict[str, list[Any]], int]:
     """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is wrong."""
-    objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": []}
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
     for record, line in zip(parsed.objects, parsed.lines, strict=True):
@@ -193,15 +194,33 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
-            left, top, right, bottom = (float(record[corner]) for corner in CORNERS)
+            polygon = _turned_box(*(float(record[each]) for each in TURNED)) if TURNED[0] in record else []
+            left, top, right, bottom = _edges(polygon) if polygon else (float(record[corner]) - offset for corner in CORNERS)
         except (KeyError, ValueError):
             raise ValueError(f"line {line}: the object {name!r:.60} has no bndbox of four numbers") from None
         if not all(math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)):
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} is beyond any image")
-        at_zero += offset and (left == 0 or top == 0)
+        if left > right or top > bottom:
+            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} ends before it begins")
+        last = 0 if polygon else offset  # places of a turned box are no pixels
+        at_zero += not polygon and offset and -offset in (left, top)
         objects["category"].append(classes.setdefault(name, len(classes)))
-        objects["bbox"].append([left - offset, top - offset, right - left + offset, bottom - top + offset])
+        objects["bbox"].append([left, top, right - left + last, bottom - top + last])
+        objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
             values.append({"0": False, "1": True}.get(record.get(f"{OBJECT}/{flag}", "")))
     known = {flag: [bool(value) for value in values] for flag, values in flags.items() if any(v is not None for v in values)}
+    if not any(objects["segmentation"]):
+        del objects["segmentation"]
     return {**objects, **known}, at_zero
+
+
+def _turned_box(x: float, y: float, width: float, height: float, angle: float) -> list[float]:
+    """Return the corners of a box that is turned around its center, by radians to the right, as roLabelImg has it."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    corners = [(-width, -height), (width, -height), (width, height), (-width, height)]
+    return [each for a, b in corners for each in (x + (a * cos - b * sin) / 2, y + (a * sin + b * cos) / 2)]
+
+
+def _edges(polygon: list[float]) -> tuple[float, float, float, float]:
+    return min(polygon[::2]), min(polygon[1::2]), max(polygon[::2]), max(polygon[1::2])

@@ -40,6 +40,7 @@ class CocoFile:
     objects: Rows | None = None
     captions: Rows | None = None
     members: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
     faults: dict[int, str] = field(default_factory=dict)
     crowds: int = 0
     digest: str = ""

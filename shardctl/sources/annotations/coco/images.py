@@ -24,8 +24,10 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
             " give each image an id of its own"
         )
     file.rows = inputs.by_path.find(file.names, file.shown, [(resolved(parent_of(file.opened)), file.names)])
-    absent = int((file.rows < 0).sum())
-    if not absent:
-        return []
-    example = some([file.names[int(place)].as_py() for place in np.flatnonzero(file.rows < 0)[:3]])
-    return [f"{file.shown}: {absent:,} of {counted(len(file.rows), 'image')} are not among the inputs ({example}); skipped"]
+    said = [f"{file.shown}: images have {some(sorted(file.others))}: left out"] if file.others else []
+    if absent := int((file.rows < 0).sum()):
+        example = some([file.names[int(place)].as_py() for place in np.flatnonzero(file.rows < 0)[:3]])
+        said.append(
+            f"{file.shown}: {absent:,} of {counted(len(file.rows), 'image')} are not among the inputs ({example}); skipped"
+        )
+    return said
