@@ -31,6 +31,9 @@ from shardctl.system.text import counted, printable
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
 
+OTHER_FILES = ("file_name", "file_names")
+"""How Hugging Face calls columns that name other files of a sample, such as depth_file_name."""
+
 LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
@@ -40,7 +43,7 @@ LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname"
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
-SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
+SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
 
 _LOOKED_AT = 1000
@@ -128,12 +131,14 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     files = [file for file, _ in found]
     shown = some(files)
     csv = [(file, folder) for file, folder in found if suffix_of(name_of(file)) in DELIMITED_SUFFIXES]
-    json = [(file, folder) for file, folder in found if suffix_of(name_of(file)) not in DELIMITED_SUFFIXES]
+    parquet = [(file, folder) for file, folder in found if suffix_of(name_of(file)) == ".parquet"]
+    json = [each for each in found if each not in csv and each not in parquet]
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     left_out = {*drop, *own}
     parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
     parts += [_read_all_lines(json, left_out)] if json else []
+    parts += [_read_parquet(*each, left_out) for each in parquet]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
@@ -145,6 +150,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
         classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
+    if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
+        said.append(f"{some(others)}: names of other files of the samples are kept as text, and the files are not read")
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if csv and UNNAMED in columns.column_names:
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
@@ -240,6 +247,26 @@ def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> 
     mixed = [name for name in types.mixed() if name not in drop]
     notices = jsonl.mixed_notices(mixed, "column")
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
+
+
+def _read_parquet(file: str, folder: str, drop: Collection[str]) -> _Read:
+    from pyarrow import parquet  # 20 ms to import, and few conversions have such a labels file
+
+    from shardctl.sources.formats.base import Misfit
+    from shardctl.sources.formats.columns import fitted, plain_schema
+
+    shown = printable(file)
+    try:
+        path = Path(local_copy(file))
+        found, digest = parquet.ParquetFile(path).read(), sha256_of(path)
+        schema = plain_schema(found.schema)
+        columns = [pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type) for f in schema]
+    except (OSError, pa.ArrowException, Rejection, Misfit) as error:
+        raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    table = _without(pa.table(columns, schema=schema), drop)
+    column = _file_column(table.schema, shown)
+    names = _names_within(table[column], folder, shown)
+    return _Read(table.drop_columns([column]), names, tuple(schema.names), (digest,), ())
 
 
 def _is_still(file: str, digest: str) -> bool:

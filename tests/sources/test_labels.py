@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from places import file_at
-from pyarrow import csv
+from pyarrow import csv, parquet
 
 import shardctl
 from shardctl.build.convert import inputs
@@ -778,3 +778,32 @@ def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path,
     monkeypatch.setattr(csv, "read_csv", changing)
     with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
         shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        images(tmp_path / "in" / split, 3)
+        table = pa.table(
+            {
+                "file_name": [f"{n}.png" for n in range(3)],
+                "text": pa.array([f"{split} {n}" for n in range(3)]).dictionary_encode(),
+                "label": pa.array([n % 2 for n in range(3)], pa.int32()),
+                "depth_file_name": ["d/0.png"] * 3,
+            }
+        )
+        parquet.write_table(table, tmp_path / "in" / split / "metadata.parquet")
+    said = notices_of(tmp_path / "in", tmp_path / "out")
+    for split in ("train", "test"):
+        found = [(sample["text"], sample["label"]) for sample in shardctl.open(tmp_path / "out", split=split)]
+        assert sorted(found) == [(f"{split} {n}", n % 2) for n in range(3)]
+    assert any("depth_file_name: names of other files of the samples are kept as text" in notice for notice in said)
+
+
+def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")
+    with pytest.raises(InputError, match="no column of file names; it has file_names"):
+        notices_of(source, tmp_path / "out")
+    (source / "metadata.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"metadata.parquet: cannot be read"):
+        notices_of(source, tmp_path / "out")

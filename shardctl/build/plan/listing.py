@@ -404,7 +404,9 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
 
 
 def _without_masks(files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
-    """Yield the files that are no masks: these are images, and no inputs. In a folder of masks of any name nothing is one."""
+    """Yield the files that are no masks: these are images, and no inputs. A folder of masks has nothing else, unless the masks
+    are told by the ends of their names, or lie beside their images.
+    """
     from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
 
     given = [

@@ -268,11 +268,21 @@ def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -
 
     A mask that has an orientation of its own is upright when it is turned by that.
     """
-    own = open_image(mask["bytes"], max(MAX_PIXELS, size[0] * size[1])).orientation
+    data = mask["bytes"]
+    own = open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation if may_be_turned(data) else 1
     orientation = orientation_of(size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels")
     if orientation == own == 1:
         return mask
-    return {**mask, "bytes": turned_png(mask["bytes"], mask_values(mask["bytes"], opened.size), own, orientation)}
+    return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), own, orientation)}
+
+
+def may_be_turned(data: bytes) -> bool:
+    """Return whether the first bytes of an image have a place for an orientation."""
+    if data.startswith(b"\xff\xd8"):
+        return b"Exif\0\0" in data
+    if data.startswith(b"\x89PNG"):
+        return any(kind in data for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+    return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
 
 
 def turned_png(data: bytes, values: npt.NDArray[Any], own: int, orientation: int) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 from shardctl.errors import InputError, Rejection
 from shardctl.images.codecs.image import Opened, open_image
 from shardctl.sources.annotations.base import Annotations, InputPlace
+from shardctl.sources.annotations.finishing import may_be_turned
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
@@ -126,7 +127,7 @@ def _turn(path: str) -> tuple[Size, Size] | None:
     """
     try:
         data = begin_of(path, BEGIN_BYTES)
-        if not _may_be_turned(data):
+        if not may_be_turned(data):
             return None
         opened = _opened(data) if data.startswith(_JPEG) else None
         opened = opened or open_image(begin_of(path, _WHOLE))
@@ -142,15 +143,6 @@ def _opened(data: bytes) -> Opened | None:
         return open_image(data)
     except Rejection:
         return None
-
-
-def _may_be_turned(data: bytes) -> bool:
-    """Return whether the first bytes of an image have a place for an orientation."""
-    if data.startswith(_JPEG):
-        return b"Exif\0\0" in data
-    if data.startswith(b"\x89PNG"):
-        return any(kind in data for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
-    return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
 
 
 def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | None:

@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.label_table import hash_names
+from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import folders_above, follow, is_stored, within
-from shardctl.system.text import printable
+from shardctl.system.text import counted, printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
@@ -27,7 +27,7 @@ ABOVE = 3
 """Folders above a source from which names may start: images/train/1.jpg is 1.jpg where images/train is the source."""
 
 Rows = npt.NDArray[np.int64]
-Texts = pa.Array | pa.ChunkedArray
+Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,34 @@ class Finder:
         """
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
+        heads = [] if start is None else list(self._heads(within(start)))
         for begin in range(0, len(names), AT_ONCE):
             found = pc.utf8_normalize(names.slice(begin, AT_ONCE), "NFC").to_pylist()
-            plain = found if self._inputs.have_backslashes else [name.replace("\\", "/") for name in found]
-            plain = [
-                posixpath.normpath(name) if "./" in name or ("//" in name and not is_stored(name)) else name for name in plain
-            ]
-            yield plain if start is None else [self._below(name, start) for name in plain]
+            together = "\0".join(["", *found])
+            if "\\" in together and not self._inputs.have_backslashes:
+                together, found = together.replace("\\", "/"), [name.replace("\\", "/") for name in found]
+            is_odd = any(mark in together for mark in ("./", "//", ":", "\0/"))
+            if is_odd:
+                found = [name if is_stored(name) else posixpath.normpath(name) for name in found]
+            if start is None or (heads == [("", "")] and not is_odd):
+                yield found
+            elif is_odd:
+                yield [self._below(name, start) for name in found]
+            elif not any(f"\0{cut}" in together for cut, _ in heads):
+                yield [""] * len(found)
+            else:
+                yield [next((add + name[len(cut) :] for cut, add in heads if name.startswith(cut)), "") for name in found]
+
+    def _heads(self, start: str) -> Iterator[tuple[str, str]]:
+        """Yield what to take off and to put before names from a folder on, so that they are names from a source on."""
+        for base in self._bases:
+            if start.startswith(base):
+                yield "", start[len(base) :]
+            elif base.startswith(start):
+                yield base[len(start) :], ""
 
     def _below(self, name: str, start: str) -> str:
-        if name[:1] != "/" and not (":" in name and is_stored(name)):
+        if name[:1] != "/" and not is_stored(name):
             return self._cut(follow(start, name) if name.startswith("../") else f"{within(start)}{name}")
         if below := self._cut(name):
             return below
@@ -150,17 +168,15 @@ class Finder:
         import pyarrow.compute as pc
 
         rows = np.full(len(names), -1, np.int64)
-        hashes = hash_names(names)
-        counts = self._whole.counts(hashes)
-        numbers, places = self._whole.places(hashes[counts == 1])
-        numbers = np.flatnonzero(counts == 1)[numbers]
-        same = pc.equal(self._names_at(places), pa.array([names[number] for number in numbers.tolist()], pa.large_string()))
-        is_same = np.asarray(same)
-        rows[numbers[is_same]] = places[is_same]
-        for number in np.flatnonzero(counts > 1).tolist():
-            _, places = self._whole.places(hashes[number : number + 1])
-            is_same = np.asarray(pc.equal(self._names_at(places), pa.scalar(names[number], pa.large_string())))
-            rows[number] = self._only(names[number], places[is_same].tolist())
+        there = np.flatnonzero(list(map(bool, names)))
+        if not len(there):
+            return rows
+        wanted = pa.array(names, pa.large_string()).take(pa.array(there))
+        numbers, places = self._whole.places(hash_names(wanted.to_pylist()))
+        is_same = np.asarray(pc.equal(self._names_at(places), wanted.take(pa.array(numbers))))
+        for number in np.flatnonzero(np.bincount(numbers[is_same]) > 1).tolist():
+            self._refuse_several(names[there[number]], places[is_same & (numbers == number)].tolist())
+        rows[there[numbers[is_same]]] = places[is_same]
         return rows
 
     def _loose(self, names: list[str], is_known: bool) -> Rows:
@@ -168,23 +184,25 @@ class Finder:
         rows = np.full(len(names), -1, np.int64)
         parts = [_last_part(name) for name in names]
         numbers, places = self._last.places(hash_names(parts))
-        found: dict[int, list[tuple[int, str]]] = {}
-        for number, row, name in zip(numbers.tolist(), places.tolist(), self._names_at(places).to_pylist(), strict=True):
-            if _last_part(name) == parts[number] and _do_agree(names[number], name, is_known):
-                found.setdefault(number, []).append((row, name))
+        found: dict[int, list[int]] = {}
+        paths = self._names_at(places).to_pylist()
+        for place, (number, path) in enumerate(zip(numbers.tolist(), paths, strict=True)):
+            name = names[number]
+            if path.endswith(parts[number]) and _last_part(path) == parts[number] and _do_agree(name, path, is_known):
+                found.setdefault(number, []).append(place)
         for number, those in found.items():
-            ending = [row for row, name in those if name.endswith(f"/{names[number]}")]
-            rows[number] = self._only(names[number], ending if len(ending) == 1 else [row for row, _ in those])
+            ending = [place for place in those if paths[place].endswith(f"/{names[number]}")] if len(those) > 1 else those
+            if len(ending) != 1:
+                self._refuse_several(names[number], places[those].tolist())
+            rows[number] = places[ending[0]]
         return rows
 
-    def _only(self, name: str, rows: list[int]) -> int:
-        if len(rows) > 1:
-            both = both_of(*self._inputs.paths_at(rows[:2]))
-            raise InputError(
-                f"the annotations name {printable(name)}, which may be {both}; give paths below the source in the annotations,"
-                " or convert one folder at a time"
-            )
-        return rows[0] if rows else -1
+    def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
+        both = both_of(*self._inputs.paths_at(rows[:2]))
+        raise InputError(
+            f"the annotations name {printable(name)}, which may be {both}; give paths below the source in the annotations, or"
+            " convert one folder at a time"
+        )
 
     def _refuse_two_of_one(self, rows: Rows, names: Texts, shown: str) -> None:
         order = np.argsort(rows, kind="stable")
@@ -224,11 +242,6 @@ class _Sorted:
         self._order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
 
-    def counts(self, wanted: npt.NDArray[np.uint64]) -> Rows:
-        """Return how many places have each hash."""
-        first, end = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
-        return end - first
-
     def places(self, wanted: npt.NDArray[np.uint64]) -> tuple[Rows, Rows]:
         """Return every pair of a wanted hash, by its number, and a place that has it."""
         first, end = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
@@ -251,6 +264,8 @@ def _do_agree(name: str, path: str, is_known: bool) -> bool:
 
     Where it is known from where names start, only the input may have more.
     """
+    if "/" not in name:
+        return True
     own, others = name.split("/")[:-1], path.split("/")[:-1]
     return _are_among(own, others) or (not is_known and _are_among(others, own))
 
@@ -264,3 +279,16 @@ def both_of(one: str, other: str) -> str:
     """Return two names for a message, so that they differ where only their Unicode form does."""
     shown = ascii if normalize("NFC", one) == normalize("NFC", other) and one != other else printable
     return f"{shown(one)} and {shown(other)}"
+
+
+def none_among_inputs(shown: str, names: Texts) -> InputError:
+    """Return what is wrong with a file whose images are all other ones."""
+    example = some(names.slice(0, 3).to_pylist())
+    return InputError(f"{shown}: none of its images is among the inputs (it names {example}); give their folder")
+
+
+def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
+    """Say how many of the images that a file names are not there."""
+    absent = np.flatnonzero(rows < 0)
+    example, of = some([names[place].as_py() for place in absent[:3].tolist()]), counted(len(rows), "image")
+    return [f"{shown}: {len(absent):,} of {of} are not among the inputs ({example}); skipped"] if len(absent) else []

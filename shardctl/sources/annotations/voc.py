@@ -195,17 +195,17 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
             raise ValueError(f"line {line}: an object has no name")
         try:
             polygon = _turned_box(*(float(record[each]) for each in TURNED)) if TURNED[0] in record else []
-            left, top, right, bottom = _edges(polygon) if polygon else (float(record[corner]) - offset for corner in CORNERS)
+            left, top, right, bottom = _edges(polygon) if polygon else (float(record[corner]) for corner in CORNERS)
         except (KeyError, ValueError):
             raise ValueError(f"line {line}: the object {name!r:.60} has no bndbox of four numbers") from None
         if not all(math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)):
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} is beyond any image")
         if left > right or top > bottom:
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} ends before it begins")
-        last = 0 if polygon else offset  # places of a turned box are no pixels
-        at_zero += not polygon and offset and -offset in (left, top)
+        first = 0 if polygon else offset  # the places of a turned box are no pixels
+        at_zero += first and (left == 0 or top == 0)
         objects["category"].append(classes.setdefault(name, len(classes)))
-        objects["bbox"].append([left, top, right - left + last, bottom - top + last])
+        objects["bbox"].append([left - first, top - first, right - left + first, bottom - top + first])
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
             values.append({"0": False, "1": True}.get(record.get(f"{OBJECT}/{flag}", "")))

@@ -128,9 +128,10 @@ def _is_of_image(file: FoundFile) -> bool:
 
 
 def _name_of_image(labels: FoundFile) -> str:
-    """Return what an image is called that has these labels: its path from the folder `labels` on, else from theirs on."""
-    _, folder, name = f"/{labels.opened}".rpartition("/labels/")
-    return name if folder else labels.path
+    """Return what an image is called that has these labels: their path from their folder on, with its name if it is of a split,
+    labels/val."""
+    folder = labels.opened.removesuffix(labels.path).rstrip("/")
+    return f"{name_of(folder)}/{labels.path}" if name_of(parent_of(folder)) == "labels" else labels.path
 
 
 # --- lines ---

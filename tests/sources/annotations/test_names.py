@@ -231,3 +231,24 @@ def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
     truth: dict[str, Any] = {image["file_name"]: image["id"] for image in json.loads(file.read_text())["images"]}
     for key, sample in samples(tmp_path / "out").items():
         assert (sample["objects"] and sample["objects"]["id"]) == ([truth[key]] if key in truth else None)
+
+
+def test_a_folder_far_above_does_not_count(tmp_path: Path) -> None:
+    source = photos(tmp_path / "labels" / "project", "img/a.png", "img/b.png")
+    folder = each(source, "txt", "txt", "0 0.5 0.5 0.5 0.5", ["a"])
+    converted(source / "img", tmp_path / "out", f"yolo:{folder}")
+    assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == 1
+
+
+def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
+    each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
+    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+        converted(source, tmp_path / "out", f"yolo:{source}/labels/val")
+
+
+def test_captions_beside_images_that_are_sources_themselves(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.png", "b.png")
+    each(source, ".", "txt", "a cat", ["a", "b"])
+    shardctl.convert([source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"])
+    assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {"a.png": "a cat", "b.png": "a cat"}

@@ -6,11 +6,11 @@ import numpy as np
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.file import CocoFile
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.inputs import Inputs, said_of_absent
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import resolved
 from shardctl.system.locations.text import parent_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import printable
 
 
 def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
@@ -25,9 +25,4 @@ def find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
         )
     file.rows = inputs.by_path.find(file.names, file.shown, [(resolved(parent_of(file.opened)), file.names)])
     said = [f"{file.shown}: images have {some(sorted(file.others))}: left out"] if file.others else []
-    if absent := int((file.rows < 0).sum()):
-        example = some([file.names[int(place)].as_py() for place in np.flatnonzero(file.rows < 0)[:3]])
-        said.append(
-            f"{file.shown}: {absent:,} of {counted(len(file.rows), 'image')} are not among the inputs ({example}); skipped"
-        )
-    return said
+    return [*said, *said_of_absent(file.shown, file.names, file.rows)]
