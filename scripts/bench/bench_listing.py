@@ -142,8 +142,7 @@ def unused(files: int, folders: int, runs: int) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from shardctl.sources.annotations.listed import Images
-    from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+    from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
     from shardctl.sources.label_table import hash_names
     from shardctl.sources.roots import SourceRoot
     from shardctl.sources.walk import walk

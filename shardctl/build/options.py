@@ -128,10 +128,10 @@ class Options:
         Labels(),
         "auto",
         "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for each file. none: labels are"
-        " not stored. auto, the default: metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs. Without"
+        " not stored. auto, the default: metadata.csv, .jsonl or .parquet, labels.csv or .jsonl beside the inputs. Without"
         " such a file, auto takes the field label of JSONL lines, else the folders if there are two or more (`shardctl help"
-        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR,"
-        " captions: or captions:DIR, imagenet:DIR (`shardctl help annotations`).",
+        " inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR or"
+        " masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR (`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -140,6 +140,7 @@ class Options:
             "yolo data-yaml": "yolo:data.yaml",
             "voc xml": "voc:Annotations",
             "masks mask-dir segmentation": "masks:masks",
+            "mask-suffix": "masks+suffix=_mask:DIR",
             "captions caption": "captions:",
             "csv metadata labels-file label-file": "labels.csv",
         },

@@ -31,6 +31,9 @@ from shardctl.system.text import counted, printable
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
 
+OTHER_FILES = ("file_name", "file_names")
+"""How Hugging Face calls columns that name other files of a sample, such as depth_file_name."""
+
 LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
@@ -40,7 +43,7 @@ LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname"
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
-SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
+SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
 
 _LOOKED_AT = 1000
@@ -55,19 +58,17 @@ ROWS_AT_ONCE = 65536
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The rows of the labels files, found by the path of the input that they are about.
+    """The rows of the labels files.
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
-    names of its values, `names` the paths relative to the source (large_string). `hashes` is sorted, `order` says which row
-    each is. `digests` are the SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
+    names of its values, `names` the paths relative to the source (large_string). `digests` are the SHA-256 of the bytes that
+    were read of each file, in hex; `notices` are messages for the user.
     """
 
     files: tuple[str, ...]
     columns: pa.Table
     classes: tuple[str, ...] | None
     names: pa.Array
-    hashes: npt.NDArray[np.uint64]
-    order: npt.NDArray[np.int64]
     digests: tuple[str, ...]
     notices: tuple[str, ...]
 
@@ -84,24 +85,6 @@ class LabelTable:
     def shown(self) -> str:
         """The labels files for a message."""
         return some(self.files)
-
-    def rows_of(self, wanted: pa.Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the row of each input, given by its path and the hash of it; -1 for those that no row names. (n,) int64."""
-        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
-
-        wanted = wanted.cast(pa.large_string())
-        rows = np.full(len(wanted), -1, np.int64)
-        place = np.searchsorted(self.hashes, hashes)
-        left = np.arange(len(wanted))
-        while len(left):  # once for nearly all: again for those whose hash is that of another name too
-            left = left[place[left] < len(self)]
-            left = left[self.hashes[place[left]] == hashes[left]]
-            found = self.order[place[left]]
-            same = np.asarray(pc.equal(self.names.take(pa.array(found)), wanted.take(pa.array(left))))
-            rows[left[same]] = found[same]
-            left = left[~same]
-            place[left] += 1
-        return rows
 
     def without(self, column: str) -> LabelTable:
         """Return the same table without a column."""
@@ -143,40 +126,38 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
     `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
-    UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column to drop.
+    UTF-8, not CSV or JSONL, no rows, no column of file names. UsageError if there is no column to drop.
     """
     files = [file for file, _ in found]
     shown = some(files)
     csv = [(file, folder) for file, folder in found if suffix_of(name_of(file)) in DELIMITED_SUFFIXES]
-    json = [(file, folder) for file, folder in found if suffix_of(name_of(file)) not in DELIMITED_SUFFIXES]
+    parquet = [(file, folder) for file, folder in found if suffix_of(name_of(file)) == ".parquet"]
+    json = [each for each in found if each not in csv and each not in parquet]
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     left_out = {*drop, *own}
     parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
     parts += [_read_all_lines(json, left_out)] if json else []
+    parts += [_read_parquet(*each, left_out) for each in parquet]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
     all_names = pa.concat_arrays([part.names for part in parts])
-    hashes = _hashes_of(all_names)
-    count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
-    if count:
-        rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
-        raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown, bool(csv))
     if classes is None and LABEL_COLUMN in columns.column_names:
         classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
+    if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
+        said.append(f"{some(others)}: names of other files of the samples are kept as text, and the files are not read")
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if csv and UNNAMED in columns.column_names:
         said.append(f"the first column has no name: it is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out")
-    order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
-    return LabelTable(tuple(files), columns, classes, all_names, hashes[order], order, digests, notices)
+    return LabelTable(tuple(files), columns, classes, all_names, digests, notices)
 
 
 def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
@@ -268,6 +249,26 @@ def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> 
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
 
 
+def _read_parquet(file: str, folder: str, drop: Collection[str]) -> _Read:
+    from pyarrow import parquet  # 20 ms to import, and few conversions have such a labels file
+
+    from shardctl.sources.formats.base import Misfit
+    from shardctl.sources.formats.columns import fitted, plain_schema
+
+    shown = printable(file)
+    try:
+        path = Path(local_copy(file))
+        found, digest = parquet.ParquetFile(path).read(), sha256_of(path)
+        schema = plain_schema(found.schema)
+        columns = [pa.chunked_array([fitted(each, f.type) for each in found[f.name].chunks], f.type) for f in schema]
+    except (OSError, pa.ArrowException, Rejection, Misfit) as error:
+        raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    table = _without(pa.table(columns, schema=schema), drop)
+    column = _file_column(table.schema, shown)
+    names = _names_within(table[column], folder, shown)
+    return _Read(table.drop_columns([column]), names, tuple(schema.names), (digest,), ())
+
+
 def _is_still(file: str, digest: str) -> bool:
     try:
         return sha256_of(Path(local_copy(file))) == digest
@@ -343,23 +344,12 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     """Return the file names relative to the source, (n,) large_string."""
     chunks = []
     for start in range(0, len(column), ROWS_AT_ONCE):
-        names = [_within(folder, name, shown) for name in column.slice(start, ROWS_AT_ONCE).to_pylist()]
+        names = column.slice(start, ROWS_AT_ONCE).to_pylist()
+        if not all(names):
+            raise InputError(f"{shown}: a row has no file name")
+        names = [f"{folder}/{name}" if folder and name[0] != "/" else name for name in names]
         chunks.append(pa.array(names, pa.large_string()))
     return pa.concat_arrays(chunks)
-
-
-def _within(folder: str, name: str | None, shown: str) -> str:
-    if not name:
-        raise InputError(f"{shown}: a row has no file name")
-    if name.startswith("/"):
-        return name  # an absolute path names no input; messages show it as it is written
-    parts = [part for part in f"{folder}/{name}".split("/") if part not in ("", ".")]
-    return "/".join(parts)
-
-
-def _hashes_of(names: pa.Array) -> npt.NDArray[np.uint64]:
-    starts = range(0, len(names), ROWS_AT_ONCE)
-    return np.concatenate([hash_names(names.slice(start, ROWS_AT_ONCE).to_pylist()) for start in starts])
 
 
 def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from places import file_at
-from pyarrow import csv
+from pyarrow import csv, parquet
 
 import shardctl
 from shardctl.build.convert import inputs
@@ -21,6 +21,7 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.sources import label_table
+from shardctl.sources.annotations import inputs as names
 from shardctl.sources.boxes import (
     IMAGE_WORDS,
     LABEL_WORDS,
@@ -520,7 +521,8 @@ def one_bit(names: Iterable[str]) -> Any:
 
 
 def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_table, "hash_names", one_bit)
+    for module in (label_table, names):
+        monkeypatch.setattr(module, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
     order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
     (source / "labels.csv").write_text("filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order))
@@ -529,14 +531,15 @@ def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: 
     assert found == {f"{n}.png": n for n in range(12)}
 
 
-def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_table, "hash_names", one_bit)
+def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (label_table, names):
+        monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
     with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
         notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
     (one / "labels.csv").write_text("filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4)))
-    with pytest.raises(InputError, match=r"3 rows name a file that another row names: 1.png, 4.png"):
+    with pytest.raises(InputError, match=r"labels.csv: 1.png and 1.png are both of the input 1.png; keep one"):
         notices_of(one, tmp_path / "out")
 
 
@@ -645,12 +648,11 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
         notices_of(source, tmp_path / "other")
 
 
-def test_an_absolute_file_name_is_shown_as_it_is_written(tmp_path: Path) -> None:
+def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path: Path) -> None:
     source = images(tmp_path / "in", 1)
-    (source / "labels.csv").write_text(f"filename,label\n0.png,a\n{source}/0.png,b\n")
-    with pytest.raises(InputError) as raised:
-        notices_of(source, tmp_path / "out")
-    assert f"names a file that is not there ({source}/0.png); give their paths relative to the folder" in str(raised.value)
+    (source / "labels.csv").write_text(f"filename,label\n{source}/0.png,b\n")
+    notices_of(source, tmp_path / "out")
+    assert shardctl.open(tmp_path / "out").classes == ("b",)
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"])
@@ -776,3 +778,32 @@ def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path,
     monkeypatch.setattr(csv, "read_csv", changing)
     with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
         shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_metadata_parquet_is_read_as_metadata_csv(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        images(tmp_path / "in" / split, 3)
+        table = pa.table(
+            {
+                "file_name": [f"{n}.png" for n in range(3)],
+                "text": pa.array([f"{split} {n}" for n in range(3)]).dictionary_encode(),
+                "label": pa.array([n % 2 for n in range(3)], pa.int32()),
+                "depth_file_name": ["d/0.png"] * 3,
+            }
+        )
+        parquet.write_table(table, tmp_path / "in" / split / "metadata.parquet")
+    said = notices_of(tmp_path / "in", tmp_path / "out")
+    for split in ("train", "test"):
+        found = [(sample["text"], sample["label"]) for sample in shardctl.open(tmp_path / "out", split=split)]
+        assert sorted(found) == [(f"{split} {n}", n % 2) for n in range(3)]
+    assert any("depth_file_name: names of other files of the samples are kept as text" in notice for notice in said)
+
+
+def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")
+    with pytest.raises(InputError, match="no column of file names; it has file_names"):
+        notices_of(source, tmp_path / "out")
+    (source / "metadata.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"metadata.parquet: cannot be read"):
+        notices_of(source, tmp_path / "out")

@@ -21,8 +21,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
-from shardctl.sources.annotations.listed import Images
-from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.kinds.image import KNOWN_SUFFIXES

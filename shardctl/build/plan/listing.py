@@ -35,9 +35,8 @@ from shardctl.sources.annotations import (
 from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
-from shardctl.sources.annotations.listed import Images
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.annotations.unused import Unused, warnings_of_unused
+from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
 from shardctl.sources.files import begins_ahead, version_of
 from shardctl.sources.format_table import TABLE_SUFFIXES
@@ -304,8 +303,8 @@ def list_files(
             refuse_part_of_export(root.text)
     walked = _walked(roots, notices.append) if known is None else known.walk(notices.append)
     files = inputs_among(walked, notices.append, beside)
-    if masks := _folders_of_masks(rule, roots):
-        files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
+    if any(source.format == "masks" for source in rule.annotations):
+        files = _without_masks(files, rule, roots)
     unused = Unused()
     wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable, unused)
     if known is not None:
@@ -404,14 +403,27 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _folders_of_masks(rule: LabelRule, roots: Sequence[SourceRoot]) -> tuple[tuple[int, str], ...]:
-    """Return where masks lie below the sources: the number of each source, and how paths of files begin there.
-
-    They are images, and no inputs.
+def _without_masks(files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
+    """Yield the files that are no masks: these are images, and no inputs. A folder of masks has nothing else, unless the masks
+    are told by the ends of their names, or lie beside their images.
     """
-    folders = [resolved(source.path) for source in rule.annotations if source.format == "masks"]
-    bases = [(number, root.base) for number, root in enumerate(roots) if root.is_folder] if folders else []
-    return tuple((number, f"{at}/") for folder in folders for number, base in bases if (at := path_below(folder, base)))
+    from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
+
+    given = [
+        (resolved(source.path), dict(source.options).get(SUFFIX, "")) for source in rule.annotations if source.format == "masks"
+    ]
+    masks = [
+        (number, f"{at}/" if at else "", end)
+        for folder, end in given
+        for number, root in enumerate(roots)
+        if root.is_folder and (at := path_below(folder, root.base)) is not None
+    ]
+    for file in files:
+        if not any(
+            file.root == root and file.path.startswith(at) and ((at and not end) or is_mask(file.path, end))
+            for root, at, end in masks
+        ):
+            yield file
 
 
 def wanted_files(
@@ -647,40 +659,22 @@ def _lower(keys: list[str]) -> list[str]:
     return "\0".join(keys).lower().split("\0") if keys else []
 
 
-def _where_it_is(listing: Listing, name: str) -> str:
-    """Say how an input is named by the folder that it is in, if there is one with this name in a folder; else ""."""
-    import pyarrow.compute as pc  # only a message needs it
-
-    ends = pc.ends_with(listing.table["path"], f"/{name}")
-    place = pc.index(ends, True).as_py()
-    if place < 0:
-        without_ending = pc.index(pc.starts_with(listing.table["path"], f"{name}."), True).as_py()
-        return f"write the names with their endings, as {printable(name)}.jpg" if without_ending >= 0 else ""
-    path = listing.paths_at(np.array([place]))[0]
-    folder = path.removesuffix(f"/{name}")
-    shown = printable(folder)
-    return f"{printable(path)} is there: give the folder {shown} as SRC, or write {shown}/ before the names"
-
-
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> npt.NDArray[np.int64]:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
-    rows = np.empty(len(listing), np.int64)
-    place = 0
-    for batch in listing.table.select(["path", "hash"]).to_batches():
-        end = place + batch.num_rows
-        rows[place:end] = side.rows_of(batch["path"], listing.hashes[place:end])
-        place = end
-    used = np.zeros(len(side), bool)
-    used[rows[rows >= 0]] = True
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
+
+    found = Inputs(tuple(listing.roots), listing.table).by_path.find(side.names, side.shown)
+    rows, used = np.full(len(listing), -1, np.int64), found >= 0
+    rows[found[used]] = np.flatnonzero(used)
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
         name = "names a file that is" if len(unused) == 1 else "name files that are"
         what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            absolute = any(name.startswith("/") for name in side.names.take(pa.array(unused[:100])).to_pylist())
-            fix = "give their paths relative to the folder of the labels file" if absolute else "fix the file"
-            fix = _where_it_is(listing, side.names[int(unused[0])].as_py()) or fix
+            first = side.names[int(unused[0])].as_py()
+            is_stem = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
+            fix = f"write the names with their endings, as {printable(first)}.jpg" if is_stem else "fix the file"
             raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):

@@ -143,7 +143,7 @@ class _Look:
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        if opened.orientation != 1 and name in self.evidence:
+        if opened.orientation != 1 and mask.orientation == 1 and name in self.evidence:
             self.evidence[name].add(key, stored, upright, mask.size)
 
     def _add_boxes(self, boxes: Any, opened: Opened, rule: AnnotationRule) -> None:

@@ -73,6 +73,21 @@ def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     return mask
 
 
+def box(counts: bytes, height: int) -> list[float]:
+    """Return the smallest box around a mask, x, y, width and height; four zeros for one without ones. Raises ValueError."""
+    runs = decompress(counts)
+    ends = np.cumsum(runs)
+    first, last = (ends - runs)[1::2], ends[1::2] - 1
+    there = first <= last
+    if not there.any():
+        return [0, 0, 0, 0]
+    (left, top), (right, bottom) = np.divmod(first[there], height), np.divmod(last[there], height)
+    if (left < right).any():  # a run that goes on in the next column has the last pixel of one and the first of the other
+        top, bottom = np.zeros(1, int), np.full(1, height - 1)
+    low, high = int(top.min()), int(bottom.max())
+    return [int(left[0]), low, int(right[-1] - left[0]) + 1, high - low + 1]
+
+
 def encode(mask: npt.NDArray[np.bool_]) -> bytes:
     """Return the compressed runs of a mask, (height, width) bool."""
     values = np.asarray(mask, bool).T.ravel()

@@ -1,9 +1,12 @@
-"""Captions: a file of text or JSON for each image."""
+"""Captions: a file of text or JSON for each image, or one file with a line for each caption."""
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
+from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, said_of_absent, stem
 from shardctl.sources.annotations.per_image import (
     Beside,
     Digest,
@@ -21,10 +24,16 @@ from shardctl.sources.annotations.per_image import (
     read_small,
     refuse_no_match,
     said_of_others,
+    walked,
 )
-from shardctl.sources.files import exists, fetch_all
+from shardctl.sources.files import fetch_all, is_folder, local_copy
+from shardctl.sources.label_table import FILE_COLUMNS, some
+from shardctl.sources.roots import resolved
 from shardctl.sources.walk import FoundFile, suffix_of
-from shardctl.system.locations.text import join, name_of
+from shardctl.system.dataclass import dataclass
+from shardctl.system.files import ordinary, sha256_of
+from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.text import printable
 
 SUFFIXES = (".txt", ".json")
 
@@ -43,61 +52,103 @@ class Captions:
         """Read all files. One that is wrong rejects its image."""
         if len(sources) > 1:
             raise UsageError("give --labels captions:PATH once, with the folder that has all captions")
-        matched, lost = _matched(sources[0].path, inputs)
-        digest, faults = Digest(), dict[int, Rejection]()
-        fetch_all(file.opened for file in matched)
-        captions: list[list[str]] = []
-        several = False
-        for file in matched:
-            found: str | list[str] | None = []
-            try:
-                data = read_small(file.opened)
-                digest.add(str(file.row), data)
-                found = parse(data, suffix_of(name_of(file.opened)))
-            except (OSError, ValueError) as error:
-                faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
-            several = several or (isinstance(found, list) and file.row not in faults)
-            captions.append([found] if isinstance(found, str) else found or [])
+        path = sources[0].path
+        of_files = path == "" or is_folder(path)
+        found = _of_files(path, inputs) if of_files else _of_lines(path, inputs)
         rows = np.full(len(inputs), -1, np.int64)
-        rows[[file.row for file in matched]] = np.arange(len(matched))
-        if several:
-            field, column = pa.field("captions", pa.list_(pa.string())), pa.array(captions, pa.list_(pa.string()))
+        rows[list(found.captions)] = np.arange(len(found.captions))
+        values: list[Any] = list(found.captions.values())
+        if found.several:
+            column = pa.field("captions", pa.list_(pa.string()))
         else:
-            field = pa.field("caption", pa.string())
-            column = pa.array([each[0] if each else None for each in captions], pa.string())
-        said = said_of_others(lost, len(inputs) - len(matched), inputs, "caption", "it is null there")
-        return Annotations(pa.table({field.name: column}), rows, (field,), (digest.hex(),), faults=faults, notices=tuple(said))
+            column, values = pa.field("caption", pa.string()), [each[0] if each else None for each in values]
+        said = [*found.notices, *said_of_others([], len(inputs) - len(found.captions), inputs, "caption", "it is null there")]
+        table = pa.table({column.name: pa.array(values, column.type)})
+        return Annotations(table, rows, (column,), (found.digest,), faults=found.faults, notices=tuple(said))
+
+
+@dataclass
+class _Found:
+    """The captions by input, in the order of the inputs; whether an image may have several."""
+
+    captions: dict[int, list[str]]
+    several: bool
+    digest: str
+    faults: dict[int, Rejection] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+
+def _of_files(path: str, inputs: Inputs) -> _Found:
+    matched, lost = _matched(path, inputs)
+    digest, result = Digest(), _Found({}, False, "")
+    fetch_all(file.opened for file in matched)
+    for file in matched:
+        found: str | list[str] | None = []
+        try:
+            data = read_small(file.opened)
+            digest.add(str(file.row), data)
+            found = parse(data, suffix_of(name_of(file.opened)))
+        except (OSError, ValueError) as error:
+            result.faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
+        result.several |= isinstance(found, list) and file.row not in result.faults
+        result.captions[file.row] = [found] if isinstance(found, str) else found or []
+    result.digest, result.notices = digest.hex(), said_of_others(lost, 0, inputs, "caption", "")
+    return result
+
+
+NAMES, TEXTS = (*FILE_COLUMNS, "image_name"), ("caption", "comment", "text")
+"""What the columns of a file of captions are called. Without these, a line is NAME#NUMBER, a tab and a text."""
+
+_NUMBER = re.compile(r"#\d+$")
+
+
+def _of_lines(path: str, inputs: Inputs) -> _Found:
+    """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises InputError."""
+    shown, of_name = printable(path), dict[str, list[str]]()
+    try:
+        with open(local_copy(path), encoding="utf-8-sig", newline="", opener=ordinary) as file:
+            begin = file.readline()
+            file.seek(0)
+            mark = next((mark for mark in "\t|" if mark in begin), ",")
+            lines = csv.reader(file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE)
+            columns = [cell.strip() for cell in next(lines, [])]
+            name, text = (next((columns.index(each) for each in known if each in columns), None) for known in (NAMES, TEXTS))
+            if name is None or text is None:
+                if len(columns) != 2 or not _NUMBER.search(columns[0]):
+                    raise InputError(f"{shown}: its first line has no columns {NAMES[0]} and {TEXTS[0]}, and no NAME#NUMBER")
+                name, text = 0, 1
+                of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
+            for cells in filter(None, lines):
+                if len(cells) != len(columns):
+                    raise InputError(
+                        f"{shown}, line {lines.line_num}: {len(cells)} cells, and the first line has {len(columns)}"
+                    )
+                of_name.setdefault(_NUMBER.sub("", cells[name].strip()), []).append(cells[text].strip())
+        digest = sha256_of(Path(local_copy(path)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    names = pa.array(of_name, pa.large_string())
+    rows = inputs.by_path.find(names, shown, [(resolved(parent_of(path)), names)])
+    if not (rows >= 0).any():
+        raise none_among_inputs(shown, names)
+    texts, order = list(of_name.values()), [place for place in np.argsort(rows, kind="stable").tolist() if rows[place] >= 0]
+    captions = {int(rows[place]): texts[place] for place in order}
+    return _Found(captions, any(len(each) > 1 for each in texts), digest, notices=said_of_absent(shown, names, rows))
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
-    if not path:
-        return _siblings(inputs), []
-    found = files_in(path, SUFFIXES, "captions")
-    matched, lost = match_files(found, inputs, "captions")
-    refuse_no_match(matched, found, inputs, path, "captions")
-    return matched, lost
-
-
-def _siblings(inputs: Inputs) -> list[Beside]:
-    """Return the file beside each image that has its caption. Raises InputError if there is none, or two for an image."""
-    matched: list[Beside] = []
-    stems: dict[str, str] = {}
-    row = 0
-    folders = [root.folder for root in inputs.roots]
-    for batch in inputs.table.select(["path", "root"]).to_batches(max_chunksize=AT_ONCE):
-        for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            there = [join(folders[root], stem(path) + suffix) for suffix in SUFFIXES]
-            there = [file for file in there if exists(file)]
-            if len(there) > 1:
-                raise InputError(f"{path} has two captions, {name_of(there[0])} and {name_of(there[1])}; remove one")
-            if there and (other := stems.setdefault(f"{root}/{stem(path)}", path)) != path:
-                raise InputError(f"{there[0]}: may be the caption of {other} and of {path}; rename one of the images")
-            matched += [Beside(row, file) for file in there]
-            row += 1
+    """Return the files of a folder with their images; those that lie beside their images where no folder is given."""
+    if path:
+        found = files_in(path, SUFFIXES, "captions")
+        matched, lost = match_files(found, inputs, printable(path))
+        refuse_no_match(matched, found, inputs, path, "captions")
+        return matched, lost
+    roots = list(dict.fromkeys(root.folder for root in inputs.roots))
+    matched, _ = match_files([file for root in roots for file in walked(root, SUFFIXES, "captions")], inputs, some(roots))
     if not matched:
         example = inputs.paths_at([0])[0]
         raise InputError(f"no image has a caption beside it (for {example}: {stem(example)}.txt or .json)")
-    return matched
+    return matched, []
 
 
 def parse(data: bytes, suffix: str) -> str | list[str] | None:

@@ -17,7 +17,7 @@ from PIL import Image
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Opened, decode_mask, turned
+from shardctl.images.codecs.image import Opened, decode_mask, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import left_of
 from shardctl.images.polygons import Polygons
@@ -260,16 +260,36 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
     if values.dtype.itemsize * 8 > bits:
         message = "its mask has 16 bits for each pixel, and the others have 8; store all masks with 16, or this one with 8"
         raise Rejection("decode", "not-a-mask", message)
-    orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
-    if orientation == 1:
+    return upright_mask(mask, (values.shape[1], values.shape[0]), frame, opened)
+
+
+def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -> dict[str, Any]:
+    """Return a mask, whose pixels are (width, height), as it is where it fits the upright image, else turned. Raises Rejection.
+
+    A mask that has an orientation of its own is upright when it is turned by that.
+    """
+    data = mask["bytes"]
+    own = open_image(data, max(MAX_PIXELS, size[0] * size[1])).orientation if may_be_turned(data) else 1
+    orientation = orientation_of(size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels")
+    if orientation == own == 1:
         return mask
-    return {**mask, "bytes": turned_png(mask["bytes"], values, orientation)}
+    return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), own, orientation)}
 
 
-def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
-    """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
+def may_be_turned(data: bytes) -> bool:
+    """Return whether the first bytes of an image have a place for an orientation."""
+    if data.startswith(b"\xff\xd8"):
+        return b"Exif\0\0" in data
+    if data.startswith(b"\x89PNG"):
+        return any(kind in data for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+    return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
+
+
+def turned_png(data: bytes, values: npt.NDArray[Any], own: int, orientation: int) -> bytes:
+    """Return a mask of these numbers, turned by its own EXIF orientation and by another one, as PNG with the same palette."""
     target = io.BytesIO()
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data)) as file:
+        image = turned(file, own)
         as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
         turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
     return target.getvalue()

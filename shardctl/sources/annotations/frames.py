@@ -6,7 +6,6 @@ looked at before there is a plan, so that every worker takes the same frame. doc
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
@@ -15,6 +14,7 @@ import numpy as np
 from shardctl.errors import InputError, Rejection
 from shardctl.images.codecs.image import Opened, open_image
 from shardctl.sources.annotations.base import Annotations, InputPlace
+from shardctl.sources.annotations.finishing import may_be_turned
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
@@ -28,6 +28,9 @@ LOOKED_AT = 4096
 
 Size = tuple[int, int]
 """(width, height)."""
+
+ITS_OWN = (0, 0)
+"""Stands for the size of a mask that has an EXIF orientation of its own, which says nothing of others."""
 
 _WHOLE = 1 << 26
 """Bytes of a file of which the first ones do not say its size."""
@@ -124,7 +127,7 @@ def _turn(path: str) -> tuple[Size, Size] | None:
     """
     try:
         data = begin_of(path, BEGIN_BYTES)
-        if not _may_be_turned(data):
+        if not may_be_turned(data):
             return None
         opened = _opened(data) if data.startswith(_JPEG) else None
         opened = opened or open_image(begin_of(path, _WHOLE))
@@ -142,25 +145,15 @@ def _opened(data: bytes) -> Opened | None:
         return None
 
 
-def _may_be_turned(data: bytes) -> bool:
-    """Return whether the first bytes of an image have a place for an orientation."""
-    if data.startswith(_JPEG):
-        return b"Exif\0\0" in data
-    if data.startswith(b"\x89PNG"):
-        return any(kind in data for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
-    return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
-
-
 def _annotated_size(found: Annotations, row: int, place: InputPlace) -> Size | None:
-    """Return the size that annotations say an image has, None if they do not; of a mask it is its own."""
+    """Return the size that annotations say an image has, None if they do not; of a mask it is that of its pixels."""
     if ANNOTATED in found.columns.column_names:
         how = found.columns[ANNOTATED][row].as_py()
         known = how is not None and not how["relative"] and how["width"] is not None and how["height"] is not None
         return (how["width"], how["height"]) if known else None
     file = found.columns[MASK_FILE][row].as_py()
     try:
-        head = begin_of(follow(place.folder, file["path"]), 24)
-        width, height = struct.unpack(">II", head[16:24])
-    except (OSError, struct.error):
+        mask = open_image(begin_of(follow(place.folder, file["path"]), _WHOLE))
+    except (OSError, Rejection):
         return None
-    return width, height
+    return mask.size if mask.orientation == 1 else ITS_OWN

@@ -1,36 +1,38 @@
-"""The images that annotations are about, found by their names."""
+"""The images that annotations and labels files are about: the one place where names are compared with those of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NoReturn, TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.label_table import hash_names
+from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import path_below
-from shardctl.system.text import printable
+from shardctl.system.locations.text import folders_above, follow, is_stored, within
+from shardctl.system.text import counted, printable
 
 AT_ONCE = 65536
 """Names that are Python objects at a time."""
 
+ABOVE = 3
+"""Folders above a source from which names may start: images/train/1.jpg is 1.jpg where images/train is the source."""
 
-class Match(NamedTuple):
-    """The input of each name, -1 for none, (n,) int64; and whether its whole path was meant, or only its last part fits."""
-
-    rows: npt.NDArray[np.int64]
-    exact: npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The listed images. `table` has the `path` of each, relative to its source, and the number of its `root`."""
+    """The listed inputs. `table` has the `path` of each, relative to its source, and the number of its `root`."""
 
     roots: tuple[SourceRoot, ...]
     table: pa.Table
@@ -38,31 +40,26 @@ class Inputs:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def paths_at(self, rows: npt.NDArray[np.int64] | Sequence[int]) -> list[str]:
+    def paths_at(self, rows: Rows | Sequence[int]) -> list[str]:
         """Return the paths of some inputs."""
         return list(self.table["path"].take(pa.array(rows, pa.int64())).to_pylist())
 
     @cached_property
     def by_path(self) -> Finder:
         """Finds inputs by their whole names."""
-        return Finder(self._chunks(lambda path: path), self.paths_at)
+        return Finder(self, has_endings=True)
 
     @cached_property
     def by_stem(self) -> Finder:
         """Finds inputs by their names without the ending."""
-        return Finder(self._chunks(stem), lambda rows: [stem(path) for path in self.paths_at(rows)])
+        return Finder(self, has_endings=False)
 
-    def _chunks(self, name_of: Callable[[str], str]) -> Iterable[list[str]]:
-        for batch in self.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
-            yield [name_of(path) for path in batch.column(0).to_pylist()]
+    @cached_property
+    def have_backslashes(self) -> bool:
+        """Whether a backslash is part of a name of some input: elsewhere it stands between folders, as on Windows."""
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
-    def below(self, text: str) -> str | None:
-        """Return where something lies below one of the sources, as paths of inputs are written; None if below none of them."""
-        try:
-            there = resolved(text)
-        except ValueError:  # a name with a null byte, which no file has
-            return None
-        return next((found for base in self.bases if (found := path_below(there, base)) is not None), None)
+        return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
 
     @cached_property
     def bases(self) -> list[str]:
@@ -76,59 +73,166 @@ def stem(path: str) -> str:
     return path[:dot] if dot > path.rfind("/") + 1 else path
 
 
+_ENDING = r"([^/])\.[^./]*$"
+"""The regular expression of what `stem` takes off."""
+
+
 class Finder:
-    """Finds names among many: by the whole of them, or by their last part where only one has it. 16 bytes for each name."""
+    """Finds inputs by their names: docs/annotations.md has the rules. 16 bytes for each input.
 
-    def __init__(
-        self, chunks: Iterable[list[str]], names_at: Callable[[npt.NDArray[np.int64] | Sequence[int]], list[str]]
-    ) -> None:
-        self._names_at = names_at
-        whole, last = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
-        for names in chunks:
-            whole.append(hash_names(names))
-            last.append(hash_names(_last_part(name) for name in names))
-        self._whole, self._last = _Sorted(np.concatenate(whole)), _Sorted(np.concatenate(last))
+    Unicode has two ways to write é, and a Mac writes the other one: names are compared in one form (NFC).
+    """
 
-    def exact(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the place of each name, -1 for those that are not there. Raises InputError for one that is there twice."""
-        rows = np.full(len(names), -1, np.int64)
-        for number, found in self._fitting(self._whole, names, lambda name: name):
-            if len(found) > 1:
-                raise _ambiguous(names[number], [name for _, name in found])
-            rows[number] = found[0][0]
+    def __init__(self, inputs: Inputs, has_endings: bool) -> None:
+        self._inputs, self._has_endings = inputs, has_endings
+        given = [root.folder if root.is_stored else os.path.abspath(root.folder) for root in inputs.roots]  # noqa: PTH100 - links
+        self._bases = [within(base) for base in dict.fromkeys((*inputs.bases, *given))]
+        self._resolved: dict[str, str] = {}
+
+    def find(self, names: Texts, shown: str, first: Sequence[tuple[str, Texts]] = (), written: Texts | None = None) -> Rows:
+        """Return the input of each name, -1 for none, (n,) int64.
+
+        All names start from one folder: the first one from which some of them lead to an input. Those of `first` are tried
+        before the sources and the folders above these; they have names of their own. Others of the names may still be inputs
+        deeper in their folder. Where no folder is such a start, each name means the only input of the same last part whose
+        folders do not contradict its own. Raises InputError for names of which it is not clear which input they mean, and for
+        two of one input: `shown` is what has them, and `written` how a message calls each where that is not its name.
+        """
+        bases = dict.fromkeys(self._inputs.bases)
+        above = dict.fromkeys(folder for base in bases for folder in folders_above(base)[:ABOVE])
+        for start, texts in (*first, *((folder, names) for folder in (*bases, *above))):
+            rows = _joined(self._exact(placed) for placed in self._placed(texts, start))
+            if (rows >= 0).any():
+                placed_names, is_known = self._placed(texts, start), True
+                break
+        else:
+            rows = np.full(len(names), -1, np.int64)
+            placed_names, is_known = self._placed(names, None), False
+        is_exact, place = rows >= 0, 0
+        for placed in placed_names:
+            left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
+            rows[left] = self._loose([placed[number - place] for number in left.tolist()], is_known)
+            place += len(placed)
+        rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
+        self._refuse_two_of_one(rows, names if written is None else written, shown)
         return rows
 
-    def find(self, names: Sequence[str]) -> Match:
-        """Return the place of each name: of the one that is the same, else of the only one with the same last part.
+    def _placed(self, names: Texts, start: str | None) -> Iterator[list[str]]:
+        """Yield the names, some at a time, as inputs are written, if they start from a folder: "" for one below no source.
 
-        Of several with that last part, the one that ends with all of the name is meant. Raises InputError where that leaves
-        more than one, or none of several.
+        Where they start is not known if it is None: they are then as they are, but for how they are written.
         """
-        rows = self.exact(names)
-        exact = rows >= 0
-        left = np.flatnonzero(~exact).tolist()
-        for place, found in self._fitting(self._last, [names[number] for number in left], _last_part):
-            number = left[place]
-            if len(found) > 1:
-                ending = [(row, name) for row, name in found if name.endswith(f"/{names[number]}")]
-                if len(ending) != 1:
-                    raise _ambiguous(names[number], [name for _, name in ending or found])
-                found = ending
-            rows[number] = found[0][0]
-        return Match(rows, exact)
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
-    def _fitting(
-        self, hashes: _Sorted, wanted: Sequence[str], part: Callable[[str], str]
-    ) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-        """Yield the number of each wanted name of which a part is there, and the (place, name) of all that have it."""
-        for start in range(0, len(wanted), AT_ONCE):
-            parts = [part(name) for name in wanted[start : start + AT_ONCE]]
-            numbers, places = hashes.places(hash_names(parts))
-            found: dict[int, list[tuple[int, str]]] = {}
-            for number, place, name in zip(numbers.tolist(), places.tolist(), self._names_at(places), strict=True):
-                if part(name) == parts[number]:
-                    found.setdefault(start + number, []).append((place, name))
-            yield from found.items()
+        heads = [] if start is None else list(self._heads(within(start)))
+        for begin in range(0, len(names), AT_ONCE):
+            found = pc.utf8_normalize(names.slice(begin, AT_ONCE), "NFC").to_pylist()
+            together = "\0".join(["", *found])
+            if "\\" in together and not self._inputs.have_backslashes:
+                together, found = together.replace("\\", "/"), [name.replace("\\", "/") for name in found]
+            is_odd = any(mark in together for mark in ("./", "//", ":", "\0/"))
+            if is_odd:
+                found = [name if is_stored(name) else posixpath.normpath(name) for name in found]
+            if start is None or (heads == [("", "")] and not is_odd):
+                yield found
+            elif is_odd:
+                yield [self._below(name, start) for name in found]
+            elif not any(f"\0{cut}" in together for cut, _ in heads):
+                yield [""] * len(found)
+            else:
+                yield [next((add + name[len(cut) :] for cut, add in heads if name.startswith(cut)), "") for name in found]
+
+    def _heads(self, start: str) -> Iterator[tuple[str, str]]:
+        """Yield what to take off and to put before names from a folder on, so that they are names from a source on."""
+        for base in self._bases:
+            if start.startswith(base):
+                yield "", start[len(base) :]
+            elif base.startswith(start):
+                yield base[len(start) :], ""
+
+    def _below(self, name: str, start: str) -> str:
+        if name[:1] != "/" and not is_stored(name):
+            return self._cut(follow(start, name) if name.startswith("../") else f"{within(start)}{name}")
+        if below := self._cut(name):
+            return below
+        folder, _, last = name.rpartition("/")
+        if folder not in self._resolved:
+            self._resolved[folder] = "" if "\0" in folder else within(resolved(folder or "/"))
+        return self._cut(f"{self._resolved[folder]}{last}")
+
+    def _cut(self, location: str) -> str:
+        return next((location[len(base) :] for base in self._bases if location.startswith(base)), "")
+
+    def _exact(self, names: list[str]) -> Rows:
+        """Return the input of each name that is the whole name of one."""
+        import pyarrow.compute as pc
+
+        rows = np.full(len(names), -1, np.int64)
+        there = np.flatnonzero(list(map(bool, names)))
+        if not len(there):
+            return rows
+        wanted = pa.array(names, pa.large_string()).take(pa.array(there))
+        numbers, places = self._whole.places(hash_names(wanted.to_pylist()))
+        is_same = np.asarray(pc.equal(self._names_at(places), wanted.take(pa.array(numbers))))
+        for number in np.flatnonzero(np.bincount(numbers[is_same]) > 1).tolist():
+            self._refuse_several(names[there[number]], places[is_same & (numbers == number)].tolist())
+        rows[there[numbers[is_same]]] = places[is_same]
+        return rows
+
+    def _loose(self, names: list[str], is_known: bool) -> Rows:
+        """Return the input of each name that only its last part fits. Of several, the one that ends with all of it is meant."""
+        rows = np.full(len(names), -1, np.int64)
+        parts = [_last_part(name) for name in names]
+        numbers, places = self._last.places(hash_names(parts))
+        found: dict[int, list[int]] = {}
+        paths = self._names_at(places).to_pylist()
+        for place, (number, path) in enumerate(zip(numbers.tolist(), paths, strict=True)):
+            name = names[number]
+            if path.endswith(parts[number]) and _last_part(path) == parts[number] and _do_agree(name, path, is_known):
+                found.setdefault(number, []).append(place)
+        for number, those in found.items():
+            ending = [place for place in those if paths[place].endswith(f"/{names[number]}")] if len(those) > 1 else those
+            if len(ending) != 1:
+                self._refuse_several(names[number], places[those].tolist())
+            rows[number] = places[ending[0]]
+        return rows
+
+    def _refuse_several(self, name: str, rows: list[int]) -> NoReturn:
+        both = both_of(*self._inputs.paths_at(rows[:2]))
+        raise InputError(
+            f"the annotations name {printable(name)}, which may be {both}; give paths below the source in the annotations, or"
+            " convert one folder at a time"
+        )
+
+    def _refuse_two_of_one(self, rows: Rows, names: Texts, shown: str) -> None:
+        order = np.argsort(rows, kind="stable")
+        again = np.flatnonzero((np.diff(rows[order]) == 0) & (rows[order[1:]] >= 0))
+        if len(again):
+            one, other = order[again[0] : again[0] + 2].tolist()
+            both, of = both_of(names[one].as_py(), names[other].as_py()), self._inputs.paths_at([rows[one]])[0]
+            raise InputError(f"{shown}: {both} are both of the input {printable(of)}; keep one")
+
+    def _names_at(self, rows: Rows) -> pa.Array:
+        return self._normal(self._inputs.table["path"].take(pa.array(rows)))
+
+    def _normal(self, paths: Texts) -> pa.Array:
+        import pyarrow.compute as pc
+
+        whole = paths.combine_chunks() if isinstance(paths, pa.ChunkedArray) else paths
+        names = whole if self._has_endings else pc.replace_substring_regex(whole, _ENDING, r"\1")
+        return pc.utf8_normalize(names.cast(pa.large_string()), "NFC")
+
+    @cached_property
+    def _whole(self) -> _Sorted:
+        return _Sorted(_joined(map(hash_names, self._chunks())))
+
+    @cached_property
+    def _last(self) -> _Sorted:
+        return _Sorted(_joined(hash_names(map(_last_part, names)) for names in self._chunks()))
+
+    def _chunks(self) -> Iterator[list[str]]:
+        for batch in self._inputs.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
+            yield self._normal(batch.column(0)).to_pylist()
 
 
 class _Sorted:
@@ -138,21 +242,53 @@ class _Sorted:
         self._order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
 
-    def places(self, wanted: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def places(self, wanted: npt.NDArray[np.uint64]) -> tuple[Rows, Rows]:
         """Return every pair of a wanted hash, by its number, and a place that has it."""
         first, end = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
         numbers = np.repeat(np.arange(len(wanted)), end - first)
-        within = np.arange(len(numbers)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
-        return numbers, self._order[np.repeat(first, end - first) + within]
+        inner = np.arange(len(numbers)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
+        return numbers, self._order[np.repeat(first, end - first) + inner]
+
+
+def _joined(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    found = list(parts)
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _ambiguous(name: str, found: Sequence[str]) -> InputError:
-    both = " and ".join(printable(each) for each in found[:2])
-    return InputError(
-        f"the annotations name {printable(name)}, which may be {both}; give paths below the source in the annotations, or"
-        " convert one folder at a time"
-    )
+def _do_agree(name: str, path: str, is_known: bool) -> bool:
+    """Return whether the folders of a name and of an input are in one order, and one has only more of them than the other.
+
+    Where it is known from where names start, only the input may have more.
+    """
+    if "/" not in name:
+        return True
+    own, others = name.split("/")[:-1], path.split("/")[:-1]
+    return _are_among(own, others) or (not is_known and _are_among(others, own))
+
+
+def _are_among(parts: list[str], others: list[str]) -> bool:
+    left = iter(others)
+    return all(part in left for part in parts)
+
+
+def both_of(one: str, other: str) -> str:
+    """Return two names for a message, so that they differ where only their Unicode form does."""
+    shown = ascii if normalize("NFC", one) == normalize("NFC", other) and one != other else printable
+    return f"{shown(one)} and {shown(other)}"
+
+
+def none_among_inputs(shown: str, names: Texts) -> InputError:
+    """Return what is wrong with a file whose images are all other ones."""
+    example = some(names.slice(0, 3).to_pylist())
+    return InputError(f"{shown}: none of its images is among the inputs (it names {example}); give their folder")
+
+
+def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
+    """Say how many of the images that a file names are not there."""
+    absent = np.flatnonzero(rows < 0)
+    example, of = some([names[place].as_py() for place in absent[:3].tolist()]), counted(len(rows), "image")
+    return [f"{shown}: {len(absent):,} of {of} are not among the inputs ({example}); skipped"] if len(absent) else []

@@ -15,13 +15,20 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
-from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.annotations.per_image import Digest, files_in, match_files, refuse_no_match, said_of_others
-from shardctl.sources.files import begin_of, exists, local_copy, version_of
+from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.per_image import (
+    Digest,
+    match_files,
+    names_of_classes,
+    refuse_no_match,
+    said_of_others,
+    walked,
+)
+from shardctl.sources.files import begin_of, version_of
 from shardctl.sources.roots import resolved
-from shardctl.system.files import read_bytes
-from shardctl.system.locations.text import join, name_of, relative
+from shardctl.system.locations.text import name_of, relative
 from shardctl.system.sequences import evenly_spaced
+from shardctl.system.text import printable
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
@@ -35,8 +42,8 @@ IGNORE = "ignore"
 LOOKED_AT = 64
 """Masks that are looked at for how many bits their numbers have."""
 
-CLASSES = "classes.txt"
-"""A file in the folder that has the names of the numbers, one in a line, from 0 on."""
+SUFFIX, IMAGE_SUFFIX = "suffix", "image-suffix"
+"""What the names of masks have at their end, and those of their images: 1_mask.png beside 1.jpg."""
 
 
 class Masks:
@@ -46,7 +53,9 @@ class Masks:
     needs_path: ClassVar[bool] = True
 
     def check_option(self, name: str, value: str) -> None:
-        """Raise UsageError unless it is `ignore` with a number."""
+        """Raise UsageError unless it is `ignore` with a number, or an end of names."""
+        if name in (SUFFIX, IMAGE_SUFFIX) and value:
+            return
         if name != IGNORE:
             no_options(self, name)
         if not value.isdecimal() or int(value) > 65535:
@@ -56,12 +65,21 @@ class Masks:
         """Find the mask of each image. Their bytes are not read here."""
         if len(sources) > 1:
             raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
-        folder = sources[0].path
-        found = files_in(folder, (".png",), "masks")
-        matched, lost = match_files(found, inputs, "masks")
+        folder, options, digest = sources[0].path, dict(sources[0].options), Digest()
+        end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
+        files = walked(folder, (".png", ".txt", ".names"), "masks")
+        found = [file for file in files if is_mask(file.path, end)]
+        if not found:
+            raise InputError(f"{printable(folder)}: holds no masks ({end}.png)")
+
+        def of_image(path: str) -> str:
+            return f"{stem(path).removesuffix(end)}{image_end}.png"
+
+        called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
+        matched, lost = match_files(found, inputs, printable(folder), called, beside)
         refuse_no_match(matched, found, inputs, folder, "masks")
         bits = max((_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)), default=8)
-        digest, places, stamps = Digest(), [], array("Q")
+        places, stamps = [], array("Q")
         roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
         for file, root in zip(matched, roots, strict=True):
             # From the source on, so that a dataset says the same wherever the two lie together.
@@ -73,14 +91,19 @@ class Masks:
         rows = np.full(len(inputs), -1, np.int64)
         rows[[file.row for file in matched]] = np.arange(len(matched))
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
-        ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
+        ignore = int(options[IGNORE]) if IGNORE in options else None
         if bits == 8 and ignore is not None and ignore > 255:
             raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, so no pixel is {ignore}; give a number up to 255")
-        role = Mask("source", None, _names(join(folder, CLASSES), digest), ignore, bits)
+        role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
         of_rows = np.frombuffer(stamps, np.uint64)
         return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said), stamps=of_rows)
+
+
+def is_mask(path: str, end: str) -> bool:
+    """Return whether this is the name of a mask, whose names have this at their end."""
+    return path.lower().endswith(".png") and stem(path).endswith(end)
 
 
 def _bits(file: str) -> int:
@@ -94,17 +117,3 @@ def _bits(file: str) -> int:
 
 _PNG_BITS = 24
 """Where a PNG says how many bits a number of it has."""
-
-
-def _names(file: str, digest: Digest) -> tuple[str, ...] | None:
-    """Return the names of the numbers, None if they have none."""
-    if not exists(file):
-        return None
-    try:
-        data = read_bytes(Path(local_copy(file)))
-        digest.add(name_of(file), data)
-        return tuple(data.decode("utf-8").splitlines()) or None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{file}: the names of the classes cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error

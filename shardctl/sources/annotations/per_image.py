@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import Inputs, stem
-from shardctl.sources.files import is_folder, local_copy
+from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.sources.label_table import some
 from shardctl.sources.roots import SourceRoot
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
-from shardctl.system.locations.text import name_of, parent_of
+from shardctl.system.locations.text import is_stored, join, name_of, parent_of
 from shardctl.system.text import counted, format_bytes, printable
 
 LARGEST = 64 << 20
@@ -52,47 +54,83 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
     return [file for file in walk([SourceRoot(folder)], lambda _: None) if file.suffix in suffixes and file.fault is None]
 
 
+NAMES = ("classes.txt", "obj.names")
+"""Files that have the names of the classes, one in a line from 0 on."""
+
+
+def names_of_classes(
+    found: Iterable[FoundFile], folders: Sequence[str], digest: Digest, known: dict[str, tuple[str, ...]]
+) -> tuple[str, ...] | None:
+    """Return the names of the classes, None if no file has them: those among some files, else those right above their folders.
+
+    `known` has names that are known already, by the file that has them. Raises InputError for what cannot be read, for a line
+    that gives no class a name of its own, and where two files differ.
+    """
+    above = [join(parent_of(folder), name) for folder in folders for name in NAMES]
+    files = [file.opened for file in found if file.path.rpartition("/")[2] in NAMES]
+    lists = {**known, **{file: _names_in(file, digest) for file in dict.fromkeys(files or filter(exists, above))}}
+    for one, other in pairwise(lists):
+        if lists[one] != lists[other]:
+            raise InputError(
+                f"{printable(one)} and {printable(other)} have other classes, or the same ones in another order; make them the"
+                " same, or convert their folders apart"
+            )
+    return next(iter(lists.values()), None) or None
+
+
+def _names_in(file: str, digest: Digest) -> tuple[str, ...]:
+    try:
+        data = read_small(file)
+        lines = data.decode("utf-8-sig").rstrip().split("\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{printable(file)}: the names of the classes cannot be read ({reason})") from error
+    digest.add(name_of(file), data)
+    names = [line.strip() for line in lines] if any(lines) else []
+    for number, name in enumerate(names, 1):
+        if not name or name in names[: number - 1]:
+            wrong = f"repeats {printable(name)}" if name else "is blank"
+            raise InputError(f"{printable(file)}, line {number}: it {wrong}, and each line is the name of one class")
+    return tuple(names)
+
+
+FOLDERS = {"labels": "images", "Annotations": "JPEGImages", "annotations": "images", "masks": "images"}
+"""Folders of annotations, and of their images beside them: of Ultralytics, of the development kit of VOC, of other tools."""
+
+
 def match_files(
-    found: Sequence[FoundFile], inputs: Inputs, what: str, renamed: Callable[[str], str] | None = None
+    found: Sequence[FoundFile],
+    inputs: Inputs,
+    shown: str,
+    called: Callable[[FoundFile], str] = attrgetter("path"),
+    beside: Callable[[FoundFile], str] = attrgetter("opened"),
 ) -> tuple[list[Beside], list[FoundFile]]:
     """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
 
-    A file is about the input that has the same path without the ending, from the source or from the folder of these files on,
-    else about the only one of the same name. `renamed` gives where the image of a file would be, by where that is: it is looked
-    for there first. Raises InputError for two files of one input, and where a name may be several inputs.
+    `called` is the name of the image of a file, and `beside` where it would be if it were beside the file; with any ending.
+    Raises InputError as `Finder.find` does.
     """
-    names = [stem(file.path) for file in found]
-    rows = np.full(len(found), -1, np.int64)
-    if renamed is not None:
-        rows = _exact(inputs, [renamed(file.opened) for file in found])
-    beside = _exact(inputs, [file.opened for file in found])
-    rows = np.where(rows >= 0, rows, beside)
-    left = np.flatnonzero(rows < 0)
-    match = inputs.by_stem.find([names[number] for number in left])
-    meant = set(rows[rows >= 0].tolist()) | set(match.rows[match.exact].tolist())
-    # A name that only ends alike is not that of an input which another file has by its whole path.
-    loose = ~match.exact & np.isin(match.rows, np.array(sorted(meant), np.int64))
-    rows[left] = np.where(loose, -1, match.rows)
-    by_row: dict[int, FoundFile] = {}
-    for row, file in zip(rows.tolist(), found, strict=True):
-        if row >= 0 and row in by_row:
-            both = f"{printable(by_row[row].opened)} and {printable(file.opened)}"
-            raise InputError(f"two {what} are of the input {printable(inputs.paths_at([row])[0])}: {both}; remove one")
-        if row >= 0:
-            by_row[row] = file
-    matched = [Beside(row, by_row[row].opened) for row in sorted(by_row)]
+    places = [_absolute(beside(file)) for file in found]
+    first = [("", _stems(map(_image_of, places))), ("", _stems(places))]
+    written = pa.array((file.opened for file in found), pa.large_string())
+    rows = inputs.by_stem.find(_stems(map(called, found)), shown, first, written)
+    matched = [Beside(int(rows[place]), found[place].opened) for place in np.argsort(rows, kind="stable") if rows[place] >= 0]
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
-def _exact(inputs: Inputs, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the input that is at each of these places, but for its ending, -1 for none."""
-    parents = list(map(parent_of, texts))
-    folders = {folder: inputs.below(folder) for folder in set(parents)}
-    rows = np.full(len(texts), -1, np.int64)
-    below = [number for number, folder in enumerate(parents) if folders[folder] is not None]
-    names = [stem(f"{folders[parents[number]]}/{name_of(texts[number])}".lstrip("/")) for number in below]
-    rows[below] = inputs.by_stem.exact(names)
-    return rows
+def _image_of(annotations: str) -> str:
+    """Return where an image is that has annotations at this place: the last of FOLDERS in it is that of the images."""
+    parts = annotations.split("/")
+    place = next((place for place in range(len(parts) - 2, -1, -1) if parts[place] in FOLDERS), None)
+    return annotations if place is None else "/".join((*parts[:place], FOLDERS[parts[place]], *parts[place + 1 :]))
+
+
+def _absolute(text: str) -> str:
+    return text if is_stored(text) else os.path.abspath(text)  # noqa: PTH100 - links are followed where names are compared
+
+
+def _stems(names: Iterable[str]) -> pa.Array:
+    return pa.array(map(stem, names), pa.large_string())
 
 
 def refuse_no_match(matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: str, what: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (
     Beside,
@@ -26,8 +26,8 @@ from shardctl.sources.annotations.per_image import (
 )
 from shardctl.sources.files import fetch_all, is_folder
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, name_of, parent_of
-from shardctl.system.text import counted
+from shardctl.system.locations.text import beside, join, name_of
+from shardctl.system.text import counted, printable
 
 ZERO_BASED = "zero-based"
 
@@ -35,6 +35,7 @@ FILE_NAME = "annotation/filename"
 SIZE = ("annotation/size/width", "annotation/size/height")
 OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
+TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 FLAGS = ("difficult", "truncated")
 
 
@@ -59,7 +60,7 @@ class Voc:
             within = join(source.path, "Annotations")
             folder = within if is_folder(within) else source.path
             found = files_in(folder, (".xml",), "XML files")
-            here, others = _match(found, inputs)
+            here, others = _match(found, inputs, printable(folder))
             refuse_no_match(here, found, inputs, folder, "XML files")
             matched += here
             lost += others
@@ -103,34 +104,27 @@ class Voc:
         )
 
 
-def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+def _match(found: list[FoundFile], inputs: Inputs, shown: str) -> tuple[list[Beside], list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they say."""
-    matched, lost = match_files(found, inputs, "XML files", _image_of)
-    taken = {file.row for file in matched}
-    named: list[tuple[FoundFile, str]] = []
+    matched, lost = match_files(found, inputs, shown)
+    said: dict[FoundFile, str] = {}
     fetch_all(file.opened for file in lost)
     for file in lost:
         try:
-            said = parse(read_small(file.opened)).text.get(FILE_NAME)
+            name = parse(read_small(file.opened)).text.get(FILE_NAME)
         except (OSError, ValueError):
-            said = None
-        if said:
-            named.append((file, stem(said.replace("\\", "/").rpartition("/")[2])))
-    rows = inputs.by_stem.find([name for _, name in named]).rows.tolist()
-    again: set[str] = set()
-    for (file, _), row in zip(named, rows, strict=True):
-        if row >= 0 and row not in taken:
-            taken.add(row)
-            again.add(file.path)
-            matched.append(Beside(row, file.opened))
-    return matched, [file for file in lost if file.path not in again]
+            continue
+        if name:
+            said[file] = name.replace("\\", "/")
 
+    def called(file: FoundFile) -> str:
+        return said[file] if "/" in said[file] else beside(file.path, said[file])
 
-def _image_of(file: str) -> str:
-    """Return where the image of a file is in the folders of the development kit, or of tools that call them otherwise."""
-    folders = {"Annotations": "JPEGImages", "annotations": "images"}
-    folder = parent_of(file)
-    return f"{beside(folder, folders.get(name_of(folder), name_of(folder)))}/{name_of(file)}"
+    more, _ = match_files(list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file])))
+    taken = {file.row for file in matched}
+    matched += (others := [file for file in more if file.row not in taken])
+    found_now = {file.opened for file in others}
+    return matched, [file for file in lost if file.opened not in found_now]
 
 
 class Parsed:
@@ -192,7 +186,7 @@ def parse(data: bytes) -> Parsed:
 
 def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict[str, list[Any]], int]:
     """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is wrong."""
-    objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": []}
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
     for record, line in zip(parsed.objects, parsed.lines, strict=True):
@@ -200,15 +194,33 @@ def _objects(parsed: Parsed, classes: dict[str, int], offset: int) -> tuple[dict
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
-            left, top, right, bottom = (float(record[corner]) for corner in CORNERS)
+            polygon = _turned_box(*(float(record[each]) for each in TURNED)) if TURNED[0] in record else []
+            left, top, right, bottom = _edges(polygon) if polygon else (float(record[corner]) for corner in CORNERS)
         except (KeyError, ValueError):
             raise ValueError(f"line {line}: the object {name!r:.60} has no bndbox of four numbers") from None
         if not all(math.isfinite(edge) and abs(edge) < 2**31 for edge in (left, top, right, bottom)):
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} is beyond any image")
-        at_zero += offset and (left == 0 or top == 0)
+        if left > right or top > bottom:
+            raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} ends before it begins")
+        first = 0 if polygon else offset  # the places of a turned box are no pixels
+        at_zero += first and (left == 0 or top == 0)
         objects["category"].append(classes.setdefault(name, len(classes)))
-        objects["bbox"].append([left - offset, top - offset, right - left + offset, bottom - top + offset])
+        objects["bbox"].append([left - first, top - first, right - left + first, bottom - top + first])
+        objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
             values.append({"0": False, "1": True}.get(record.get(f"{OBJECT}/{flag}", "")))
     known = {flag: [bool(value) for value in values] for flag, values in flags.items() if any(v is not None for v in values)}
+    if not any(objects["segmentation"]):
+        del objects["segmentation"]
     return {**objects, **known}, at_zero
+
+
+def _turned_box(x: float, y: float, width: float, height: float, angle: float) -> list[float]:
+    """Return the corners of a box that is turned around its center, by radians to the right, as roLabelImg has it."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    corners = [(-width, -height), (width, -height), (width, height), (-width, height)]
+    return [each for a, b in corners for each in (x + (a * cos - b * sin) / 2, y + (a * sin + b * cos) / 2)]
+
+
+def _edges(polygon: list[float]) -> tuple[float, float, float, float]:
+    return min(polygon[::2]), min(polygon[1::2]), max(polygon[::2]), max(polygon[1::2])

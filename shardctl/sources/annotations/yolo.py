@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +18,10 @@ from shardctl.sources.annotations.base import AnnotationRule, Annotations, Sourc
 from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.sources.annotations.per_image import (
-    Beside,
+    NAMES,
     Digest,
     match_files,
+    names_of_classes,
     read_small,
     refuse_no_match,
     said_of_others,
@@ -31,9 +34,6 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import to_install
 from shardctl.system.text import printable
-
-NAMES = ("classes.txt", "obj.names")
-"""Files in a folder of labels that have the names of the classes, one in a line."""
 
 SPLITS = ("train", "val", "test", "minival")
 
@@ -81,23 +81,17 @@ class Yolo:
             raise UsageError("give --labels yolo:PATH once, with the data.yaml or the folder of all labels")
         given, digest = sources[0].path, Digest()
         is_yaml = suffix_of(name_of(given)) in YAML
-        setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, digest, rule)
-        matched: list[Beside] = []
-        lost: list[FoundFile] = []
-        labelled = {folder: _labels_in(folder) for folder in setup.folders}
+        setup = _read_yaml(given, digest, rule) if is_yaml else _of_folder(given, rule)
+        found = {folder: walked(folder, (".txt", ".names"), "labels") for folder in setup.folders}
+        known = {} if setup.names is None else {given: setup.names}
+        setup = replace(setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known))
+        labelled = {folder: [file for file in files if _is_of_image(file)] for folder, files in found.items()}
         if not any(labelled.values()):
             raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
-        for found in labelled.values():
-            here, others = match_files(found, inputs, "labels", _image_of)
-            matched += here
-            lost += others
+        matched, lost = match_files(list(chain(*labelled.values())), inputs, printable(given), _name_of_image)
+        refuse_no_match(matched, lost, inputs, given, "labels")
         by_row = {file.row: file for file in matched}
         fetch_all(file.opened for file in matched)
-        if not by_row:
-            refuse_no_match(matched, lost, inputs, given, "labels")
-        if len(by_row) < len(matched):
-            row = next(file.row for file in matched if by_row[file.row] is not file)
-            raise InputError(f"{printable(given)}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
         writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
         faults: dict[int, Rejection] = {}
         for row in range(len(inputs)):
@@ -129,19 +123,15 @@ class Yolo:
         )
 
 
-def _labels_in(folder: str) -> list[FoundFile]:
-    """Return the files of labels in a folder and below; none in a split of background. Raises InputError."""
-    return [file for file in walked(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
+def _is_of_image(file: FoundFile) -> bool:
+    return file.suffix == ".txt" and file.path.rpartition("/")[2] not in NAMES
 
 
-def _image_of(labels: str) -> str:
-    """Return where an image is that has these labels: `labels` in that is `images`, as Ultralytics has it."""
-    parts = labels.split("/")
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] == "labels":
-            parts[place] = "images"
-            break
-    return "/".join(parts)
+def _name_of_image(labels: FoundFile) -> str:
+    """Return what an image is called that has these labels: their path from their folder on, with its name if it is of a split,
+    labels/val."""
+    folder = labels.opened.removesuffix(labels.path).rstrip("/")
+    return f"{name_of(folder)}/{labels.path}" if name_of(parent_of(folder)) == "labels" else labels.path
 
 
 # --- lines ---
@@ -258,21 +248,10 @@ def _points(values: list[float], each: int) -> list[list[float]]:
 # --- what is known beside the lines ---
 
 
-def _of_folder(folder: str, digest: Digest, rule: AnnotationRule) -> Setup:
+def _of_folder(folder: str, rule: AnnotationRule) -> Setup:
     if rule.task == "pose":
         raise UsageError("--yolo-task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
-    file = next((join(folder, name) for name in NAMES if exists(join(folder, name))), None)
-    names = None
-    if file is not None:
-        data = _bytes_of(file)
-        digest.add(name_of(file), data)
-        try:
-            names = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip())
-        except UnicodeDecodeError as error:
-            raise InputError(f"{printable(file)}: not UTF-8 at byte {error.start}; recode the file") from None
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise InputError(f"{printable(file)}: two classes are called {printable(twice)}; rename one")
-    return Setup((folder,), names or None, rule.task)
+    return Setup((folder,), None, rule.task)
 
 
 def _bytes_of(file: str) -> bytes:

@@ -35,7 +35,7 @@ from shardctl.images.object_geometry import (
     visible_columns,
 )
 from shardctl.sources.annotations.base import BAD, AnnotationRule
-from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, turned_png
+from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, upright_mask
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.system.dataclass import dataclass
@@ -345,12 +345,9 @@ def _upright_mask(mask: dict[str, Any], name: str, rule: AnnotationRule, opened:
             raise _other_size(name, size, opened.size)
         return mask
     try:
-        orientation = orientation_of(size, rule.frame, opened.size, opened.orientation, "mask's pixels")
+        return upright_mask(mask, size, rule.frame, opened)
     except Rejection as rejection:
         raise Rejection(rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}") from None
-    if orientation == 1:
-        return mask
-    return {**mask, "bytes": turned_png(mask["bytes"], mask_values(mask["bytes"], opened.size), orientation)}
 
 
 def _png_size(data: bytes) -> Size | None:

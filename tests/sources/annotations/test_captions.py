@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -60,12 +62,72 @@ def test_captions_that_are_missing_or_two_are_refused(tmp_path: Path, source: Pa
         converted(source, tmp_path / "out", "captions:")
     for suffix in ("txt", "json"):
         (source / f"a.{suffix}").write_text('"x"')
-    with pytest.raises(InputError, match=r"a.png has two captions, a.txt and a.json"):
+    with pytest.raises(InputError, match=r"/a.json and .*/a.txt are both of the input a.png"):
         converted(source, tmp_path / "out", "captions:")
 
 
 def test_a_caption_of_two_images_is_refused(tmp_path: Path, source: Path) -> None:
     photos(source, "a.jpg")
     (source / "a.txt").write_text("which?")
-    with pytest.raises(InputError, match=r"a.txt: may be the caption of a.jpg and of a.png"):
+    with pytest.raises(InputError, match=r"name a, which may be a.jpg and a.png"):
         converted(source, tmp_path / "out", "captions:")
+
+
+FLICKR = [
+    ("a.png", "A cat, asleep ."),
+    ("a.png", 'It is "a cat" .'),
+    ("b.png", "A dog ."),
+    ("gone.png", "Nobody ."),
+    ("b.png", "Dogs"),
+]
+
+
+def as_csv(rows: list[tuple[str, str]]) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerows([("image", "caption"), *rows])
+    return file.getvalue()
+
+
+LISTS = {
+    "Flickr8k.token.txt": lambda rows: "".join(f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(rows)),
+    "captions.txt": as_csv,
+    "results.csv": lambda rows: (
+        "image_name| comment_number| comment\n" + "".join(f"{name}| {n}| {text}\n" for n, (name, text) in enumerate(rows))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_one_file_may_have_several_captions_of_each_image(tmp_path: Path, name: str, bom: str) -> None:
+    photos(tmp_path / "in", "Images/a.png", "Images/b.png", "Images/c.png")
+    (tmp_path / name).write_text(bom + LISTS[name](FLICKR), encoding="utf-8")
+    said = converted(tmp_path / "in", tmp_path / "out", f"captions:{tmp_path / name}").notices
+    truth: dict[str, list[str]] = {"Images/c.png": []}
+    for image, text in FLICKR:
+        truth.setdefault(f"Images/{image}", []).append(text)
+    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    assert {key: texts or [] for key, texts in found.items()} == {key: truth[key] for key in found}
+    assert any("1 of 3 images are not among the inputs (gone.png); skipped" in notice for notice in said)
+    assert any("1 of 3 inputs without caption" in notice for notice in said)
+
+
+def test_one_caption_of_each_image_is_no_list(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "captions.csv").write_text("file_name,caption\na.png,one\n")
+    converted(source, tmp_path / "out", f"captions:{tmp_path / 'captions.csv'}")
+    assert samples(tmp_path / "out")["a.png"]["caption"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a.png| 0| x\n", "its first line has no columns"),
+        ("image_name| comment_number| comment\na.png| 0| x\na.png| 1   A dog\n", "line 3: 2 cells, and the first line has 3"),
+        ("image,caption\nz.png,x\n", "none of its images is among the inputs"),
+        ("", "its first line has no columns"),
+    ],
+)
+def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path: Path, source: Path, text: str, says: str) -> None:
+    (tmp_path / "list.txt").write_text(text)
+    with pytest.raises(InputError, match=says):
+        converted(source, tmp_path / "out", f"captions:{tmp_path / 'list.txt'}")

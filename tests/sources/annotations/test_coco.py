@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ def test_files_whose_ids_are_their_own_are_joined_by_the_names_of_images(tmp_pat
     assert found["b.png"]["objects"]["bbox"] == [[0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("name", ["deep/c.png", "c.png", "elsewhere/c.png", "./deep//c.png", "deep\\c.png"])
+@pytest.mark.parametrize(
+    "name", ["deep/c.png", "c.png", "deep/1/c.png", "/elsewhere/deep/c.png", "./deep//c.png", "deep\\c.png"]
+)
 def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(tmp_path: Path, source: Path, name: str) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, name)], [box(1)])
     converted(source, tmp_path / "out", f"coco:{file}")
@@ -148,8 +151,8 @@ def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path: Path) -> No
     [
         ([(1, "a.png"), (1, "b.png")], "the images a.png and b.png have the same id 1"),
         ([(1, "a.png"), (2, "x/a.png")], None),
-        ([(1, "a.png"), (2, "a.png")], "two images are the input a.png: a.png (id 1) and a.png (id 2)"),
-        ([(1, "y/a.png"), (2, "x/a.png")], "two images are the input a.png: y/a.png (id 1) and x/a.png (id 2)"),
+        ([(1, "a.png"), (2, "a.png")], "a.png and a.png are both of the input a.png; keep one"),
+        ([(1, "y/a.png"), (2, "x/a.png")], "y/a.png and x/a.png are both of the input a.png; keep one"),
     ],
 )
 def test_two_images_of_one_id_or_name_are_both_named(tmp_path: Path, source: Path, images: Any, says: str | None) -> None:
@@ -487,3 +490,44 @@ def test_odd_values_cost_an_image_and_no_more(tmp_path: Path, source: Path) -> N
     converted(source, tmp_path / "out", f"coco:{file}")
     assert "has an iscrowd that is neither 0 nor 1" in rejects(tmp_path / "out")["a.png"][1]
     assert samples(tmp_path / "out")["b.png"]["objects"]["iscrowd"] == [True]
+
+
+@pytest.mark.parametrize(("width", "height"), [(8.0, 6.0), ("8", "6"), ("8.0", 6)])
+def test_a_size_may_be_written_in_other_ways(tmp_path: Path, width: Any, height: Any) -> None:
+    photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
+    record = {"images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}]}
+    file = tmp_path / "coco.json"
+    file.write_text(json.dumps({**record, "annotations": [box(1)], "categories": [{"id": 3, "name": "cat"}]}))
+    converted(tmp_path / "in", tmp_path / "out", f"coco:{file}")
+    turned = [6 - 2 - 2, 1, 2, 3]
+    assert samples(tmp_path / "out")["a.jpg"]["objects"]["bbox"] == [turned], "the size says that it is of the stored image"
+
+
+def test_images_of_lvis_have_addresses_alone_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "train2017/1.png", "val2017/1.png", "val2017/2.png")
+    images = [
+        {"id": n, "coco_url": f"http://images.cocodataset.org/val2017/{n}.png", "neg_category_ids": [3], "license": 1}
+        for n in (1, 2)
+    ]
+    file = tmp_path / "lvis.json"
+    categories = [{"id": 3, "name": "cat", "synset": "cat.n.01", "frequency": "c"}]
+    file.write_text(json.dumps({"images": images, "annotations": [box(1), box(2)], "categories": categories}))
+    said = notices(source, tmp_path, file)
+    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"val2017/1.png", "val2017/2.png"}
+    assert any("images have neg_category_ids: left out" in notice for notice in said)
+
+
+def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path: Path, source: Path) -> None:
+    rng, masks = np.random.default_rng(0), []
+    for share in (0.0, 0.03, 0.03, 0.1, 0.5, 1.0):
+        masks.append(rng.random((6, 8)) < share)
+    runs = [[len(list(run)) for _, run in groupby(mask.T.ravel().tolist())] for mask in masks]
+    counts = [[0, *run] if mask.T.ravel()[0] else run for run, mask in zip(runs, masks, strict=True)]
+    objects = [box(1, None, segmentation={"size": [6, 8], "counts": each}, iscrowd=0) for each in counts]
+    converted(source, tmp_path / "out", f"coco:{coco_file(tmp_path / 'coco.json', [(1, 'a.png')], objects)}")
+    expected = []
+    for mask in masks:
+        y, x = np.nonzero(mask)
+        some = len(x) > 0
+        expected.append([x.min(), y.min(), np.ptp(x) + 1, np.ptp(y) + 1] if some else [0, 0, 0, 0])
+    assert samples(tmp_path / "out")["a.png"]["objects"]["bbox"] == expected

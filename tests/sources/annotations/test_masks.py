@@ -140,3 +140,55 @@ def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source
     mask(one / "masks" / "a.png", values_of((8, 6)))
     shardctl.convert([one, two], tmp_path / "out", labels=f"masks:{one}/masks", workers=0)
     assert set(samples(tmp_path / "out")) == {"a.png", "masks/z.png"}
+
+
+def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None:  # type: ignore[type-arg]
+    """A mask that is upright when it is turned by its own EXIF: `values` are as the file has them."""
+    image, exif = Image.open(mask(path, values)), Image.Exif()
+    exif[0x0112] = orientation
+    image.save(path, exif=exif)
+
+
+@pytest.mark.parametrize("own", [3, 6])
+def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path: Path, own: int) -> None:
+    values = values_of((8, 6))
+    for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
+        photo(tmp_path / "in" / f"{name}.jpg", (8, 6), orientation)
+        mask(tmp_path / "masks" / f"{name}.png", values)
+    turned_by_itself(tmp_path / "masks" / "own.png", values, own)
+    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
+    assert not rejects(tmp_path / "out")
+    for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
+        kept, found = stored(tmp_path / "out", f"{name}.jpg")
+        assert kept == "P"
+        assert np.array_equal(found, np.rot90(values, -1 if orientation == 6 else 2)), name
+    image = Image.open(io.BytesIO(samples(tmp_path / "out")["own.jpg"]["mask"]["bytes"]))
+    assert image.getexif().get(0x0112, 1) == 1
+
+
+@pytest.mark.parametrize(("where", "option"), [("in", "masks+suffix=_mask"), ("masks", "masks+suffix=_mask+ignore=255")])
+def test_masks_may_have_an_end_of_their_own(tmp_path: Path, where: str, option: str) -> None:
+    photos(tmp_path / "in", "a.png", "x/a.png", "b_mask.png.jpg")
+    for name in ("a", "x/a"):
+        mask(tmp_path / where / f"{name}_mask.png", values_of((8, 6)))
+    converted(tmp_path / "in", tmp_path / "out", f"{option}:{tmp_path / where}")
+    found = samples(tmp_path / "out")
+    assert {key for key, sample in found.items() if sample["mask"]} == {"a.png", "x/a.png"}
+    assert set(found) == {"a.png", "x/a.png", "b_mask.png.jpg"}
+
+
+def test_masks_and_images_of_cityscapes(tmp_path: Path) -> None:
+    photos(tmp_path / "leftImg8bit", "val/ulm/1_leftImg8bit.png", "train/bonn/1_leftImg8bit.png")
+    for name in ("train/bonn/1", "val/ulm/1", "val/ulm/2"):
+        for end in ("labelIds", "color"):
+            mask(tmp_path / "gtFine" / f"{name}_gtFine_{end}.png", values_of((8, 6)))
+    option = f"masks+suffix=_gtFine_labelIds+image-suffix=_leftImg8bit:{tmp_path}/gtFine"
+    said = converted(tmp_path / "leftImg8bit", tmp_path / "out", option).notices
+    names = {key: sample["mask"]["path"] for key, sample in samples(tmp_path / "out").items()}
+    assert names == {
+        "val/ulm/1_leftImg8bit.png": "1_gtFine_labelIds.png",
+        "train/bonn/1_leftImg8bit.png": "1_gtFine_labelIds.png",
+    }
+    assert any("1 mask without an image among the inputs (val/ulm/2_gtFine_labelIds.png)" in notice for notice in said)
+    with pytest.raises(InputError, match=r"gtFine: holds no masks \(_mask.png\)"):
+        converted(tmp_path / "leftImg8bit", tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine")

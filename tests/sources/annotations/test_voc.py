@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from making import converted, photo, photos, rejects, samples
 
@@ -103,14 +104,9 @@ def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned
 
 
 def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
-    for folder, name in (("more", "a"), ("more", "c")):
-        (source / "Annotations" / folder).mkdir(exist_ok=True)
-        (source / "Annotations" / folder / f"{name}.xml").write_text(voc())
-    said = converted(source, tmp_path / "out", f"voc:{source}").notices
-    assert any("1 XML file without an image among the inputs (more/a.xml)" in notice for notice in said), "a.xml is nearer"
-    (source / "Annotations" / "less").mkdir()
-    (source / "Annotations" / "less" / "c.xml").write_text(voc())
-    with pytest.raises(InputError, match=r"two XML files are of the input JPEGImages/c.png: .*less/c.xml and .*more/c.xml"):
+    for name in ("y", "z"):
+        (source / "Annotations" / f"{name}.xml").write_text(voc(filename="c.png"))
+    with pytest.raises(InputError, match=r"y.xml and .*z.xml are both of the input JPEGImages/c.png; keep one"):
         converted(source, tmp_path / "new", f"voc:{source}")
 
 
@@ -126,3 +122,26 @@ def test_an_encoding_that_nobody_knows_rejects_the_image(tmp_path: Path) -> None
     (tmp_path / "xml" / "a.xml").write_text('<?xml version="1.0" encoding="foo"?><annotation/>')
     converted(source, tmp_path / "out", f"voc:{tmp_path}/xml")
     assert rejects(tmp_path / "out")["a.png"][1].endswith("a.xml: line 1: not XML that can be read (unknown encoding: foo)")
+
+
+def test_a_box_that_ends_before_it_begins_rejects_its_image(tmp_path: Path, source: Path) -> None:
+    (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 5, 1, 2, 3)))
+    converted(source, tmp_path / "out", f"voc:{source}")
+    assert "line 2: the bndbox of the object 'cat' ends before it begins" in rejects(tmp_path / "out")["JPEGImages/b.png"][1]
+    assert set(samples(tmp_path / "out")) == {"JPEGImages/a.png", "JPEGImages/c.png"}
+
+
+def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path: Path, source: Path) -> None:
+    turned = "<cx>4</cx><cy>3</cy><w>4</w><h>2</h><angle>{}</angle>"
+    of = "<object><name>cat</name><robndbox>{}</robndbox></object>"
+    objects = [of.format(turned.format(angle)) for angle in (0, np.pi / 2, np.pi / 6)]
+    (source / "Annotations" / "b.xml").write_text(voc(*objects))
+    converted(source, tmp_path / "out", f"voc:{source}")
+    found = samples(tmp_path / "out")
+    assert np.allclose(found["JPEGImages/b.png"]["objects"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]])
+    (polygon,) = found["JPEGImages/b.png"]["objects"]["segmentation"][2]
+    points = np.array(polygon).reshape(4, 2)
+    turn = np.array([[np.cos(np.pi / 6), -np.sin(np.pi / 6)], [np.sin(np.pi / 6), np.cos(np.pi / 6)]])
+    assert np.allclose(points, [4, 3] + (np.array([[-2, -1], [2, -1], [2, 1], [-2, 1]]) @ turn.T), atol=1e-5)
+    assert points[1, 1] > points[0, 1], "to the right: the corner on the right is lower"
+    assert found["JPEGImages/a.png"]["objects"]["segmentation"] == [[], []]

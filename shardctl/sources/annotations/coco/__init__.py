@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.sources.annotations.coco.categories import joined_categories
 from shardctl.sources.annotations.coco.images import find_inputs
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
-from shardctl.sources.annotations.inputs import Inputs
-from shardctl.sources.label_table import some
+from shardctl.sources.annotations.inputs import Inputs, none_among_inputs
 
 
 class Coco:
@@ -28,13 +26,10 @@ class Coco:
 
     def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
         """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [read_file(source.path, inputs, scratch / f"coco-{number}") for number, source in enumerate(sources)]
+        files = [read_file(source.path, scratch / f"coco-{number}") for number, source in enumerate(sources)]
         notices = [notice for file in files for notice in find_inputs(file, inputs)]
         if not any((file.rows >= 0).any() for file in files):
-            example = some(files[0].names.slice(0, 3).to_pylist())
-            raise InputError(
-                f"{files[0].shown}: none of its images is among the inputs (it names {example}); give their folder"
-            )
+            raise none_among_inputs(files[0].shown, files[0].names)
         marking = [file for file in files if file.objects is not None and (len(file.objects) or file.captions is None)]
         captioning = [file for file in files if file.captions is not None]
         categories, said = joined_categories(marking)

@@ -19,8 +19,8 @@ def members_of(element: dict[str, Any]) -> dict[str, Any]:
     if type(category) is not int:
         raise BadError("has no category_id that is a whole number")
     polygons, runs = _shape(element.get("segmentation"))
-    if not bbox and polygons:
-        bbox = _box_around(polygons)
+    if not bbox and (polygons or runs):
+        bbox = _box_of_runs(runs) if runs else _box_around(polygons)
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise BadError("has no bbox of four numbers")
     if points is not None and (not isinstance(points, list) or len(points) % 3):
@@ -69,6 +69,14 @@ def _runs(given: dict[str, Any]) -> dict[str, Any]:
     if sum(counts) != size[0] * size[1]:
         raise BadError(f"has an RLE of {sum(counts)} pixels, and its size {size[1]}x{size[0]} has {size[0] * size[1]}")
     return {"size": size, "counts": rle.compress(counts)}
+
+
+def _box_of_runs(runs: dict[str, Any]) -> list[float]:
+    """Return the smallest box around the mask of an RLE. Raises BadError."""
+    try:
+        return rle.box(runs["counts"], runs["size"][0])
+    except ValueError as error:
+        raise BadError(f"has an RLE that is {error}") from None
 
 
 def _box_around(polygons: list[list[float]]) -> list[float]:

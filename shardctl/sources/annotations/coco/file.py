@@ -32,7 +32,6 @@ class CocoFile:
     """What was read of one file: its images as columns, its categories, and its annotations in scratch files."""
 
     opened: str
-    folder: str | None
     images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
     names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
@@ -41,6 +40,7 @@ class CocoFile:
     objects: Rows | None = None
     captions: Rows | None = None
     members: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
     faults: dict[int, str] = field(default_factory=dict)
     crowds: int = 0
     digest: str = ""

@@ -14,15 +14,13 @@ from shardctl.errors import InputError
 from shardctl.sources.annotations.coco.elements import BadError, members_of
 from shardctl.sources.annotations.coco.file import CAPTION_COLUMNS, MEMBERS, NO_ID, OBJECT_COLUMNS, CocoFile, Numbers, Rows
 from shardctl.sources.annotations.coco.plain import PlainObjects
-from shardctl.sources.annotations.inputs import Inputs
 from shardctl.sources.annotations.json_parts import JsonParts
 from shardctl.sources.annotations.objects import TableWriter
-from shardctl.system.locations.text import parent_of
 
 
-def read_file(opened: str, inputs: Inputs, scratch: Path) -> CocoFile:
+def read_file(opened: str, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
-    file = CocoFile(opened, inputs.below(parent_of(opened)))
+    file = CocoFile(opened)
     objects = TableWriter(scratch.with_suffix(".objects"), OBJECT_COLUMNS)
     captions = TableWriter(scratch.with_suffix(".captions"), CAPTION_COLUMNS)
     ids: list[Numbers] = []
@@ -35,7 +33,7 @@ def read_file(opened: str, inputs: Inputs, scratch: Path) -> CocoFile:
         if part.name == "images":
             _check_images(file, part.first, part.elements)
             ids.append(_of_int64([image["id"] for image in part.elements], file, "an id of images"))
-            names.append(_strings([image["file_name"] for image in part.elements], file))
+            names.append(_strings([_name_of(image) for image in part.elements], file))
             sizes.append(np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2))
         elif part.columns is not None:
             _add_plain(file, part.columns, objects)
@@ -72,17 +70,31 @@ def _of_int64(values: list[int], file: CocoFile, what: str) -> Numbers:
         raise InputError(f"{file.shown}: {what} is too large: an id has at most 64 bits") from None
 
 
+KNOWN = {"id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured"}
+"""What images of COCO say. A dataset has no use for the last four."""
+
+
 def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
     for number, image in enumerate(images, first):
-        if not isinstance(image, dict) or type(image.get("id")) is not int or type(image.get("file_name")) is not str:
+        if not isinstance(image, dict) or type(image.get("id")) is not int or type(_name_of(image)) is not str:
             raise InputError(f"{file.shown}: image {number} of images has no id that is a whole number, or no file_name")
+        file.others.update(image.keys() - KNOWN)
+
+
+def _name_of(image: dict[str, Any]) -> Any:
+    """Return the name of an image. LVIS has its address alone, whose last parts are the name in COCO."""
+    url = image.get("coco_url")
+    return image.get("file_name", url.partition("://")[2].partition("/")[2] if isinstance(url, str) else None)
 
 
 def _size(image: dict[str, Any]) -> tuple[int, int]:
-    """Return (width, height); 0, 0 if they are not known."""
-    width, height = image.get("width"), image.get("height")
-    fits = type(width) is int and type(height) is int and 0 < width < 2**31 and 0 < height < 2**31
-    return (width, height) if fits else (0, 0)  # type: ignore[return-value]  # they were checked
+    """Return (width, height); 0, 0 if they are not known. Some tools write 640.0, or "640"."""
+    try:
+        width, height = (float(image[name]) for name in ("width", "height"))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return 0, 0
+    fits = width.is_integer() and height.is_integer() and 0 < width < 2**31 and 0 < height < 2**31
+    return (int(width), int(height)) if fits else (0, 0)
 
 
 def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter) -> None:

@@ -1,0 +1,254 @@
+"""Which image an annotation belongs to, for all forms of annotations: one rule (docs/annotations.md)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from making import box, coco_file, converted, mask, photos, samples
+
+import shardctl
+from shardctl.errors import InputError
+from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.roots import SourceRoot
+
+NFC, NFD = "b\u00e4r", "ba\u0308r"
+
+VOC = (
+    "<annotation><size><width>8</width><height>6</height></size><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin>"
+    "<xmax>4</xmax><ymax>4</ymax></bndbox></object></annotation>"
+)
+
+
+def coco(root: Path, names: list[str]) -> str:
+    images = [(number, f"{name}.png") for number, name in enumerate(names)]
+    return f"coco:{coco_file(root / 'all.json', images, [box(number) for number, _ in images])}"
+
+
+def each(root: Path, folder: str, ending: str, text: str, names: list[str]) -> Path:
+    for name in names:
+        file = root / folder / f"{name}.{ending}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root / folder
+
+
+def yolo(root: Path, names: list[str]) -> str:
+    return f"yolo:{each(root, 'labels', 'txt', '0 0.5 0.5 0.5 0.5', names)}"
+
+
+def voc(root: Path, names: list[str]) -> str:
+    return f"voc:{each(root, 'Annotations', 'xml', VOC, names)}"
+
+
+def captions(root: Path, names: list[str]) -> str:
+    return f"captions:{each(root, 'captions', 'txt', 'a cat', names)}"
+
+
+def masks(root: Path, names: list[str]) -> str:
+    for name in names:
+        mask(root / "masks" / f"{name}.png", np.ones((6, 8)))
+    return f"masks:{root / 'masks'}"
+
+
+def table(root: Path, names: list[str]) -> str:
+    rows = "".join(f"{name}.png,cat\n" for name in names)
+    (root / "all.csv").write_text(f"file_name,label\n{rows}")
+    return str(root / "all.csv")
+
+
+FORMS: dict[str, tuple[Callable[[Path, list[str]], str], str]] = {
+    "coco": (coco, "objects"),
+    "yolo": (yolo, "objects"),
+    "voc": (voc, "objects"),
+    "captions": (captions, "caption"),
+    "masks": (masks, "mask"),
+    "table": (table, "label"),
+}
+
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+def annotated(source: Path, out: Path, form: str, names: list[str]) -> tuple[set[str], str]:
+    """Return the keys of the images that have annotations, and all notices."""
+    make, column = FORMS[form]
+    options = {"lenient_labels": True} if form == "table" else {}
+    said = converted(source, out, make(out.parent, names), **options).notices
+    found = samples(out)
+    there = {key for key, sample in found.items() if sample[column] and (column != "objects" or sample[column]["bbox"])}
+    there |= {key for key, sample in found.items() if column == "label" and sample[column] is not None}
+    return there, "\n".join(said)
+
+
+@forms
+@pytest.mark.parametrize("names", [["val/1", "train/1", "val/3"], ["val/3", "val/1"]])
+def test_an_image_of_another_folder_does_not_get_the_annotations_of_a_missing_one(
+    tmp_path: Path, form: str, names: list[str]
+) -> None:
+    source = photos(tmp_path / "in", "train/1.png", "train/2.png", "train/3.png", "val/1.png", "val/2.png")
+    there, said = annotated(source, tmp_path / "out", form, names)
+    assert there == {f"{name}.png" for name in names} - {"val/3.png"}
+    assert "val/3" in said
+
+
+@forms
+def test_where_no_folder_fits_nothing_is_annotated(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", "train/1.png", "train/3.png")
+    with pytest.raises(InputError, match=r"val/3|no row for"):
+        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, ["val/3"]))
+
+
+@forms
+@pytest.mark.parametrize("where", ["in/train", "in"])
+def test_names_may_start_above_the_source(tmp_path: Path, form: str, where: str) -> None:
+    photos(tmp_path / "in", "train/1.png", "train/3.png")
+    there, said = annotated(tmp_path / where, tmp_path / "out", form, ["train/1", "val/3"])
+    assert there == {"1.png" if where == "in/train" else "train/1.png"}
+    assert "val/3" in said
+
+
+@forms
+def test_an_image_may_lie_deeper_than_its_annotations_say(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", "deep/train/1.png", "deep/train/x/2.png")
+    there, _ = annotated(source, tmp_path / "out", form, ["train/1", "train/2"])
+    assert there == {"deep/train/1.png", "deep/train/x/2.png"}
+
+
+@forms
+@pytest.mark.parametrize(("image", "name"), [(NFC, NFD), (NFD, NFC)])
+def test_names_are_compared_in_one_form_of_unicode(tmp_path: Path, form: str, image: str, name: str) -> None:
+    source = photos(tmp_path / "in", f"{image}.png", "x.png")
+    there, _ = annotated(source, tmp_path / "out", form, [name, "x"])
+    assert there == {f"{image}.png", "x.png"}
+
+
+@forms
+def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", f"{NFC}.png", f"{NFD}.png")
+    with pytest.raises(InputError) as caught:
+        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC]))
+    assert r"b\xe4r.png" in str(caught.value)
+    assert r"ba\u0308r.png" in str(caught.value)
+
+
+@forms
+def test_two_annotations_that_are_equal_in_that_form_are_both_named(tmp_path: Path, form: str) -> None:
+    source = photos(tmp_path / "in", f"{NFC}.png")
+    with pytest.raises(InputError, match="are both of the input") as caught:
+        converted(source, tmp_path / "out", FORMS[form][0](tmp_path, [NFC, NFD]))
+    assert all(name in str(caught.value) for name in (r"b\xe4r", r"ba\u0308r"))
+
+
+def test_captions_beside_images_are_compared_in_one_form_too(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", f"{NFC}.png", "x.png")
+    each(source, ".", "txt", "a cat", [NFD, "x"])
+    converted(source, tmp_path / "out", "captions:")
+    assert {sample["caption"] for sample in samples(tmp_path / "out").values()} == {"a cat"}
+
+
+def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
+    each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
+    each(source, "labels/train", "txt", "0 0.5 0.5 0.5 0.5", ["1"])
+    (source / "images" / "val").mkdir()
+    (source / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
+    said = converted(source, tmp_path / "out", f"yolo:{source}/data.yaml").notices
+    assert not samples(tmp_path / "out")["images/train/3.png"]["objects"]["bbox"]
+    assert any("1 label file without an image among the inputs" in notice for notice in said)
+
+
+def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "train/1.png", "train/3.png", "valid/1.png")
+    file = coco_file(source / "valid" / "all.json", [(1, "1.png"), (3, "3.png")], [box(1), box(3)])
+    said = converted(source, tmp_path / "out", f"coco:{file}").notices
+    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"valid/1.png"}
+    assert any("1 of 2 images are not among the inputs (3.png)" in notice for notice in said)
+
+
+def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "train/3.png", "val/1.png")
+    each(tmp_path, "xml/val", "xml", VOC.replace("<size>", "<filename>3.png</filename><size>"), ["0003"])
+    each(tmp_path, "xml/val", "xml", VOC.replace("<size>", "<filename>1.png</filename><size>"), ["0001"])
+    said = converted(source, tmp_path / "out", f"voc:{tmp_path}/xml").notices
+    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {"val/1.png"}
+    assert any("1 XML file without an image among the inputs (val/0003.xml)" in notice for notice in said)
+
+
+def test_a_table_beside_the_source_may_name_its_folder(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "1.png", "2.png")
+    (tmp_path / "labels.csv").write_text("file_name,label\nin/1.png,a\nin\\2.png,b\n")
+    converted(source, tmp_path / "out", str(tmp_path / "labels.csv"))
+    assert {key: sample["label"] for key, sample in samples(tmp_path / "out").items()} == {"1.png": 0, "2.png": 1}
+
+
+def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a\\1.png", "2.png")
+    (source / "labels.csv").write_text("file_name,label\na\\1.png,a\n2.png,b\n")
+    converted(source, tmp_path / "out")
+    assert shardctl.open(tmp_path / "out").classes == ("a", "b")
+
+
+def slow(names: list[str], paths: list[str]) -> list[int]:
+    """The rule for names of unknown start, written anew: the only input of the same last part and folders in the same order."""
+
+    def fits(few: list[str], many: list[str]) -> bool:
+        return not few or (bool(many) and fits(few[1:] if few[0] == many[0] else few, many[1:]))
+
+    found = []
+    for name in names:
+        folders, last = name.split("/")[:-1], name.split("/")[-1]
+        those = [
+            row
+            for row, path in enumerate(paths)
+            if path.split("/")[-1] == last and (fits(folders, path.split("/")[:-1]) or fits(path.split("/")[:-1], folders))
+        ]
+        found.append(those[0] if len(those) == 1 else -1)
+    return found
+
+
+def test_many_names_as_a_slow_rule_finds_them(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    folders = ["a", "b", "a/b", "c/a", "c"]
+    paths = [f"{rng.choice(folders)}/{number}.png" for number in range(300)]
+    inputs = Inputs((SourceRoot(str(tmp_path)),), pa.table({"path": pa.array(paths), "root": pa.array([0] * len(paths))}))
+    names = [f"x/{rng.choice(folders)}/{number}.png" for number in range(310)]
+    assert inputs.by_path.find(pa.array(names), "x").tolist() == slow(names, paths)
+
+
+def test_all_that_a_json_file_names_is_found_or_counted(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    paths = [f"{split}/{number}.png" for split in ("train", "val") for number in range(20) if rng.random() < 0.7]
+    source = photos(tmp_path / "in", *paths)
+    names = [f"{split}/{number}.png" for split in ("train", "val") for number in range(20) if rng.random() < 0.7]
+    file = coco_file(tmp_path / "all.json", enumerate(names), [box(n, (n % 5, 0, 2, 2), id=n) for n in range(len(names))])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    truth: dict[str, Any] = {image["file_name"]: image["id"] for image in json.loads(file.read_text())["images"]}
+    for key, sample in samples(tmp_path / "out").items():
+        assert (sample["objects"] and sample["objects"]["id"]) == ([truth[key]] if key in truth else None)
+
+
+def test_a_folder_far_above_does_not_count(tmp_path: Path) -> None:
+    source = photos(tmp_path / "labels" / "project", "img/a.png", "img/b.png")
+    folder = each(source, "txt", "txt", "0 0.5 0.5 0.5 0.5", ["a"])
+    converted(source / "img", tmp_path / "out", f"yolo:{folder}")
+    assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == 1
+
+
+def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
+    each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
+    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+        converted(source, tmp_path / "out", f"yolo:{source}/labels/val")
+
+
+def test_captions_beside_images_that_are_sources_themselves(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.png", "b.png")
+    each(source, ".", "txt", "a cat", ["a", "b"])
+    shardctl.convert([source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"])
+    assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {"a.png": "a cat", "b.png": "a cat"}
