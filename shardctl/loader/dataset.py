@@ -31,6 +31,7 @@ from shardctl.loader.blocks import (
     columns_of,
     identity,
     in_place,
+    most_pixels,
     refuse_unmoved,
 )
 from shardctl.loader.loader import Loader
@@ -392,6 +393,7 @@ class Dataset:
             keep_objects=kept_objects(keep_objects),
             derive=names("derive", derive),
             unmoved=names("unmoved", unmoved),
+            max_pixels=most_pixels(self.manifest.recipe),
         )
         if isinstance(shuffle, int) and shuffle not in (0, 1):
             raise UsageError(f"shuffle must be True or False; it is {shuffle}; for a seed use seed={shuffle}")

@@ -36,8 +36,8 @@ class Moves:
         return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
 
 
-class TooSmall(Exception):
-    """The image at `place` is too small for the crop."""
+class Unmovable(Exception):
+    """The image at `place` is too small for the crop, or too large."""
 
     def __init__(self, place: int, why: str) -> None:
         super().__init__(why)
@@ -47,7 +47,7 @@ class TooSmall(Exception):
 def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequence[Size]) -> Moves:
     """Return what the transforms do to the images of these samples, whose stored sizes are (width, height) each.
 
-    Raises TooSmall for an image that the crop does not fit in.
+    Raises Unmovable for an image that the crop does not fit in, and one that is resized to too many pixels.
     """
     views = Views(transforms, samples, epoch)
     scales, shifts, lows, highs = [], [], [], []
@@ -55,8 +55,9 @@ def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequen
         resized = transforms.resized_view(width, height).size if transforms.resize else (width, height)
         try:
             left, top, right, bottom = views.box(*resized, place)
+            transforms.refuse_large((right - left, bottom - top))
         except DatasetError as error:
-            raise TooSmall(place, str(error)) from error
+            raise Unmovable(place, str(error)) from error
         across, down = resized[0] / width, resized[1] / height
         if views.mirrored(place):
             scales.append((-across, down))

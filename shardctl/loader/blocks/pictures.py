@@ -98,7 +98,8 @@ class PictureReader:
         if shape is None:
             found = [np.empty((0, 0), converter.dtype) for _ in samples]
             failed = self._decode_alone(column, located, plain, converter, found)
-            for place, pixels in self._decoded(column, located, samples, wanted, None, _rest(samples, plain, failed, missing)):
+            rest = _rest(samples, plain, failed, missing)
+            for place, pixels in self._decoded(column, located, samples, wanted, converter, None, rest):
                 found[place] = _in_list(converter, pixels, place)
             return found
         batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
@@ -111,11 +112,11 @@ class PictureReader:
             failed = self._decode_and_convert(column, located, plain, converter, batch)
         size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
         rest = _rest(samples, plain, failed, missing)
-        for place, pixels in self._decoded(column, located, samples, wanted, in_place, rest):
+        for place, pixels in self._decoded(column, located, samples, wanted, converter, in_place, rest):
             if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data and pixels.shape == shape:
                 continue
             try:
-                view = converter.view(pixels, place)
+                view = converter.cut(pixels, place)
                 _check_size(view, size)
                 converter.write(view, batch[place])
             except Misfit as misfit:
@@ -164,7 +165,7 @@ class PictureReader:
                 failed.append(place)
                 continue
             try:
-                converter.write(converter.view(converter.resized(pixels), place), batch[place])
+                converter.write(converter.view(pixels, place), batch[place])
             except (Misfit, DatasetError, ValueError):
                 failed.append(place)
         return failed
@@ -195,9 +196,16 @@ class PictureReader:
         return decoder.scratch if column.picture_shape is None else decoder.memory(column.picture_shape)
 
     def _decoded(
-        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, places: Indices
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        wanted: Wanted,
+        converter: Converter,
+        out: Any,
+        places: Indices,
     ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield the images at these places, decoded: into its row of `out` where that is given and it fits."""
+        """Yield the images at these places, decoded and resized: into its row of `out` where that is given and it fits."""
         if not len(places):
             return
         rows = zip(places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True)
@@ -205,7 +213,9 @@ class PictureReader:
             pixels = self._cache.get(column.name, sample)
             if pixels is None:
                 try:
-                    pixels = self._decode(column, data, out[place] if out is not None else None)
+                    pixels = self._decode(column, data, converter, place, out[place] if out is not None else None)
+                except DatasetError as error:
+                    raise self._faulty(column, wanted, place, str(error)) from error
                 except (ShardctlError, MemoryError):  # of the machine, not of the image
                     raise
                 except Rejection as rejection:
@@ -218,15 +228,18 @@ class PictureReader:
                 self._cache.keep(column.name, sample, pixels)
             yield place, pixels
 
-    def _decode(self, column: Column, data: Bytes, out: image.Pixels | None) -> image.Pixels:
-        """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
-        transforms, limit = self._transforms, limit_of(column, data, self._most)
+    def _decode(self, column: Column, data: Bytes, converter: Converter, place: int, out: image.Pixels | None) -> image.Pixels:
+        """Decode one image or mask, in the size that is wanted: no more of it than the crop, unless it is kept for other crops.
+
+        Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder raises.
+        """
+        limit, look = limit_of(column, data, self._most), converter.whole_look if self._keeps_decoded else converter.look
         if isinstance(column.picture, Mask):
             values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
-            return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
-        if transforms.resize is not None:
+            return image.seen(values, look(values.shape[::-1], place)) if self._transforms.resize else values
+        if self._transforms.resize is not None:
             opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
-            return image.render(opened, transforms.resized_view(*opened.size))
+            return image.render(opened, look(opened.size, place))
         try:
             pixels = self._jpeg_decoder().decode(data, out, limit)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read

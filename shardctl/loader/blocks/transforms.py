@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Mask
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number
@@ -42,7 +42,7 @@ class Transforms:
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
     main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
     `derive` are fields that are computed from those of tokens (token_features.py). `unmoved` are columns that look as if they
-    had to move with the images, and stay as they are.
+    had to move with the images, and stay as they are. No image that is resized and cut has more pixels than `max_pixels`.
     """
 
     decode: bool = True
@@ -60,6 +60,7 @@ class Transforms:
     keep_objects: float | str = KEPT_SHARE
     derive: tuple[str, ...] = ()
     unmoved: tuple[str, ...] = ()
+    max_pixels: int = MAX_PIXELS
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
@@ -152,6 +153,11 @@ class Transforms:
             whose = "the images" if column.name == "image" else f"those of {column.name}"
             wanted, there = f"{self.crop[1]}x{self.crop[0]}", f"{shape[1]}x{shape[0]}"
             raise UsageError(f"a crop to {wanted} is larger than {whose}, {there} (width x height)")
+        if shape:
+            try:
+                self.refuse_large(self.crop[::-1] if self.crop else shape[1::-1])
+            except DatasetError as error:
+                raise UsageError(str(error)) from None
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""
@@ -170,6 +176,12 @@ class Transforms:
         """Return what `resize` makes of an image of this size."""
         whole = View.whole((width, height))
         return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
+
+    def refuse_large(self, size: Sequence[int]) -> None:
+        """Raise DatasetError if `resize` makes an image of this size, (width, height), of more pixels than `max_pixels`."""
+        if self.resize and math.prod(size) > self.max_pixels:
+            made, limit = f"{size[0]}x{size[1]} (width x height)", f"{self.max_pixels} pixels"
+            raise DatasetError(f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no cache=")
 
     def _resized_shape(self, column: Column) -> Shape | None:
         """Return the shape of a column's images before they are cut, None if it differs."""
