@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardctl.errors import UsageError
+from shardctl.format.roles import Mask
 from shardctl.loader.blocks import Column
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
@@ -78,6 +79,7 @@ class Mix:
         streams = [self._relabelled(part.stream, dataset) for part, dataset in zip(parts, self._datasets, strict=True)]
         self._check_types(options.get("columns"))
         self._check_keypoints(streams[0])
+        self._check_masks(streams[0])
         return Loader(Mixture(streams, self._weights, self._samples, whole_number("seed", seed)), parts[0].options)
 
     def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
@@ -111,6 +113,19 @@ class Mix:
                 if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
                     raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
 
+    def _check_masks(self, stream: DatasetStream) -> None:
+        """Raise UsageError if the numbers of masks mean something else in another dataset: masks are not renumbered."""
+        for name in [column.name for column in stream.columns if isinstance(column.picture, Mask)]:
+            first, *others = (_meanings(dataset.roles.get(name)) for dataset in self._datasets)
+            for other in others:
+                for number in {**first, **other}:
+                    one, two = first.get(number), other.get(number)
+                    if one != two:
+                        raise UsageError(
+                            f"the masks of {name} differ: {number} is {one!r} in one dataset and {two!r} in another; leave the"
+                            " column out with columns="
+                        )
+
     def _check_keypoints(self, stream: DatasetStream) -> None:
         """Raise UsageError if the keypoints of objects are others in another dataset: there is no renaming them."""
         first, *others = (dataset.roles.objects for dataset in self._datasets)
@@ -124,3 +139,9 @@ class Mix:
                         f"the keypoints of {column.name} are {one} in one dataset and {two} in another; leave them out:"
                         f" columns=[…, '{column.name}.bbox', '{column.name}.category']"
                     )
+
+
+def _meanings(mask: Any) -> dict[str, Any]:
+    """Return what the numbers of a mask mean; those of another field mean nothing."""
+    names = getattr(mask, "names", None) or ()
+    return {"ignore": getattr(mask, "ignore", None), **{f"class {number}": name for number, name in enumerate(names)}}
