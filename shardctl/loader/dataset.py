@@ -37,7 +37,6 @@ from shardctl.loader.blocks import (
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.other_tools import DATASET_ATTRIBUTES, LOADER_ARGUMENTS, OPEN_ARGUMENTS
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
@@ -59,7 +58,7 @@ ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
 
 
-@named_arguments("open", OPEN_ARGUMENTS)
+@named_arguments("open")
 def open_dataset(
     path: str | Path,
     split: str | None = None,
@@ -121,8 +120,8 @@ class Dataset:
     if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError, with what to write in place of another tool's word."""
-            raise no_attribute("a dataset", self, name, DATASET_ATTRIBUTES)
+            """Raise AttributeError, with the name that was meant."""
+            raise no_attribute("a dataset", self, name)
 
     @property
     def root(self) -> Path:
@@ -231,7 +230,7 @@ class Dataset:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of this dataset as plain data: its fingerprint, the split, the selection of samples."""
+        """The identity of this dataset as plain data: a digest of its samples, the split, the selection of samples."""
         return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -321,7 +320,7 @@ class Dataset:
         """
         return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
 
-    @named_arguments("loader", LOADER_ARGUMENTS)
+    @named_arguments("loader")
     def loader(
         self,
         batch_size: int,
@@ -337,6 +336,7 @@ class Dataset:
         lanes: int = 64,
         interleave: int = 64,
         remainder: str | None = None,
+        repeated: bool = False,
         prefetch: int | None = None,
         repeat: int | None = 1,
         bucket: Mapping[str, int] | None = None,
@@ -423,6 +423,7 @@ class Dataset:
             transforms.seed,
             truth("reuse", reuse),
             processes,
+            truth("repeated", repeated),
         )
         if processes is not None and gather.cache_bytes:
             raise UsageError(

@@ -113,9 +113,11 @@ class Mixture:
         return turn, count
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on."""
-        which = [stream.identity() for stream in self._streams]
-        return {"mixture": which, "weights": self._weights, "samples": self._size, "seed": self._seed}
+        """Return what decides which sample comes when."""
+        which = {"mixture": len(self._streams), "weights": self._weights, "samples": self._size, "seed": self._seed}
+        for number, stream in enumerate(self._streams):
+            which |= {f"datasets[{number}].{name}": value for name, value in stream.identity().items()}
+        return which
 
     @property
     def together(self) -> int:

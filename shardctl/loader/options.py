@@ -27,6 +27,7 @@ class LoaderOptions:
     `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
     `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
     group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
+    `repeated` adds the field `repeated` to batches: True for the samples with which "pad" fills one up.
     With `processes`, that many worker processes make the batches, together in `threads` threads; None uses this process.
     """
 
@@ -42,6 +43,7 @@ class LoaderOptions:
     seed: int = 0
     reuse: bool = False
     processes: int | None = None
+    repeated: bool = False
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,7 +50,7 @@ class Stream(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on, as plain data: a state is of use only where this is the same."""
+        """Return all that decides which sample comes when, as plain data: a state is of use only where this is the same."""
         ...
 
     @property
@@ -94,10 +95,14 @@ class Selection:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of this selection."""
-        which = {"dataset": self.shards.manifest.fingerprint, "split": self.shards.split, "samples": len(self)}
-        if self.chosen is not None:
-            which["chosen"] = hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
-        return which
+        return {"content": self.shards.content, "split": self.shards.split, "samples": len(self), "chosen": self._digest}
+
+    @cached_property
+    def _digest(self) -> str | None:
+        """A digest of which samples are chosen; None for all of them in their order."""
+        if self.chosen is None or np.array_equal(self.chosen, np.arange(len(self.shards))):
+            return None
+        return hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
 
 
 class DatasetStream:
@@ -149,7 +154,7 @@ class DatasetStream:
         return self._gatherer.lengths(column, self._selection.samples(samples))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on."""
+        """Return what decides which sample comes when."""
         order = self._options.order
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:

@@ -61,7 +61,7 @@ class VariantStream(DatasetStream):
         raise UsageError(f'variant="epoch" and bucket={{{column!r}: …}} cannot be used together; leave out one of them')
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on."""
+        """Return what decides which sample comes when."""
         return {**super().identity(), VARIANT: "epoch"}
 
 

@@ -8,7 +8,6 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shardctl.errors import ShardctlError, UsageError
@@ -71,11 +70,10 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
     return add
 
 
-def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Callable[[F], F]:
+def named_arguments(called: str) -> Callable[[F], F]:
     """Return a decorator of a function that takes no `**options`: a call that it cannot take raises UsageError.
 
-    For a name that it has not, the message says the one meant. `called` is the name of the function in messages. `elsewhere`
-    has answers to names of other tools.
+    For a name that it has not, the message says the one meant. `called` is the name of the function in messages.
     """
 
     def add(function: F) -> F:
@@ -84,7 +82,7 @@ def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType
 
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
-            check_names(called, given, names, elsewhere)
+            check_names(called, given, names)
             _check_places(called, signature, arguments, given)
             return function(*arguments, **given)
 
@@ -94,12 +92,12 @@ def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType
     return add
 
 
-def check_names(called: str, given: Iterable[str], names: Collection[str], elsewhere: Mapping[str, str]) -> None:
+def check_names(called: str, given: Iterable[str], names: Collection[str]) -> None:
     """Raise UsageError for a name that is none of `names`; it says which one was meant."""
     for typed in given:
         if typed not in names:
             known = [Known(f"--{name.replace('_', '-')}", {}) for name in names]
-            meant = meant_option(typed, known, elsewhere)
+            meant = meant_option(typed, known, {})
             answer = _OPTION.sub(lambda found: found[1].replace("-", "_"), meant) if meant else f"there are {', '.join(names)}"
             raise UsageError(f"{called} has no argument {typed!r}; {answer}")
 
@@ -127,11 +125,9 @@ def _check_places(called: str, signature: inspect.Signature, arguments: Sequence
         raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
 
 
-def no_attribute(what: str, of: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that an object has not; `elsewhere` has answers to names of other tools."""
-    answer = next((f"; {answer}" for words, answer in elsewhere.items() if name in words.split()), "")
-    if not name.startswith("_"):
-        answer = answer or did_you_mean(name, [each for each in dir(type(of)) if each[0] != "_"])
+def no_attribute(what: str, of: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object has not."""
+    answer = "" if name.startswith("_") else did_you_mean(name, [each for each in dir(type(of)) if each[0] != "_"])
     return AttributeError(f"{what} has no attribute {name!r}{answer}", name=name, obj=of)
 
 
@@ -146,7 +142,7 @@ def for_python(function: F, name: str) -> F:
     def call(*arguments: Any, **options: Any) -> Any:
         _check_places(name, signature, arguments, options)
         if not answers_names:
-            check_names(name, options, parameters, {})
+            check_names(name, options, parameters)
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
