@@ -177,8 +177,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
-        Each iteration increases the epoch by one, also in worker processes, which need not be started anew for this one.
-        Raises UsageError for a negative epoch.
+        Each iteration increases the epoch by one, also in worker processes. Those that live on (`persistent_workers`) hear of this
+        one too. Raises UsageError for a negative epoch.
         """
         epoch, places = whole_number("epoch", epoch, 0), self._places()
         if places[0][1]:
@@ -219,8 +219,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._begin_next_at(loader.next_epoch + 1)  # now, and not with the first batch: so do all workers
         return self._batches(loader, loader.next_epoch + 1)
 
-    def _begin_next_at(self, epoch: int) -> None:
-        self._places()[:] = torch.tensor([epoch, 0])
+    def _begin_next_at(self, epoch: int, samples: int = 0) -> None:
+        self._places()[:] = torch.tensor([epoch, samples])
 
     def _batches(self, loader: BatchLoader, following: int) -> Iterator[dict[str, Any]]:
         for batch in loader:
@@ -245,9 +245,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
-        loader = self._loader()
-        loader.load_state_dict(state)
-        self._places()[:] = torch.tensor([loader.next_epoch, state["samples"]])
+        self._loader().load_state_dict(state)
+        self._begin_next_at(state["epoch"], state["samples"])
         self._running = None
 
 

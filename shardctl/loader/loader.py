@@ -11,24 +11,22 @@ from contextlib import ExitStack, closing, nullcontext
 from copy import copy
 from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
 from shardctl.loader.blocks import BatchMemory, Indices, Spec, lend_free_memory
-from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
-from shardctl.loader.order import EpochOrder, InOrder, neighbours
+from shardctl.loader.order import BucketedOrder, EpochOrder, InOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
-from shardctl.system.python_names import no_attribute
 from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
@@ -183,11 +181,6 @@ def _warn_of_padding() -> None:
     )
 
 
-def _tuner(processes: int) -> Tuner:
-    """Return a tuner that begins with a thread for each core, and for each process."""
-    return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
-
-
 class Loader:
     """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
 
@@ -206,15 +199,10 @@ class Loader:
         self._run = _Run()
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._task_batches = self._batches_per_task()
-        self._tuner = _tuner(options.processes or 0) if options.threads == "auto" else None
-        self._processes = Processes(stream, options.processes, self._most_threads) if options.processes else None
+        count = options.processes or 0
+        self._tuner = Tuner(max(usable_cores(), count), max(MOST_AUTO_THREADS, count)) if options.threads == "auto" else None
+        self._processes = Processes(stream, count, self._most_threads) if count else None
         self._spare: deque[BatchMemory] = deque()
-
-    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError, with the name that was meant."""
-            raise no_attribute("a loader", self, name)
 
     def _batches_per_task(self) -> int:
         most = self.stream.together // self.options.batch_size

@@ -13,22 +13,20 @@ from typing import Any, TypeVar
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.system.near_options import Known, meant_option
 from shardctl.system.options import Option
-from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PLACES = {
-    "src": ('"photos"', "source sources input inputs path data folder"),
-    "out": ('"files"', "dest destination dst output target folder"),
-    "dst": ('"out"', "dest destination out output target to output_dir out_dir folder"),
-    "path": ('"out"', "dst src dataset root folder local remote"),
-    "to": ('"webdataset"', "format fmt target kind"),
-    "samples": ("samples", "records rows data dataset"),
-    "datasets": ("[a, b]", "ds sources"),
-    "weights": ("[0.5, 0.5]", "probabilities proportions shares"),
-    "batch_size": ("256", "batch bs size"),
+_EXAMPLES = {
+    "src": '"photos"',
+    "out": '"files"',
+    "dst": '"out"',
+    "path": '"out"',
+    "to": '"webdataset"',
+    "datasets": "[a, b]",
+    "weights": "[0.5, 0.5]",
+    "batch_size": "256",
 }
-"""Arguments that a function must have: an example of each, and other tools' words for it."""
+"""An example of each argument that a function must have, where its name is none."""
 
 _AFTER = (
     "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
@@ -115,20 +113,9 @@ def _check_places(called: str, signature: inspect.Signature, arguments: Sequence
         )
     needed = [each.name for each in places if each.default is inspect.Parameter.empty]
     missing = [each for each in needed[len(arguments) :] if each not in given]
-    for typed in given:
-        if typed not in signature.parameters:
-            for place in missing:
-                if typed in _PLACES.get(place, ("", ""))[1].split():
-                    raise UsageError(f"{called} has no argument {typed!r}; use {place}")
     if missing:
-        example = ", ".join(_PLACES.get(each, (each, ""))[0] for each in needed if each != "self")
+        example = ", ".join(_EXAMPLES.get(each, each) for each in needed if each != "self")
         raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
-
-
-def no_attribute(what: str, of: object, name: str) -> AttributeError:
-    """Return the error for an attribute that an object has not."""
-    answer = "" if name.startswith("_") else did_you_mean(name, [each for each in dir(type(of)) if each[0] != "_"])
-    return AttributeError(f"{what} has no attribute {name!r}{answer}", name=name, obj=of)
 
 
 def for_python(function: F, name: str) -> F:

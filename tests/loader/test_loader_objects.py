@@ -528,7 +528,7 @@ def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
             found |= {int(number) for each in categories for number in each}
         assert found - {-1} == {0, 2}
     other = write(tmp_path / "other", [[]], role=Objects(CATEGORIES, keypoints=("tail",)))
-    with pytest.raises(UsageError, match="the keypoints of objects are nose, left eye, right eye in one dataset and tail in"):
+    with pytest.raises(UsageError, match="objects: keypoint 0 is 'nose' in one dataset and 'tail' in another"):
         shardctl.mix([one, other], [1, 1]).loader(3)
     with pytest.raises(UsageError, match=r"the values of objects in .* have no names"):
         shardctl.mix([one, write(tmp_path / "bare", [[]], role=Objects())], [1, 1]).loader(3)

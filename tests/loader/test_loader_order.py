@@ -483,7 +483,7 @@ def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path: Path) -> No
         == 2
     )
     for name, facts, named in (
-        ("other", {"names": ["pet", "ground"], "ignore": 255}, "class 0 is 'ground' in one dataset and 'pet'"),
+        ("other", {"names": ["pet", "ground"], "ignore": 255}, "mask: class 0 is 'ground' in one dataset and 'pet'"),
         ("more", {"names": ["ground", "pet", "sky"], "ignore": 255}, "class 2 is None in one dataset and 'sky'"),
         ("nameless", {"ignore": 255}, "class 0 is 'ground' in one dataset and None"),
         ("ignoring", {"names": ["ground", "pet"], "ignore": 0}, "ignore is 255 in one dataset and 0 in another"),

@@ -471,7 +471,7 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
         ({"batch_size": "8"}, "batch_size must be a whole number; it is '8'"),
         ({"batch_size": True}, "batch_size must be a whole number; it is True"),
-        ({"shuffle": 42}, "shuffle must be True or False; it is 42; for a seed use seed=42"),
+        ({"shuffle": 42}, "shuffle must be True or False; it is 42"),
         ({"seed": None}, "seed must be a whole number; it is None"),
         ({"seed": 1.0}, "seed must be a whole number; it is 1.0"),
         ({"rank": 0.5, "world_size": 2}, "rank must be a whole number"),

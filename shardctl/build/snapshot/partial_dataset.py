@@ -354,11 +354,10 @@ class PartialLoader:
         return {**which, "content": self._consumed_content()}
 
     def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
-        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if a loaded state has consumed others."""
-        self._shards = list(shards)
-        expected, self._content = self._content, None
-        if expected is not None:
-            refuse_other_order({"content": expected}, {"content": self._consumed_content()})
+        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were consumed."""
+        before = self._order()
+        self._shards, self._content = list(shards), None
+        refuse_other_order(before, self._order())
 
     def _consumed_content(self) -> str:
         """Return a digest of the shards of which samples are consumed."""

@@ -58,14 +58,11 @@ class Converter:
         if self._views is not None and self._transforms.crop:
             left, top, right, bottom = self._views.box(*look.size, place)
             look = look.cropped(left, top, right - left, bottom - top)
-        self._transforms.refuse_large(look.size)
-        return look
+        return self._transforms.bounded(look)
 
     def whole_look(self, size: Size, place: int) -> View:
         """Return the same without the crop."""
-        look = self._transforms.resized_view(*size)
-        self._transforms.refuse_large(look.size)
-        return look
+        return self._transforms.bounded(self._transforms.resized_view(*size))
 
     def view(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
         """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy only where it is resized.

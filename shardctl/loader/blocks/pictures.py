@@ -21,11 +21,46 @@ from shardctl.loader.blocks.gather import Bytes, Located, in_array
 from shardctl.loader.blocks.lists import is_missing
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.samples import DecodedImageCache
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
 from shardctl.system.dataclass import dataclass
+
+
+class DecodedImageCache:
+    """Keeps decoded images until `limit` bytes are full. Threads may share it.
+
+    Nothing is dropped for something newer: an epoch meets every sample once, so that what was used last is needed last, and
+    each byte of a full cache is worth the same whichever samples are in it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._kept: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+        self.hits = self.misses = 0
+
+    def get(self, field: str, sample: int) -> npt.NDArray[np.uint8] | None:
+        """Return the decoded image of a field of a sample, None if it is not kept."""
+        if not self._limit:
+            return None
+        found = self._kept.get((field, sample))
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+    def keep(self, field: str, sample: int, pixels: npt.NDArray[np.uint8]) -> None:
+        """Keep a copy of a decoded image if there is room."""
+        if self._left < pixels.nbytes:
+            return
+        with self._lock:
+            if self._left >= pixels.nbytes and (field, sample) not in self._kept:
+                self._kept[field, sample] = np.array(pixels)
+                self._left -= pixels.nbytes
+
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""

@@ -194,7 +194,7 @@ class Shards:
     @cached_property
     def content(self) -> str:
         """A digest of the samples in their order, and of their blocks: that of every copy, whatever it was made of."""
-        digest = hashlib.sha256(self.starts)
+        digest = hashlib.sha256(self.starts.data)
         digest.update("".join(self._table.digests(self._chosen)).encode())
         return digest.hexdigest()[:16]
 

@@ -18,7 +18,7 @@ from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number
 from shardctl.system.dataclass import dataclass
-from shardctl.system.text import did_you_mean, lacks
+from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.resize import Resize
@@ -155,7 +155,8 @@ class Transforms:
             raise UsageError(f"a crop to {wanted} is larger than {whose}, {there} (width x height)")
         if shape:
             try:
-                self.refuse_large(self.crop[::-1] if self.crop else shape[1::-1])
+                height, width = self.crop or shape[:2]
+                self.bounded(View.whole((width, height)))
             except DatasetError as error:
                 raise UsageError(str(error)) from None
 
@@ -177,11 +178,13 @@ class Transforms:
         whole = View.whole((width, height))
         return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
 
-    def refuse_large(self, size: Sequence[int]) -> None:
-        """Raise DatasetError if `resize` makes an image of this size, (width, height), of more pixels than `max_pixels`."""
-        if self.resize and math.prod(size) > self.max_pixels:
-            made, limit = f"{size[0]}x{size[1]} (width x height)", f"{self.max_pixels} pixels"
+    def bounded(self, look: View) -> View:
+        """Return what is seen of a resized image. Raises DatasetError if that is more pixels than `max_pixels`."""
+        width, height = look.size
+        if self.resize and width * height > self.max_pixels:
+            made, limit = f"{width}x{height} (width x height)", f"{self.max_pixels} pixels"
             raise DatasetError(f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no cache=")
+        return look
 
     def _resized_shape(self, column: Column) -> Shape | None:
         """Return the shape of a column's images before they are cut, None if it differs."""
@@ -239,10 +242,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
     except TypeError:
         wanted = np.dtype(object)
     if wanted.kind not in "fiu" or kind is None:
-        meant = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64"}.get(str(kind))
-        near = did_you_mean(str(kind), ("float16", "float32", "float64", "uint8", "int16", "int32", "int64"))
-        hint = f"; use {meant}" if meant else near or ", such as float16, float32, uint8 or int64"
-        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers{hint}")
+        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers, such as float16, float32, uint8 or int64")
     stored = column.pixel_dtype if column.dtype is None else column.dtype
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name
