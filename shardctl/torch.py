@@ -177,8 +177,8 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
-        Each iteration increases the epoch by one, also in worker processes. Those that live on (`persistent_workers`) hear of this
-        one too. Raises UsageError for a negative epoch.
+        Each iteration increases the epoch by one, also in worker processes. What is set reaches them too, with
+        `persistent_workers` as without. Raises UsageError for a negative epoch.
         """
         epoch, places = whole_number("epoch", epoch, 0), self._places()
         if places[0][1]:
