@@ -717,6 +717,16 @@ except shardctl.errors.DatasetError as error:
     assert "key 'thin': image: resize makes 512x10240000 (width x height) of it, over the limit" in str(error), error
 else:
     raise AssertionError("it was made")
+shardctl.write(out, [{"key": "thin", "image": png(1, 20_000)}], overwrite=True)
+thin = shardctl.open(out)
+(batch,) = thin.loader(1, resize=512, crop=512, threads=1)
+assert batch["image"].shape == (1, 512, 512, 3)
+try:
+    thin.loader(1, resize=512)
+except shardctl.errors.UsageError as error:
+    assert "resize makes 512x10240000" in str(error), error
+else:
+    raise AssertionError("it was made")
 for steps, samples in (({"resize": 512}, 1), ({"resize": 512, "crop": 512}, 2)):
     done = shardctl.convert(photos, out, overwrite=True, max_rejects=1, workers=0, **steps)
     assert (done.samples, done.rejected) == (samples, 2 - samples), done
