@@ -186,6 +186,11 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         places[places[:, 0] != epoch] = torch.tensor([epoch, 0])
         self._running = None
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Share the memory of a copy, too."""
+        self.__dict__ = state
+        self._next.share_memory_()
+
     def _places(self) -> torch.Tensor:
         """Return the rows that this worker writes; all are written in each iteration, however many workers there are."""
         worker = get_worker_info()
@@ -215,9 +220,9 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of the next epoch as dicts of tensors."""
         loader = self._running = self._continued()
-        self._is_over = False
-        self._begin_next_at(loader.next_epoch + 1)  # now, and not with the first batch: so do all workers
-        return self._batches(loader, loader.next_epoch + 1)
+        self._is_over, following = False, loader.next_epoch + 1
+        self._begin_next_at(following)  # now, and not with the first batch: so do all workers
+        return self._batches(loader, following)
 
     def _begin_next_at(self, epoch: int, samples: int = 0) -> None:
         self._places()[:] = torch.tensor([epoch, samples])

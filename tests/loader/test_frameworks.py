@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import socket
@@ -89,6 +90,9 @@ class TestTorch:
             given = {"batch_size": None, "num_workers": 2, "persistent_workers": persistent}
             return dataset, torch.utils.data.DataLoader(dataset, **given)
 
+        copied = copy.deepcopy(make()[0])
+        of_copy = torch.utils.data.DataLoader(copied, batch_size=None, num_workers=2, persistent_workers=persistent)
+        assert numbers(of_copy) != numbers(of_copy)
         plain = shardctl.open(root).loader(16, shuffle=True, threads=1)
         alone = [numbers(plain)[:16] for _ in range(6)]  # the first batch is of the first worker's first share
         dataset, loader = make()

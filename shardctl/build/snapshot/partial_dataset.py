@@ -350,8 +350,13 @@ class PartialLoader:
         return {"epoch": 0, "samples": self._consumed, "order": self._order()}
 
     def _order(self) -> dict[str, Any]:
-        which = {"arriving": True, "split": self._dataset._split, "shuffle": bool(self._shuffle), "seed": self._seed}
-        return {**which, "content": self._consumed_content()}
+        return {
+            "arriving": True,
+            "split": self._dataset._split,
+            "shuffle": bool(self._shuffle),
+            "seed": self._seed,
+            "content": self._consumed_content(),
+        }
 
     def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
         """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were consumed."""
@@ -374,10 +379,10 @@ class PartialLoader:
             self._is_first = False
             self._complete().load_state_dict(state)
         else:
-            content = {"content": order.get("content", "")}
-            refuse_other_order(order, {**self._order(), **content})
+            content = order.get("content", "")
+            refuse_other_order(order, {**self._order(), "content": content})
             self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
-            self._content = content["content"]
+            self._content = content
 
     @property
     def next_epoch(self) -> int:
