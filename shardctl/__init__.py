@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from shardctl.system.moved_modules import find_moved_modules
 from shardctl.version import __version__
 
 __all__ = [
@@ -57,17 +56,6 @@ _PUBLIC = {
 }
 """Where each public function is. Editors and type checkers read `__init__.pyi`, which is written from this."""
 
-_ELSEWHERE = {
-    "open": "load load_dataset load_from_disk Dataset StreamingDataset DataLoader WebDataset dataset read",
-    "convert": "build create make_dataset preprocess prepare",
-    "inspect": "stats info describe",
-    "write": "from_pandas from_list from_dict from_generator Writer ShardWriter MDSWriter DatasetWriter TarWriter",
-    "bench": "benchmark measure",
-    "prune": "remove delete",
-    "mix": "concat concatenate interleave",
-}
-"""Public functions, and the names of other packages for what they do."""
-
 _ADAPTERS = ("torch", "tensorflow", "jax")
 """Modules for other libraries. Each is imported when it is first used, and says which package it needs."""
 
@@ -76,9 +64,6 @@ _COMMANDS = ("preview", "recipe", "tokenizer", "cache", "demo")
 
 _RENAMED = {"merge": "finish"}
 """Old names of public functions."""
-
-find_moved_modules()
-del find_moved_modules  # no name of the package's own
 
 
 def __dir__() -> list[str]:
@@ -103,8 +88,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         from shardctl.system.text import did_you_mean
 
-        meant = next((f"; use shardctl.{public}" for public, words in _ELSEWHERE.items() if name in words.split()), "")
-        meant = meant or (did_you_mean(name, __all__) if name[0] != "_" else "")
+        meant = did_you_mean(name, __all__) if name[0] != "_" else ""
         raise AttributeError(f"module 'shardctl' has no attribute {name!r}{meant}", name=name, obj=sys.modules[__name__])
     module, attribute = _PUBLIC[name]
     from shardctl.system.python_names import for_python

@@ -39,7 +39,7 @@ class Source:
     def __repr__(self) -> str:
         """Return the identity of the dataset: Grain stores it in checkpoints, to detect another dataset."""
         which = ", ".join(f"{name}={value!r}" for name, value in self._dataset.identity.items())
-        return f"shardctl.jax.Source({self._dataset.location!r}, {which})"
+        return f"shardctl.jax.Source({which})"
 
 
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:

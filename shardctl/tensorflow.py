@@ -29,7 +29,7 @@ def dataset(loader: Loader) -> tf.data.Dataset:
     Raises UsageError for fields that TensorFlow has no type for (leave them out with `columns`), and for `reuse`.
     """
     loader.options.check_keeping("TensorFlow")
-    specs = loader.stream.specs()
+    specs = loader.specs()
     signature = {name: _signature(name, spec) for name, spec in specs.items()}
 
     def batches() -> Iterator[dict[str, Any]]:

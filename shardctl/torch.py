@@ -142,6 +142,10 @@ def distributed_rank() -> tuple[int, int]:
     return 0, 1
 
 
+MOST_WORKERS = 4096
+"""Worker processes that a DataLoader may have."""
+
+
 class IterableDataset(_IterableDataset[dict[str, Any]]):
     """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
 
@@ -154,8 +158,9 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
         """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for wrong options."""
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
-        self._epoch = 0
-        self._state: dict[str, Any] | None = None
+        # The epoch and the sample, by worker, where its next iteration begins: in memory that all processes share, so that
+        # `set_epoch` reaches workers that live on, and a new worker goes on after the one that had its number.
+        self._next = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()
         self._running: BatchLoader | None = None
         self._is_over = False
         self._place = distributed_rank()
@@ -172,16 +177,31 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it, else the whole epoch.
 
-        Each iteration increases the epoch by one, unless DataLoader starts new worker processes for each: then call
-        this before every epoch, as with a DistributedSampler. Raises UsageError for a negative epoch.
+        Each iteration increases the epoch by one, also in worker processes. What is set reaches them too, with
+        `persistent_workers` as without. Raises UsageError for a negative epoch.
         """
-        epoch = whole_number("epoch", epoch, 0)
-        if self._state is not None and self._state["epoch"] != epoch:
-            loader = self._loader()
-            loader.load_state_dict(self._state)
-            loader.set_epoch(epoch)  # warns if a rest is left
-            self._state = None
-        self._epoch, self._running = epoch, None
+        epoch, places = whole_number("epoch", epoch, 0), self._places()
+        if places[0][1]:
+            self._continued().set_epoch(epoch)  # warns if a rest is left
+        places[places[:, 0] != epoch] = torch.tensor([epoch, 0])
+        self._running = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Share the memory of a copy, too."""
+        self.__dict__ = state
+        self._next.share_memory_()
+
+    def _places(self) -> torch.Tensor:
+        """Return the rows that this worker writes; all are written in each iteration, however many workers there are."""
+        worker = get_worker_info()
+        return self._next if worker is None else self._next[worker.id :: worker.num_workers]
+
+    def _continued(self) -> BatchLoader:
+        """Return the loader of this process, at the place where the next iteration begins."""
+        loader = self._loader()
+        epoch, samples = self._places()[0].tolist()
+        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "samples": samples})
+        return loader
 
     def _loader(self) -> BatchLoader:
         """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""
@@ -199,17 +219,21 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of the next epoch as dicts of tensors."""
-        loader = self._loader()
-        loader.set_epoch(self._epoch)
-        if self._state is not None:
-            loader.load_state_dict(self._state)
-            self._state = None
-        self._running, self._is_over = loader, False
-        self._epoch = loader.next_epoch + 1
+        loader = self._running = self._continued()
+        self._is_over, following = False, loader.next_epoch + 1
+        self._begin_next_at(following)  # now, and not with the first batch: so do all workers
+        return self._batches(loader, following)
+
+    def _begin_next_at(self, epoch: int, samples: int = 0) -> None:
+        self._places()[:] = torch.tensor([epoch, samples])
+
+    def _batches(self, loader: BatchLoader, following: int) -> Iterator[dict[str, Any]]:
         for batch in loader:
-            self._epoch = loader.next_epoch
+            if loader.next_epoch != following:  # with `repeat`; else `set_epoch` may have said another one meanwhile
+                following = loader.next_epoch
+                self._begin_next_at(following)
             yield tensors(batch)
-        self._epoch, self._is_over = loader.next_epoch, get_worker_info() is None
+        self._is_over = get_worker_info() is None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration, as `Loader.state_dict` of shardctl.
@@ -217,17 +241,18 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         After the last batch, it is the end of the epoch, until the iteration has ended. In a worker of a DataLoader it stays
         there: other workers may have batches of this epoch left, and each one continues with its rest.
         """
-        if self._state is not None or self._running is None:
-            return self._state or {"epoch": self._epoch, "samples": 0}
+        if self._running is None:
+            return self._continued().state_dict()
         state = self._running.state_dict()
-        if not self._is_over and state["epoch"] == self._running.next_epoch:
+        if not self._is_over and state["epoch"] == self._places()[0][0]:
             state |= {"epoch": state["epoch"] - 1, "samples": len(self._running.stream)}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state at the next iteration. Raises UsageError for the state of another dataset or order."""
         self._loader().load_state_dict(state)
-        self._state = state
+        self._begin_next_at(state["epoch"], state["samples"])
+        self._running = None
 
 
 class Loader:

@@ -313,6 +313,10 @@ class ShardTable:
         """The file names of all shards."""
         return list(self._table["path"].to_pylist())
 
+    def digests(self, shards: slice) -> list[str]:
+        """Return the SHA-256 of these shards."""
+        return list(self._table["sha256"][shards].to_pylist())
+
     def index_of(self, name: str) -> int | None:
         """Return the number of the shard with this file name, None if there is none."""
         return self.names.index(name) if name in self.names else None

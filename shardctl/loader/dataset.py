@@ -19,32 +19,37 @@ from shardctl.format.roles import Roles
 from shardctl.format.sample import Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.images.defaults import KEPT_SHARE
-from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.loader.blocks import (
     Batch,
     BatchReader,
     GatherOptions,
-    Indices,
     Normalization,
     Shards,
     Transforms,
     columns_of,
     identity,
     in_place,
+    most_pixels,
     refuse_unmoved,
 )
 from shardctl.loader.loader import Loader
-from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.loader.options import (
+    LoaderOptions,
+    StreamOptions,
+    cache_bytes,
+    crop_size,
+    kept_objects,
+    probability,
+    resize_step,
+)
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.other_tools import DATASET_ATTRIBUTES, LOADER_ARGUMENTS, OPEN_ARGUMENTS
-from shardctl.loader.stream import DatasetStream, Selection
-from shardctl.loader.variants import VariantStream, of_variant
+from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
 from shardctl.system.arguments import mapping, names, truth, whole_number
 from shardctl.system.html import BAD, in_notebook, lines_in_notebook, marked
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.python_names import named_arguments, no_attribute
+from shardctl.system.python_names import named_arguments
 from shardctl.system.stores import is_url, refuse_half_url
-from shardctl.system.text import counted, format_bytes, similar, size_of
+from shardctl.system.text import counted, format_bytes, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.stored import stored_tokenizer
 
@@ -58,7 +63,6 @@ ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
 
 
-@named_arguments("open", OPEN_ARGUMENTS)
 def open_dataset(
     path: str | Path,
     split: str | None = None,
@@ -117,12 +121,6 @@ class Dataset:
         self._selection = selection
         self._samples = self._gatherer(columns=None)
 
-    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError, with what to write in place of another tool's word."""
-            raise no_attribute("a dataset", self, name, DATASET_ATTRIBUTES)
-
     @property
     def root(self) -> Path:
         """The folder of the dataset; of one on a store, the local folder with its tables."""
@@ -173,20 +171,13 @@ class Dataset:
             return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
         if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
             raise TypeError(f"the index of a sample must be a whole number; it is {index}")
-        if isinstance(index, str):
-            meant = f'ds.filter("key == {index!r}")[0] finds a sample by its key'
-            if index in self.schema.names:
-                meant = f'ds.take(range(10), columns=["{index}"]) reads a column'
-            elif index in [each.name for each in self.manifest.splits]:
-                meant = f'shardctl.open(path, split="{index}") opens a split'
-            elif near := similar(index, self.schema.names):
-                meant = f'did you mean ds[number]["{near[0]}"]?'
-            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}; {meant}")
-        if isinstance(index, list | tuple | np.ndarray) and np.ndim(index):
-            raise TypeError(f"the index of a sample must be a whole number; ds.take(indices) takes a list: {index!r}")
-        if not isinstance(index, SupportsIndex):
-            raise TypeError(f"the index of a sample must be a whole number; it is {index!r}")
-        place = operator.index(index)
+        try:
+            place = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"the index of a sample must be a whole number; it is {index!r}; ds.take(indices) takes a list, and"
+                " ds.filter(\"key == 'a.jpg'\")[0] finds a sample by its key"
+            ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
         batch = self.take([place % len(self)])
@@ -230,7 +221,7 @@ class Dataset:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of this dataset as plain data: its fingerprint, the split, the selection of samples."""
+        """The identity of this dataset as plain data: a digest of its samples, the split, the selection of samples."""
         return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -238,7 +229,7 @@ class Dataset:
 
         Raises DatasetError there if another one has taken its place, and it was not kept.
         """
-        return _reopen, (self._selection.shards, self._selection.chosen)
+        return Dataset, (self._selection,)
 
     def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
         """Return the samples at these indices, in this order, as one batch; negative indices count from the end.
@@ -247,8 +238,7 @@ class Dataset:
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            first = f"; ds.limit({indices}) gives the first ones" if isinstance(indices, SupportsIndex) else ""
-            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}{first}")
+            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}")
         size = len(self)
         for extreme in (given.min(), given.max()) if given.size else ():
             if not -size <= extreme < size:
@@ -320,7 +310,7 @@ class Dataset:
         """
         return stored_tokenizer(LocalFolder(self._selection.shards.fetch_files(self.manifest.given_files)), self.roles)
 
-    @named_arguments("loader", LOADER_ARGUMENTS)
+    @named_arguments("loader")
     def loader(
         self,
         batch_size: int,
@@ -336,6 +326,7 @@ class Dataset:
         lanes: int = 64,
         interleave: int = 64,
         remainder: str | None = None,
+        repeated: bool = False,
         prefetch: int | None = None,
         repeat: int | None = 1,
         bucket: Mapping[str, int] | None = None,
@@ -392,13 +383,14 @@ class Dataset:
             keep_objects=kept_objects(keep_objects),
             derive=names("derive", derive),
             unmoved=names("unmoved", unmoved),
+            max_pixels=most_pixels(self.manifest.recipe),
         )
-        if isinstance(shuffle, int) and shuffle not in (0, 1):
-            raise UsageError(f"shuffle must be True or False; it is {shuffle}; for a seed use seed={shuffle}")
-        mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
+        selection, make = self._selection, DatasetStream
+        # Single samples in a random order where each is read alone, else whole blocks.
+        best = "global" if selection.shards.is_local and in_place(selection.shards, gather) else "window"
+        mode = shuffle if isinstance(shuffle, str) else best if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
         chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)
-        selection, make = self._selection, DatasetStream
         if variant == "epoch":
             make = VariantStream
         elif isinstance(variant, str):
@@ -421,6 +413,7 @@ class Dataset:
             transforms.seed,
             truth("reuse", reuse),
             processes,
+            truth("repeated", repeated),
         )
         if processes is not None and gather.cache_bytes:
             raise UsageError(
@@ -457,12 +450,3 @@ class Dataset:
                 place = column.to_pylist().index(None)
                 return str(self.take([begin + place], columns=["key"])["key"][0])
         return None
-
-    def _best_order(self, gather: GatherOptions) -> str:
-        """Return the best random order for the storage: of single samples, or of whole blocks."""
-        shards = self._selection.shards
-        return "global" if shards.is_local and in_place(shards, gather) else "window"
-
-
-def _reopen(shards: Shards, chosen: Indices | None) -> Dataset:
-    return Dataset(Selection(shards, chosen))

@@ -6,28 +6,27 @@ import itertools
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
+from copy import copy
+from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shardctl.errors import UsageError
-from shardctl.loader.blocks import Batch, BatchMemory, Indices, lend_free_memory
-from shardctl.loader.bucketing import BucketedOrder
+from shardctl.loader.blocks import BatchMemory, Indices, Spec, lend_free_memory
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
-from shardctl.loader.order import EpochOrder, InOrder, neighbours
-from shardctl.loader.other_tools import LOADER_ATTRIBUTES
+from shardctl.loader.order import BucketedOrder, EpochOrder, InOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.pool import Processes, Tally
 from shardctl.loader.stream import Stream
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.dataclass import dataclass
 from shardctl.system.machine import usable_cores
-from shardctl.system.python_names import no_attribute
 from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
@@ -36,14 +35,14 @@ PLANNED_SAMPLES = 16384
 TASK_BATCHES = 64
 """The largest number of batches that are made at a time."""
 
+REPEATED = "repeated"
+"""The field that says which samples of a batch only fill it up."""
+
 LOOKED_AT = 4
 """Tasks that are looked at before each one that is begun, where samples come from far away."""
 
 MOST_AHEAD = 128
 """Tasks that are known ahead: 1 GB of samples, four times the bytes that are requested ahead."""
-
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,13 @@ class LoaderStats:
 class _Task:
     """The positions of several consecutive batches in an order.
 
-    Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed.
+    Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed. `repeated` says which positions only
+    fill up a batch.
     """
 
     epoch: int
     positions: Indices
+    repeated: npt.NDArray[np.bool_]
     sizes: list[int]
     ends: list[int]
     order: EpochOrder
@@ -107,18 +108,14 @@ class _Made:
     memory: BatchMemory
 
 
-def _unchanged(batch: Batch) -> Batch:
-    return batch
-
-
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
     """Cut a task into smaller tasks of a few batches. Their samples are computed here, at once, which is cheaper."""
     samples = task.order.samples(task.positions)
     edges = np.cumsum([0, *task.sizes]).tolist()
     for first in range(0, len(task.sizes), together):
         last = min(first + together, len(task.sizes))
-        part = samples[edges[first] : edges[last]]
-        yield replace(task, positions=part, sizes=task.sizes[first:last], ends=task.ends[first:last], order=InOrder())
+        part, sizes = slice(edges[first], edges[last]), task.sizes[first:last]
+        yield _Task(task.epoch, samples[part], task.repeated[part], sizes, task.ends[first:last], InOrder())
 
 
 def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
@@ -146,6 +143,34 @@ class _Position(NamedTuple):
     samples: int = 0
 
 
+@dataclass
+class _Run:
+    """Where a loader is, and what its last iteration has done. Those that `map` made of it share it."""
+
+    at: _Position = _Position()
+    next: _Position = _Position()
+    waits: Waits = field(default_factory=Waits)
+    batches: int = 0
+    samples: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    ended: float = 0.0
+
+    def begin(self) -> _Position:
+        """Begin an iteration. Returns where."""
+        self.batches = self.samples = 0
+        self.began = self.ended = time.perf_counter()
+        self.at, self.next = self.next, _Position(self.next.epoch + 1)
+        return self.at
+
+
+def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise UsageError, which names what differs, unless what decides the order of a state is the same here."""
+    names = [name for name in {**saved, **here} if saved.get(name) != here.get(name)]
+    if names:
+        was = ", ".join(f"{name} {saved.get(name)!r} (here {here.get(name)!r})" for name in names)
+        raise UsageError(f"the state was saved with another dataset, seed or shuffle: it had {was}")
+
+
 @cache
 def _warn_of_padding() -> None:
     """Warn once in a process, and not in every epoch."""
@@ -154,11 +179,6 @@ def _warn_of_padding() -> None:
         " batches. Give remainder='pad' if you want this, or remainder='drop' to leave that batch out.",
         stacklevel=4,
     )
-
-
-def _tuner(processes: int) -> Tuner:
-    """Return a tuner that begins with a thread for each core, and for each process."""
-    return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
 
 
 class Loader:
@@ -172,22 +192,17 @@ class Loader:
         options.check()
         for column in options.bucket:
             stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths
+        if options.repeated and REPEATED in stream.specs():
+            raise UsageError(f"repeated=True adds a field {REPEATED!r}, and there is one; leave it out with columns=")
         self.options = options
         self.stream = stream
-        self._at = self._next = _Position()
+        self._run = _Run()
+        self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._task_batches = self._batches_per_task()
-        self._tuner = _tuner(options.processes or 0) if options.threads == "auto" else None
-        self._processes = Processes(stream, options.processes, self._most_threads) if options.processes else None
-        self._waits = Waits()
+        count = options.processes or 0
+        self._tuner = Tuner(max(usable_cores(), count), max(MOST_AUTO_THREADS, count)) if options.threads == "auto" else None
+        self._processes = Processes(stream, count, self._most_threads) if count else None
         self._spare: deque[BatchMemory] = deque()
-        self._batches = self._samples = 0
-        self._began = self._ended = time.perf_counter()
-
-    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError, with what to write in place of another tool's word."""
-            raise no_attribute("a loader", self, name, LOADER_ATTRIBUTES)
 
     def _batches_per_task(self) -> int:
         most = self.stream.together // self.options.batch_size
@@ -219,12 +234,17 @@ class Loader:
         order = self.stream.identity()
         shuffle = f"shuffle {order['shuffle']!r}, seed {order['seed']}" if order.get("shuffle") else "no shuffle"
         if "mixture" in order:
-            shuffle = f"a mixture of {len(order['mixture'])} datasets, seed {order['seed']}"
+            shuffle = f"a mixture of {order['mixture']} datasets, seed {order['seed']}"
         return (
             f"<shardctl.Loader: {counted(len(self), 'batch', 'batches')} of {self.options.batch_size:,} per epoch,"
             f" {counted(len(self.stream), 'sample')},"
-            f" {shuffle}, rank {rank} of {world_size}; fields {', '.join(self.stream.specs())}>"
+            f" {shuffle}, rank {rank} of {world_size}; fields {', '.join(self.specs())}>"
         )
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are, before `map`."""
+        own = {REPEATED: Spec("fixed", (), np.dtype(bool))} if self.options.repeated else {}
+        return {**self.stream.specs(), **own}
 
     @property
     def threads(self) -> int:
@@ -261,11 +281,12 @@ class Loader:
 
         Warns if it leaves the rest of another epoch, which a state has. Raises UsageError for a negative epoch.
         """
-        if whole_number("epoch", epoch, 0) != self._next.epoch:
-            if self._next.samples and not self._is_over(self._next.samples):
+        run = self._run
+        if whole_number("epoch", epoch, 0) != run.next.epoch:
+            if run.next.samples and not self._is_over(run.next.samples):
                 self._warn_of_left_state(epoch)
-            self._next = _Position(epoch)
-        self._at = self._next
+            run.next = _Position(epoch)
+        run.at = run.next
 
     def assign(self, rank: int, world_size: int) -> None:
         """Set the rank and the world size, unless they were given to the loader. Raises UsageError."""
@@ -279,14 +300,14 @@ class Loader:
     @property
     def next_epoch(self) -> int:
         """The epoch of the next iteration."""
-        return self._next.epoch
+        return self._run.next.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
 
         This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
-        return {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}
+        return {**self._run.at._asdict(), "order": self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
@@ -295,80 +316,78 @@ class Loader:
         """
         try:
             epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
-        except (KeyError, TypeError, UsageError):
+            mine, other = self._identity(), dict(state["order"])
+        except (KeyError, TypeError, ValueError, UsageError):
             raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}") from None
-        mine, other = self._identity(), state.get("order", {})
-        if not isinstance(other, dict):
-            raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}")
-        differing = [name for name in other if other[name] != mine.get(name)]
-        if differing:
-            was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
-            raise UsageError(f"the state was saved with another dataset, seed or shuffle: it had {was}")
+        refuse_other_order(other, mine)
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
-        self._at = self._next = _Position(epoch, samples)
+        self._run.at = self._run.next = _Position(epoch, samples)
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""
-        seconds = self._ended - self._began
+        run = self._run
+        seconds = run.ended - run.began
         done = Tally(self.stream.counts(), self.stream.stages())
         if self._processes:
             done += self._processes.tally()
         return LoaderStats(
             threads=self.threads,
             processes=self.options.processes or 0,
-            batches=self._batches,
-            samples=self._samples,
+            batches=run.batches,
+            samples=run.samples,
             seconds=round(seconds, 6),
-            samples_per_s=round(self._samples / seconds, 1) if seconds > 0 else 0.0,
-            wait_get_s=round(self._waits.get, 6),
-            wait_put_s=round(self._waits.put, 6),
-            making_s=round(self._waits.making, 6),
+            samples_per_s=round(run.samples / seconds, 1) if seconds > 0 else 0.0,
+            wait_get_s=round(run.waits.get, 6),
+            wait_put_s=round(run.waits.put, 6),
+            making_s=round(run.waits.making, 6),
             **done.counts,
             stages=done.stages,
             processes_cpu_s=round(done.cpu_s, 6),
         )
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
-        return self.map(_unchanged)
-
-    def map(self, function: Callable[[Batch], Item]) -> Iterator[Item]:
-        """Yield `function(batch)` for every batch, in their order. This is an iteration as any other.
+    def map(self, function: Callable[[Any], Any]) -> Loader:
+        """Return a loader of `function(batch)` for every batch. It is at the same place as this one, which goes on with it.
 
         The loader's threads call the function, several at a time, while the training loop works. The iteration raises the
-        errors of the function.
+        errors of the function. Raises UsageError for what cannot be called.
         """
+        if not callable(function):
+            raise UsageError(f"map() takes a function of a batch; it is {function!r}")
+        mapped = copy(self)
+        mapped._functions = (*self._functions, function)
+        return mapped
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
         self._say_what_is_odd()
         self.start()
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
-        self._batches = self._samples = 0
-        self._began = self._ended = time.perf_counter()
-        begin = self._at = self._next
-        self._next = _Position(begin.epoch + 1)
+        run = self._run
+        begin = run.begin()
         # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
         with (
             ExitStack() as at_end,
             closing(ahead) if ahead is not None else nullcontext(),
-            Prefetcher(partial(self._make, function), tasks, self._most_threads, depth, self._tuner) as prefetcher,
+            Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
         ):
             at_end.callback(lend_free_memory)
-            self._waits = prefetcher.waits
+            run.waits = prefetcher.waits
             for made in prefetcher:
                 for batch, size, end in made.batches:
-                    self._next = _Position(made.epoch + 1)
-                    self._at = self._next if self._is_over(end) else _Position(made.epoch, end)
-                    self._samples += size
-                    self._ended = time.perf_counter()
+                    run.next = _Position(made.epoch + 1)
+                    run.at = run.next if self._is_over(end) else _Position(made.epoch, end)
+                    run.samples += size
+                    run.ended = time.perf_counter()
                     if size:
-                        self._batches += 1
+                        run.batches += 1
                         yield batch
                 if self.options.reuse:
                     self._spare.append(made.memory)
-        if not self._batches:  # the epoch of the state was complete
-            self._at = self._next
+        if not run.batches:  # the epoch of the state was complete
+            run.at = run.next
 
     def _say_what_is_odd(self) -> None:
         """Warn if samples come twice and nobody asked for it, and if there are samples and all ranks get none."""
@@ -377,12 +396,12 @@ class Loader:
             return  # the first rank says it for all
         if given.drops and 0 < samples < given.global_batch:
             self._warn_of_no_batch()
-        left = samples - self._next.samples
-        if given.remainder is None and given.rule == "pad" and left % given.global_batch:
+        left = samples - self._run.next.samples
+        if given.remainder is None and not given.repeated and given.rule == "pad" and left % given.global_batch:
             _warn_of_padding()
 
     def _warn_of_left_state(self, epoch: int) -> None:
-        left, samples = self._next.epoch, counted(self._next.samples, "sample")
+        left, samples = self._run.next.epoch, counted(self._run.next.samples, "sample")
         warnings.warn(
             f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed): epoch {epoch} is read from its"
             f" beginning. Leave set_epoch out, or call it with {left}.",
@@ -426,10 +445,10 @@ class Loader:
         return order
 
     def _identity(self) -> dict[str, Any]:
-        """Return what the order depends on, as plain data."""
-        which = self.stream.identity()
-        if self.options.bucket:
-            which |= {"bucket": dict(self.options.bucket), "global_batch": self.options.global_batch}
+        """Return all that decides which sample comes when, as plain data."""
+        which, given = self.stream.identity(), self.options
+        if given.bucket:
+            which |= {"bucket": dict(given.bucket), "global_batch": given.global_batch, "seed": given.seed}
         return which
 
     def _next_batches(self, order: EpochOrder, epoch: int, consumed: int, most: int) -> _Task:
@@ -442,36 +461,46 @@ class Loader:
         starts = [consumed, *ends[:-1]]
         if self.options.place[1] == 1 and self.options.rule != "pad":
             sizes = [end - start for start, end in zip(starts, ends, strict=True)]
-            return _Task(epoch, np.arange(consumed, ends[-1], dtype=np.int64), sizes, ends, order)
+            positions = np.arange(consumed, ends[-1], dtype=np.int64)
+            return _Task(epoch, positions, np.zeros(len(positions), bool), sizes, ends, order)
         parts = [self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)]
-        return _Task(epoch, np.concatenate(parts), list(map(len, parts)), ends, order)
+        positions = np.concatenate(parts)
+        samples = len(self.stream)
+        return _Task(epoch, positions % samples, positions >= samples, list(map(len, parts)), ends, order)
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
-        """Return this rank's positions among `count` from `first` on."""
+        """Return this rank's positions among `count` from `first` on. Those that fill up follow the epoch's end."""
         (rank, ranks), size = self.options.place, self.options.batch_size
         own = order.share(first, count, rank, ranks)
         if self.options.rule == "uneven" or len(own) == size:
             return own
         # Ranks before this one have taken rank * size - count * rank // ranks of the samples that fill up.
         filled = rank * size - count * rank // ranks + np.arange(size - len(own), dtype=np.int64)
-        return np.concatenate([own, filled % len(self.stream)])
+        return np.concatenate([own, len(self.stream) + filled])
 
-    def _make(self, function: Callable[[Batch], Any], task: _Task) -> _Made:
+    def _make(self, task: _Task) -> _Made:
         memory = self._memory()
         samples = task.order.samples(task.positions)
         if self._processes:
             batch, there = self._processes.gather(samples, task.epoch)
         else:
             batch, there = self.stream.gather(samples, task.epoch, memory)
+        if self.options.repeated:
+            batch[REPEATED] = task.repeated[there]
         if len(task.sizes) == 1:
             size = int(there.sum())
-            return _Made(task.epoch, [(function(batch) if size else batch, size, task.ends[0])], memory)
+            return _Made(task.epoch, [(self._mapped(batch, size), size, task.ends[0])], memory)
         cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
         made = []
         for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
             part = {name: values[begin:end] for name, values in batch.items()}
-            made.append((function(part) if end > begin else part, end - begin, consumed))
+            made.append((self._mapped(part, end - begin), end - begin, consumed))
         return _Made(task.epoch, made, memory)
+
+    def _mapped(self, batch: Any, size: int) -> Any:
+        for function in self._functions if size else ():
+            batch = function(batch)
+        return batch
 
     def _memory(self) -> BatchMemory:
         """Return memory that is no longer in use, or new memory. Thread-safe."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardctl.errors import UsageError
+from shardctl.images.object_geometry import CENTRE
 from shardctl.loader.blocks import GatherOptions, Transforms
 from shardctl.loader.order import OrderOptions
 from shardctl.loader.shared_options import THREADS
-from shardctl.system.arguments import whole_number
+from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from shardctl.transforms.image.resize import Resize
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_PROCESSES = 256
@@ -27,6 +35,7 @@ class LoaderOptions:
     `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
     `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
     group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
+    `repeated` adds the field `repeated` to batches: True for the samples with which "pad" fills one up.
     With `processes`, that many worker processes make the batches, together in `threads` threads; None uses this process.
     """
 
@@ -42,6 +51,7 @@ class LoaderOptions:
     seed: int = 0
     reuse: bool = False
     processes: int | None = None
+    repeated: bool = False
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""
@@ -120,3 +130,68 @@ class StreamOptions:
     columns: tuple[str, ...] | None = None
     transforms: Transforms = field(default_factory=Transforms)
     gather: GatherOptions = field(default_factory=GatherOptions)
+
+
+def cache_bytes(cache: Any) -> int:
+    """Return a number of bytes."""
+    size = int(real_number("cache", cache))
+    if size < 0:
+        raise UsageError(f"cache must be a number of bytes, 0 or more; it is {size}")
+    return size
+
+
+def crop_size(crop: Any) -> tuple[int, int] | None:
+    """Return (height, width) from one number, from two, or from "WIDTHxHEIGHT"."""
+    if crop is None:
+        return None
+    size = _size("crop", crop)
+    return (size, size) if isinstance(size, int) else size
+
+
+def _size(option: str, value: Any) -> int | tuple[int, int]:
+    """Return one number, or (height, width)."""
+    if isinstance(value, str):
+        from shardctl.transforms.settings import Sides
+
+        try:
+            parsed = Sides().read(value)
+        except ValueError as error:
+            raise UsageError(f"{option} {error}; it is {value!r}") from None
+        return parsed if isinstance(parsed, int) else parsed[::-1]
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise UsageError(f"{option} takes one number or (height, width); it is {value!r}")
+        height, width = (whole_number(option, side) for side in value)
+        return height, width
+    return whole_number(option, value)
+
+
+def resize_step(resize: Any) -> Resize | None:
+    """Return the same transform as in a conversion, where width comes before height."""
+    if resize is None:
+        return None
+    from shardctl.transforms.image.resize import Resize  # 20 ms, which most loaders never need
+
+    size = _size("resize", resize)
+    step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
+    return step
+
+
+def kept_objects(keep: Any) -> float | str:
+    """Return the share of an object that must be inside of a moved image, or "center"."""
+    if isinstance(keep, str) and keep == CENTRE:
+        return keep
+    share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
+    if not 0 <= share <= 1:
+        raise UsageError(f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}")
+    return share
+
+
+def probability(flip: Any) -> float:
+    """Return the probability of mirroring an image."""
+    if isinstance(flip, bool | np.bool_):
+        return 0.5 if flip else 0.0
+    share = real_number("flip", flip)
+    if not 0 <= share <= 1:
+        raise UsageError(f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}")
+    return share

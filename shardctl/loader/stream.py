@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.loader.blocks import Batch, BatchMemory, BatchReader, Column, Indices, Shards, Spec, columns_of
+from shardctl.errors import UsageError
+from shardctl.loader.blocks import (
+    Batch,
+    BatchMemory,
+    BatchReader,
+    Column,
+    GatherOptions,
+    Indices,
+    Shards,
+    Spec,
+    Transforms,
+    columns_of,
+)
 from shardctl.loader.lookahead import DatasetLookahead, Lookahead
 from shardctl.loader.options import StreamOptions
 from shardctl.loader.order import EpochOrder, Ordering
@@ -49,7 +64,7 @@ class Stream(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on, as plain data: a state is of use only where this is the same."""
+        """Return all that decides which sample comes when, as plain data: a state is of use only where this is the same."""
         ...
 
     @property
@@ -94,10 +109,14 @@ class Selection:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of this selection."""
-        which = {"dataset": self.shards.manifest.fingerprint, "split": self.shards.split, "samples": len(self)}
-        if self.chosen is not None:
-            which["chosen"] = hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
-        return which
+        return {"content": self.shards.content, "split": self.shards.split, "samples": len(self), "chosen": self._digest}
+
+    @cached_property
+    def _digest(self) -> str | None:
+        """A digest of which samples are chosen; None for all of them in their order."""
+        if self.chosen is None or np.array_equal(self.chosen, np.arange(len(self.shards))):
+            return None
+        return hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
 
 
 class DatasetStream:
@@ -115,7 +134,7 @@ class DatasetStream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the same stream when it is unpickled."""
-        return DatasetStream, (self._selection, self._options)
+        return type(self), (self._selection, self._options)
 
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
@@ -149,7 +168,7 @@ class DatasetStream:
         return self._gatherer.lengths(column, self._selection.samples(samples))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order depends on."""
+        """Return what decides which sample comes when."""
         order = self._options.order
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:
@@ -191,3 +210,93 @@ class DatasetStream:
     def stages(self) -> dict[str, float]:
         """Return the seconds that each stage has taken."""
         return self._gatherer.stages.seconds()
+
+
+VARIANT = "variant"
+
+REMEMBERED = 2
+"""Epochs whose samples are kept: batches of the next one are made while the last ones of this one are taken."""
+
+
+class VariantStream(DatasetStream):
+    """The epochs of a dataset with variants. Epoch e has of each input its variant number e mod K, where it has K of them."""
+
+    def __init__(self, selection: Selection, options: StreamOptions) -> None:
+        super().__init__(selection, options)
+        self._rows, self._first, self._count = _inputs(selection)
+        self._lock = threading.Lock()
+        self._epochs: dict[int, Selection] = {}
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def _of(self, epoch: int) -> Selection:
+        """Return the samples of an epoch, in the order of the dataset."""
+        with self._lock:
+            if epoch not in self._epochs:
+                places = self._first + epoch % self._count
+                chosen = self._selection.samples(places if self._rows is None else np.sort(self._rows[places]))
+                while len(self._epochs) >= REMEMBERED:
+                    del self._epochs[min(self._epochs)]
+                self._epochs[epoch] = Selection(self._selection.shards, chosen)
+            return self._epochs[epoch]
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        return Ordering(self._of(epoch).starts(), self._options.order).epoch(epoch)
+
+    def of_dataset(self, samples: Indices, epoch: int) -> Indices:
+        """Return the dataset's samples that these are."""
+        return self._of(epoch).samples(samples)
+
+    def lengths(self, column: str, samples: Indices) -> Indices:
+        """Raise UsageError: which samples there are depends on the epoch."""
+        raise UsageError(f'variant="epoch" and bucket={{{column!r}: …}} cannot be used together; leave out one of them')
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides which sample comes when."""
+        return {**super().identity(), VARIANT: "epoch"}
+
+
+def of_variant(selection: Selection, variant: int) -> Selection:
+    """Return the samples with this variant. Raises UsageError if there are none."""
+    chosen = np.flatnonzero(_variants(selection) == variant)
+    if not len(chosen):
+        raise UsageError(f"{selection.shards.shown}: no sample has the variant {variant}")
+    return Selection(selection.shards, selection.samples(chosen))
+
+
+def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
+    """Return the places of all samples by input and variant (None: they are in this order), and for each input the first of its
+    samples among them, and how many it has: (inputs,) each.
+    """
+    variants = _variants(selection)
+    most = int(variants.max()) + 1 if len(variants) else 1
+    if len(variants) % most == 0 and bool((variants.reshape(-1, most) == np.arange(most)).all()):
+        inputs = len(variants) // most  # as a conversion writes them, if no variant of an input was rejected
+        return None, np.arange(inputs) * most, np.full(inputs, most)
+    from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
+
+    keys = _column(selection, "key")
+    hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
+    rows = np.lexsort((variants, hashes))
+    ordered = hashes[rows]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    return rows, first, np.diff(np.append(first, len(rows)))
+
+
+def _variants(selection: Selection) -> Indices:
+    """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
+    if VARIANT not in selection.shards.layout.columns.names:
+        raise UsageError(f"{selection.shards.shown}: its samples have no variants; convert with --variants K to make some")
+    parts = [part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _column(selection: Selection, name: str) -> list[Any]:
+    """Return a column of the samples, block by block."""
+    gatherer = BatchReader(selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions())
+    starts = selection.starts().tolist()
+    tables = (gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts))
+    with selection.shards.in_turn(selection.chosen):
+        return [chunk for table in tables for chunk in table.column(name).chunks]

@@ -8,28 +8,25 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.system.near_options import Known, meant_option
 from shardctl.system.options import Option
-from shardctl.system.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PLACES = {
-    "src": ('"photos"', "source sources input inputs path data folder"),
-    "out": ('"files"', "dest destination dst output target folder"),
-    "dst": ('"out"', "dest destination out output target to output_dir out_dir folder"),
-    "path": ('"out"', "dst src dataset root folder local remote"),
-    "to": ('"webdataset"', "format fmt target kind"),
-    "samples": ("samples", "records rows data dataset"),
-    "datasets": ("[a, b]", "ds sources"),
-    "weights": ("[0.5, 0.5]", "probabilities proportions shares"),
-    "batch_size": ("256", "batch bs size"),
+_EXAMPLES = {
+    "src": '"photos"',
+    "out": '"files"',
+    "dst": '"out"',
+    "path": '"out"',
+    "to": '"webdataset"',
+    "datasets": "[a, b]",
+    "weights": "[0.5, 0.5]",
+    "batch_size": "256",
 }
-"""Arguments that a function must have: an example of each, and other tools' words for it."""
+"""An example of each argument that a function must have, where its name is none."""
 
 _AFTER = (
     "or|to|for|is|does|changes|accepts|helps|sets|records|removes|keeps|takes|makes|writes|reads|leaves|converts|needs|decides"
@@ -71,11 +68,10 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
     return add
 
 
-def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> Callable[[F], F]:
+def named_arguments(called: str) -> Callable[[F], F]:
     """Return a decorator of a function that takes no `**options`: a call that it cannot take raises UsageError.
 
-    For a name that it has not, the message says the one meant. `called` is the name of the function in messages. `elsewhere`
-    has answers to names of other tools.
+    For a name that it has not, the message says the one meant. `called` is the name of the function in messages.
     """
 
     def add(function: F) -> F:
@@ -84,7 +80,7 @@ def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType
 
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
-            check_names(called, given, names, elsewhere)
+            check_names(called, given, names)
             _check_places(called, signature, arguments, given)
             return function(*arguments, **given)
 
@@ -94,12 +90,12 @@ def named_arguments(called: str, elsewhere: Mapping[str, str] = MappingProxyType
     return add
 
 
-def check_names(called: str, given: Iterable[str], names: Collection[str], elsewhere: Mapping[str, str]) -> None:
+def check_names(called: str, given: Iterable[str], names: Collection[str]) -> None:
     """Raise UsageError for a name that is none of `names`; it says which one was meant."""
     for typed in given:
         if typed not in names:
             known = [Known(f"--{name.replace('_', '-')}", {}) for name in names]
-            meant = meant_option(typed, known, elsewhere)
+            meant = meant_option(typed, known, {})
             answer = _OPTION.sub(lambda found: found[1].replace("-", "_"), meant) if meant else f"there are {', '.join(names)}"
             raise UsageError(f"{called} has no argument {typed!r}; {answer}")
 
@@ -117,22 +113,9 @@ def _check_places(called: str, signature: inspect.Signature, arguments: Sequence
         )
     needed = [each.name for each in places if each.default is inspect.Parameter.empty]
     missing = [each for each in needed[len(arguments) :] if each not in given]
-    for typed in given:
-        if typed not in signature.parameters:
-            for place in missing:
-                if typed in _PLACES.get(place, ("", ""))[1].split():
-                    raise UsageError(f"{called} has no argument {typed!r}; use {place}")
     if missing:
-        example = ", ".join(_PLACES.get(each, (each, ""))[0] for each in needed if each != "self")
+        example = ", ".join(_EXAMPLES.get(each, each) for each in needed if each != "self")
         raise UsageError(f"{called} needs {' and '.join(missing)}, as in {called}({example})")
-
-
-def no_attribute(what: str, of: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that an object has not; `elsewhere` has answers to names of other tools."""
-    answer = next((f"; {answer}" for words, answer in elsewhere.items() if name in words.split()), "")
-    if not name.startswith("_"):
-        answer = answer or did_you_mean(name, [each for each in dir(type(of)) if each[0] != "_"])
-    return AttributeError(f"{what} has no attribute {name!r}{answer}", name=name, obj=of)
 
 
 def for_python(function: F, name: str) -> F:
@@ -146,7 +129,7 @@ def for_python(function: F, name: str) -> F:
     def call(*arguments: Any, **options: Any) -> Any:
         _check_places(name, signature, arguments, options)
         if not answers_names:
-            check_names(name, options, parameters, {})
+            check_names(name, options, parameters)
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from PIL import Image
 
 from shardctl.images.codecs import resampling
-from shardctl.images.codecs.image import Pixels
+from shardctl.images.codecs.image import Pixels, TooManyPixels
 from shardctl.images.codecs.resampling import Field, Raster, image_of, pixels_of, size_of
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 from shardctl.transforms.recipe_options import OPENCV
 
@@ -52,13 +54,13 @@ class Picture:
 
     `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
     already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
-    of one. `by` does the resamplings.
+    of one. `by` does the resamplings, each of which makes `max_pixels` at most.
     """
 
-    def __init__(self, size: Size, part: int = 0, by: Resampler = _PILLOW) -> None:
+    def __init__(self, size: Size, part: int = 0, by: Resampler = _PILLOW, max_pixels: int = MAX_PIXELS) -> None:
         self.look: Look = View.whole(size)
         self.part = part
-        self.by = by
+        self.by, self.max_pixels = by, max_pixels
         self._stages: list[Stage] = []
         self._base: Raster | None = None
         self._base_size = size
@@ -81,16 +83,22 @@ class Picture:
 
     @property
     def stages(self) -> list[Stage]:
-        """All resamplings from the source on, those that are still to be done included."""
-        return self._stages if self._is_settled() else [*self._stages, self.look]
+        """All resamplings from the source on, those that are still to be done included. Raises Rejection."""
+        return self._stages if self._is_settled() else self._stages_with(self.look)
+
+    def _stages_with(self, stage: Stage) -> list[Stage]:
+        """Return all resamplings and one more. Raises Rejection for one that makes too many pixels."""
+        if math.prod(stage.size) > self.max_pixels:
+            raise TooManyPixels(stage.size, self.max_pixels, "transform")
+        return [*self._stages, stage]
 
     @property
     def raster(self) -> Raster:
         """The pixels of what is seen, as Pillow's image or as the array that OpenCV made: in the form in which they are."""
         assert self._base is not None, "`begin` comes first"
         if not self._is_settled() or size_of(self._base) != self._base_size:
-            made = self.by.resampled(self._base, self.look, self._base_size)
             self._stages = self.stages
+            made = self.by.resampled(self._base, self.look, self._base_size)
             self._settle(made)
             return made
         return self._base
@@ -139,9 +147,9 @@ class Picture:
         self._resample(displacement)
 
     def _resample(self, stage: Stage) -> None:
-        made = self.by.resampled(self.raster, stage, None)
-        self._stages.append(stage)
-        self._settle(made)
+        raster = self.raster
+        self._stages = self._stages_with(stage)
+        self._settle(self.by.resampled(raster, stage, None))
 
     def _settle(self, raster: Raster) -> None:
         self._base, self._base_size = raster, size_of(raster)

@@ -109,6 +109,19 @@ def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path
         arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
 
 
+def test_a_state_of_the_first_epoch_is_refused_where_other_samples_came(source: Path, tmp_path: Path) -> None:
+    loader = arriving(source, tmp_path / "out").loader(7)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    first_file(source).unlink()
+    later = arriving(source, tmp_path / "other").loader(7)
+    later.load_state_dict(state)
+    with pytest.raises(UsageError, match="it had content"):
+        next(iter(later))
+
+
 def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
     ds = arriving(source, tmp_path / "out", split="train=0.6,val=0.4")
     val = ds.in_split("val")

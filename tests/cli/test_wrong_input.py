@@ -346,17 +346,11 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open("s3:bucket/out"), UsageError, "write s3://bucket/out"),
     (lambda: shardctl.open(READY, split="valid"), UsageError, "no split 'valid'; it has train"),
     (lambda: shardctl.open(READY)[10**9], IndexError, "sample 1,000,000,000 of a dataset of 60"),
-    (lambda: shardctl.open(READY)["image"], TypeError, r'ds.take\(range\(10\), columns=\["image"\]\) reads a column'),  # type: ignore[call-overload]
     (lambda: shardctl.open(READY)["a/b.png"], TypeError, "ds.filter.* finds a sample by its key"),  # type: ignore[call-overload]
     (lambda: shardctl.open(READY)[[1, 2]], TypeError, "ds.take.* takes a list"),  # type: ignore[call-overload]
-    (lambda: shardctl.open(READY).shuffle(3), AttributeError, r"ds.loader\(256, shuffle=True"),  # type: ignore[attr-defined]
-    (lambda: shardctl.open(READY).features, AttributeError, "ds.schema has the columns"),  # type: ignore[attr-defined]
-    (lambda: shardctl.open(READY, columns=["image"]), UsageError, r"ds.loader\(256, columns="),  # type: ignore[call-arg]
     (lambda: shardctl.open(), UsageError, r'open needs path, as in open\("out"\)'),  # type: ignore[call-arg]
     (lambda: shardctl.open(READY).loader(), UsageError, r"loader needs batch_size, as in loader\(256\)"),  # type: ignore[call-arg]
     (lambda: shardctl.convert(IN), UsageError, "convert needs dst, as in"),  # type: ignore[call-arg]
-    (lambda: shardctl.convert(IN, dest=OUT), UsageError, "convert has no argument 'dest'; use dst"),  # type: ignore[call-arg]
-    (lambda: shardctl.export(READY, OUT, format="wds"), UsageError, "export has no argument 'format'; use to"),  # type: ignore[call-arg]
     (
         lambda: shardctl.verify(READY, "full", 3, 4, 5, 6, 7, 8, 9),
         UsageError,
@@ -375,18 +369,14 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: shardctl.open(READY).loader(batch_size=8, shuffle="blok"), UsageError, "shuffle 'blok' is not known; use"),
     (lambda: shardctl.open(READY).filter("lable == 3"), UsageError, "no column 'lable'; did you mean label?"),
     (lambda: shardctl.open(READY).filter(len), UsageError, "filter takes a condition as text, such as 'label == 3'"),  # type: ignore[arg-type]
-    (lambda: shardctl.open(READY)["train"], TypeError, r'shardctl.open\(path, split="train"\) opens a split'),  # type: ignore[call-overload]
     (lambda: shardctl.open(READY)[1.0], TypeError, "must be a whole number; it is 1.0"),  # type: ignore[call-overload]
     (
         lambda: shardctl.open(READY).tokenizer,
         DatasetError,
         "has no tokens, and so no tokenizer; convert texts with --tokenizer",
     ),
-    (lambda: shardctl.open(READY).loder, AttributeError, r"did you mean loader\?"),  # type: ignore[attr-defined]
     (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
-    (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), UsageError, "use float16"),
-    (lambda: shardctl.open(READY).loader(8).dataset, AttributeError, "keep the dataset that the loader was made of"),  # type: ignore[attr-defined]
-    (lambda: shardctl.open(READY).loader(8).reset(), AttributeError, r"iterate again, or loader.set_epoch\(0\)"),  # type: ignore[attr-defined]
+    (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), UsageError, "such as float16"),
     (lambda: shardctl.preview(IN), AttributeError, "it is a command: `shardctl preview -h`"),  # type: ignore[attr-defined]
     (lambda: shardctl.verfy(IN), AttributeError, r"did you mean verify\?"),  # type: ignore[attr-defined]
     (lambda: shardctl.write(OUT, IN), UsageError, "'in' is a path; shardctl.convert makes a dataset of files"),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import socket
@@ -77,13 +78,53 @@ class TestTorch:
             dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
             loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
             assert sorted(numbers(loader)) == list(range(SAMPLES))
-        first = numbers(loader)
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_each_iteration_with_workers_is_the_next_epoch_or_the_one_that_is_set(
+        self, root: Path, torch: Any, persistent: bool
+    ) -> None:
+        from shardctl.torch import IterableDataset
+
+        def make() -> tuple[Any, Any]:
+            dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
+            given = {"batch_size": None, "num_workers": 2, "persistent_workers": persistent}
+            return dataset, torch.utils.data.DataLoader(dataset, **given)
+
+        copied = copy.deepcopy(make()[0])
+        of_copy = torch.utils.data.DataLoader(copied, batch_size=None, num_workers=2, persistent_workers=persistent)
+        assert numbers(of_copy) != numbers(of_copy)
+        plain = shardctl.open(root).loader(16, shuffle=True, threads=1)
+        alone = [numbers(plain)[:16] for _ in range(6)]  # the first batch is of the first worker's first share
+        dataset, loader = make()
+        epochs = [numbers(loader) for _ in range(3)]
+        assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 3
+        assert [epoch[:16] for epoch in epochs] == alone[:3]
+        dataset.set_epoch(5)
+        next(iter(loader))
         dataset.set_epoch(1)
-        second = numbers(loader)
-        assert sorted(second) == sorted(first)
-        assert second != first
+        assert numbers(loader) == epochs[1]
+        assert numbers(loader) == epochs[2]
+        state = shardctl.open(root).loader(32, shuffle=True).state_dict() | {"epoch": 1, "samples": 32}
+        dataset, loader = make()
+        dataset.load_state_dict(state)
+        assert numbers(loader) == epochs[1][32:]
+        assert numbers(loader) == epochs[2], "and not the rest of the state once more"
+        list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1))
+        anew = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
+        assert sorted(numbers(anew)) == list(range(SAMPLES)), "after another number of workers"
         with pytest.raises(UsageError, match="a DataLoader holds batches for longer than reuse=True allows"):
             next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
+
+    def test_samples_that_fill_up_a_batch_say_so(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset, Loader
+
+        given = {"remainder": "pad", "repeated": True}
+        for batches in (
+            Loader(shardctl.open(root).loader(32, **given).map(dict)),
+            torch.utils.data.DataLoader(IterableDataset(shardctl.open(root), 32, **given), batch_size=None, num_workers=2),
+        ):
+            read = [batch["n"][~batch["repeated"]] for batch in batches if len(batch["n"]) == 32]
+            assert sorted(torch.cat(read).tolist()) == list(range(SAMPLES))
 
     def test_spawned_workers(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset
@@ -303,6 +344,9 @@ padded = shardctl.tensorflow.dataset(ds.loader(32, pad={"tokens": -1, "boxes": 0
 assert padded.element_spec["boxes"] == tf.TensorSpec((None, None, None), tf.float32)
 assert padded.element_spec["tokens"] == tf.TensorSpec((None, None), tf.int32)
 assert sum(len(batch["n"]) for batch in padded) == 120
+filled = shardctl.tensorflow.dataset(ds.loader(32, remainder="pad", repeated=True))
+assert filled.element_spec["repeated"] == tf.TensorSpec((None,), tf.bool)
+assert [int(tf.math.count_nonzero(batch["repeated"])) for batch in filled] == [0, 0, 0, 8]
 """
 
 
@@ -318,6 +362,8 @@ import sys, jax, shardctl, shardctl.jax
 ds = shardctl.open(sys.argv[1])
 for mine, plain in zip(shardctl.jax.batches(ds.loader(32, shuffle=True)), ds.loader(32, shuffle=True), strict=True):
     assert isinstance(mine["x"], jax.Array) and (mine["x"] == plain["x"]).all() and mine["key"] == plain["key"]
+filled = shardctl.jax.batches(ds.loader(32, remainder="pad", repeated=True))
+assert [int(batch["repeated"].sum()) for batch in filled] == [0, 0, 0, 8]
 loader = ds.loader(32, shuffle=True)
 epochs = [[batch["n"].tolist() for batch in loader] for _ in range(2)]
 loader.set_epoch(0)
@@ -336,7 +382,7 @@ if sys.argv[2] == "True":
     data = grain.MapDataset.source(source).shuffle(seed=1).map(lambda sample: sample["n"]).batch(10)
     read = sorted(int(n) for batch in data for n in batch)
     assert read == list(range(120)), read
-    assert sys.argv[1] in repr(source)
+    assert ds.identity["content"] in repr(source) and sys.argv[1] not in repr(source), "wherever it lies"
 """
 
 

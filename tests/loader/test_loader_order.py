@@ -412,13 +412,86 @@ def test_a_state_of_another_order_is_refused_by_name(numbers: Path, other: dict[
         {"epoch": 0.5, "samples": 0},
         {"epoch": "1", "samples": "20"},
         {"epoch": 0, "samples": 0, "order": 7},
+        {"epoch": 0, "samples": 0},
         None,
     ):
         with pytest.raises(UsageError):
             ds.loader(10).load_state_dict(broken)
-    ds.loader(10).load_state_dict({"epoch": np.int64(1), "samples": np.int64(20)})
+    ds.loader(10).load_state_dict(ds.loader(10).state_dict() | {"epoch": np.int64(1), "samples": np.int64(20)})
     with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
         ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
+
+
+def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    plain = ds.loader(64, shuffle=True)
+    whole = [read(plain) for _ in range(4)]
+    loader = ds.loader(64, shuffle=True)
+    mapped = loader.map(lambda batch: batch["number"]).map(lambda column: column.tolist())
+    assert [list(mapped), list(mapped)] == whole[:2]
+    assert len(mapped) == len(loader) == len(whole[0])
+    assert read(loader) == whole[2], "they are at the same place"
+    assert list(itertools.islice(mapped, 3)) == whole[3][:3]
+    assert mapped.state_dict() == loader.state_dict()
+    assert mapped.stats().samples == 3 * 64
+    resumed = ds.loader(64, shuffle=True).map(lambda batch: batch["number"].tolist())
+    resumed.load_state_dict(mapped.state_dict())
+    assert list(resumed) == whole[3][3:]
+    resumed.set_epoch(1)
+    assert list(resumed) == whole[1]
+    with pytest.raises(UsageError, match="takes a function of a batch"):
+        loader.map(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("samples", "batch", "ranks"), [(1000, 64, 1), (1000, 7, 3), (5, 4, 3), (1000, 50, 4)])
+@pytest.mark.parametrize("options", [{}, {"shuffle": "global"}, {"shuffle": "window", "processes": 1}], ids=str)
+def test_samples_that_fill_up_a_batch_say_so(
+    numbers: Path, samples: int, batch: int, ranks: int, options: dict[str, Any]
+) -> None:
+    ds = shardctl.open(numbers).limit(samples)
+    seen: list[int] = []
+    for rank in range(ranks):
+        loader = ds.loader(batch, rank=rank, world_size=ranks, remainder="pad", repeated=True, **options)
+        for each in loader:
+            assert each["repeated"].shape == each["number"].shape == (batch,)
+            seen += each["number"][~each["repeated"]].tolist()
+        assert loader.specs()["repeated"].dtype == bool
+    assert sorted(seen) == list(range(samples)), "without the repeated ones each comes once"
+
+
+def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers: Path, tmp_path: Path) -> None:
+    ds = shardctl.open(numbers)
+    assert "repeated" not in next(iter(ds.loader(64, remainder="pad")))
+    assert not any(batch["repeated"].any() for batch in ds.loader(64, repeated=True))
+    shardctl.write(tmp_path / "out", [{"repeated": True}])
+    with pytest.raises(UsageError, match="repeated=True adds a field"):
+        shardctl.open(tmp_path / "out").loader(1, repeated=True)
+
+
+def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path: Path) -> None:
+    def dataset(name: str, **facts: Any) -> Any:
+        samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.full((4, 4), 1, np.uint8)}]
+        shardctl.write(tmp_path / name, samples, store="raw", roles={"mask": {"role": "mask", **facts}})
+        return shardctl.open(tmp_path / name)
+
+    pets = dataset("pets", names=["ground", "pet"], ignore=255)
+    assert (
+        sum(
+            len(batch["mask"])
+            for batch in shardctl.mix([pets, dataset("same", names=["ground", "pet"], ignore=255)], [1, 1]).loader(1)
+        )
+        == 2
+    )
+    for name, facts, named in (
+        ("other", {"names": ["pet", "ground"], "ignore": 255}, "mask: class 0 is 'ground' in one dataset and 'pet'"),
+        ("more", {"names": ["ground", "pet", "sky"], "ignore": 255}, "class 2 is None in one dataset and 'sky'"),
+        ("nameless", {"ignore": 255}, "class 0 is 'ground' in one dataset and None"),
+        ("ignoring", {"names": ["ground", "pet"], "ignore": 0}, "ignore is 255 in one dataset and 0 in another"),
+    ):
+        mixed = shardctl.mix([pets, dataset(name, **facts)], [1, 1])
+        with pytest.raises(UsageError, match=named):
+            mixed.loader(1)
+        assert len(list(mixed.loader(1, columns=["image"]))) == 2
 
 
 def test_filter_and_limit(numbers: Path) -> None:

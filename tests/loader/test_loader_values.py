@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -469,7 +471,7 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
         ({"batch_size": "8"}, "batch_size must be a whole number; it is '8'"),
         ({"batch_size": True}, "batch_size must be a whole number; it is True"),
-        ({"shuffle": 42}, "shuffle must be True or False; it is 42; for a seed use seed=42"),
+        ({"shuffle": 42}, "shuffle must be True or False; it is 42"),
         ({"seed": None}, "seed must be a whole number; it is None"),
         ({"seed": 1.0}, "seed must be a whole number; it is 1.0"),
         ({"rank": 0.5, "world_size": 2}, "rank must be a whole number"),
@@ -656,12 +658,89 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpe
 
 def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset)
-    whole = {sample["key"]: Image.fromarray(sample["image"]).resize((48, 40), Image.Resampling.BILINEAR) for sample in ds}
+    stored = {sample["key"]: Image.fromarray(sample["image"]) for sample in ds}
     for batch in ds.loader(25, resize=(40, 48), crop=(30, 20)):
         assert batch["image"].shape[1:] == (30, 20, 3)
         for key, image in zip(batch["key"], batch["image"], strict=True):
-            assert np.array_equal(image, np.asarray(whole[key])[5:35, 14:34])
+            across, down = stored[key].width / 48, stored[key].height / 40
+            box = (14 * across, 5 * down, 34 * across, 35 * down)
+            assert np.array_equal(image, np.asarray(stored[key].resize((20, 30), Image.Resampling.BILINEAR, box=box)))
+            whole = np.asarray(stored[key].resize((48, 40), Image.Resampling.BILINEAR), np.int16)
+            assert abs(image - whole[5:35, 14:34]).max() <= 2, "as if the whole image were resized, but for roundings"
     assert next(iter(ds.loader(4, resize=16)))["image"].shape == (4, 16, 16, 3)
+
+
+@pytest.mark.parametrize("size", [40, 100, "30x44"])
+@pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
+def test_a_resized_crop_is_that_of_a_conversion(photos: Path, tmp_path: Path, size: Any, store: str) -> None:
+    steps = [{"name": "resize", "size": size}, {"name": "crop", "size": 24}]
+    shardctl.convert(photos, tmp_path / "source", recipe={"store": store}, workers=0)
+    images = tmp_path / "images"
+    images.mkdir()
+    stored = shardctl.open(tmp_path / "source")
+    taken = stored.take(range(len(stored)), columns=["key", "image"], decode=False)
+    for number, data in enumerate(taken["image"]):
+        (images / f"{number:03}{'.jpg' if data[0] == 0xFF else '.png'}").write_bytes(data)
+    shardctl.convert(images, tmp_path / "cut", recipe={"store": "png", "transform": steps}, workers=0)
+    expected = [sample["image"] for sample in shardctl.open(tmp_path / "cut")]
+    found = [image for batch in stored.loader(16, resize=size, crop=24) for image in batch["image"]]
+    assert np.array_equal(found, expected)
+
+
+LIMITED = """
+import io, resource, sys
+import numpy as np
+from PIL import Image
+import shardctl
+
+def png(width, height):
+    data = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 100, 50)).save(data, "PNG")
+    return data.getvalue()
+
+out, photos = sys.argv[1:]
+shardctl.write(out, [{"key": "a", "image": png(40, 30)}, {"key": "thin", "image": png(1, 20_000)}])
+ds = shardctl.open(out)
+ds[0], list(ds.loader(1, resize=8, crop=8, threads=1))
+held = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmSize"))) << 10
+resource.setrlimit(resource.RLIMIT_AS, (held + (400 << 20),) * 2)
+(batch,) = ds.loader(2, resize=512, crop=512, threads=1)
+assert batch["image"].shape == (2, 512, 512, 3) and (batch["image"] == (200, 100, 50)).all()
+(batch,) = ds.loader(2, resize=512, crop=512, crop_from="random", flip=True, threads=1)
+assert batch["image"].shape == (2, 512, 512, 3)
+skipping = ds.loader(2, resize=512, threads=1, on_error="skip")
+(batch,) = skipping
+assert batch["key"] == ["a"] and skipping.stats().skipped == 1
+try:
+    list(ds.loader(2, resize=512, threads=1))
+except shardctl.errors.DatasetError as error:
+    assert "key 'thin': image: resize makes 512x10240000 (width x height) of it, over the limit" in str(error), error
+else:
+    raise AssertionError("it was made")
+shardctl.write(out, [{"key": "thin", "image": png(1, 20_000)}], overwrite=True)
+thin = shardctl.open(out)
+(batch,) = thin.loader(1, resize=512, crop=512, threads=1)
+assert batch["image"].shape == (1, 512, 512, 3)
+try:
+    thin.loader(1, resize=512)
+except shardctl.errors.UsageError as error:
+    assert "resize makes 512x10240000" in str(error), error
+else:
+    raise AssertionError("it was made")
+for steps, samples in (({"resize": 512}, 1), ({"resize": 512, "crop": 512}, 2)):
+    done = shardctl.convert(photos, out, overwrite=True, max_rejects=1, workers=0, **steps)
+    assert (done.samples, done.rejected) == (samples, 2 - samples), done
+"""
+
+
+def test_a_thin_image_takes_no_memory_that_no_pixel_of_a_batch_needs(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name, size in (("a", (40, 30)), ("thin", (1, 20_000))):
+        Image.new("RGB", size).save(photos / f"{name}.png")
+    code = [sys.executable, "-c", LIMITED, str(tmp_path / "out"), str(photos)]
+    ran = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 NESTED = pa.schema(

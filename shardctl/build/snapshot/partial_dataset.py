@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from shardctl.format.shard import Opener, ShardFacts, ShardReader
 from shardctl.loader.blocks import Batch, Indices
 from shardctl.loader.blocks.shards import FinishedShards, OpenShard, Shards
 from shardctl.loader.dataset import Dataset, open_dataset
-from shardctl.loader.loader import Loader, LoaderStats
+from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.system.arguments import truth, whole_number
@@ -317,6 +318,8 @@ class PartialLoader:
         self._dataset, self._batch_size, self._shuffle, self._seed = dataset, batch_size, shuffle, seed
         self._drop_last, self._options = drop_last, options
         self._consumed = 0
+        self._shards: list[tuple[int, str]] = []
+        self._content: str | None = None
         self._later: Loader | None = None
         self._now: Loader | None = None
         self._read: LoaderStats | None = None
@@ -347,7 +350,27 @@ class PartialLoader:
         return {"epoch": 0, "samples": self._consumed, "order": self._order()}
 
     def _order(self) -> dict[str, Any]:
-        return {"arriving": True, "split": self._dataset._split, "shuffle": bool(self._shuffle), "seed": self._seed}
+        return {
+            "arriving": True,
+            "split": self._dataset._split,
+            "shuffle": bool(self._shuffle),
+            "seed": self._seed,
+            "content": self._consumed_content(),
+        }
+
+    def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
+        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were consumed."""
+        before = self._order()
+        self._shards, self._content = list(shards), None
+        refuse_other_order(before, self._order())
+
+    def _consumed_content(self) -> str:
+        """Return a digest of the shards of which samples are consumed."""
+        if self._content is not None:
+            return self._content
+        ends = np.cumsum([rows for rows, _ in self._shards])
+        begun = self._shards[: np.searchsorted(ends, self._consumed) + 1] if self._consumed else []
+        return hashlib.sha256("".join(sha256 for _, sha256 in begun).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state. Raises UsageError for that of another order."""
@@ -355,12 +378,11 @@ class PartialLoader:
         if not isinstance(order, dict) or not order.get("arriving"):
             self._is_first = False
             self._complete().load_state_dict(state)
-        elif order != self._order():
-            raise UsageError(
-                f"the state was saved with another dataset, seed or shuffle: it had {order}, here it is {self._order()}"
-            )
         else:
+            content = order.get("content", "")
+            refuse_other_order(order, {**self._order(), "content": content})
             self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
+            self._content = content
 
     @property
     def next_epoch(self) -> int:
@@ -378,6 +400,7 @@ class PartialLoader:
         while True:
             found = arrivals.look()
             if isinstance(found, Dataset):
+                self._begin_with(found._selection.shards.rows_and_digests())
                 yield from self._batches_of(found._selection.shards, 0, 0, self._drop_last)
                 break
             if found is None or not self._is_enough(found):
@@ -385,6 +408,7 @@ class PartialLoader:
                     self._dataset._making.check()
                 time.sleep(LOOK_SECONDS)
                 continue
+            self._begin_with((each.facts.rows, each.facts.sha256) for each in found.shards)
             ends = np.cumsum(found.rows)
             first = int(np.searchsorted(ends, self._consumed, side="right"))
             if first < len(found.shards):
@@ -414,7 +438,7 @@ class PartialLoader:
         self._read = self.stats()
         self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
         skipped = self._consumed - before
-        self._now.load_state_dict({"epoch": 0, "samples": skipped, "order": {}})
+        self._now.load_state_dict({**self._now.state_dict(), "samples": skipped})
         end = len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
         for batch in self._now:
             at = self._now.state_dict()

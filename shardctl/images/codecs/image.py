@@ -166,11 +166,11 @@ class Opened:
 
 
 class TooManyPixels(Rejection):
-    """The header of an image says a `size`, (width, height), of more pixels than are accepted."""
+    """The header of an image says, or a step makes of it, a `size` (width, height) of more pixels than are accepted."""
 
-    def __init__(self, size: Size, most: int) -> None:
+    def __init__(self, size: Size, most: int, stage: str = "decode") -> None:
         message = f"{size[0]} x {size[1]} pixels are over the limit of {most}; raise --max-pixels to accept it"
-        super().__init__("decode", "too-many-pixels", message)
+        super().__init__(stage, "too-many-pixels", message)
         self.size = size
 
 
@@ -303,12 +303,9 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = Fal
     return render(opened, View.whole(opened.size))
 
 
-def resample(pixels: Pixels, size: Size) -> Pixels:
-    """Resize pixels to (width, height), by the filter that `render` uses."""
-    if pixels.shape[1::-1] == size:
-        return pixels
-    resized: Pixels = np.asarray(resampled(Image.fromarray(pixels), _resizing(pixels, size)))
-    return resized
+def seen(values: npt.NDArray[Any], view: View) -> npt.NDArray[Any]:
+    """Return what a view shows of pixels, by the filter that `render` uses, or of a mask, by the nearest pixel."""
+    return resampled_mask(values, view, 0) if values.ndim == 2 else np.asarray(resampled(Image.fromarray(values), view))
 
 
 def decode_mask(
@@ -340,12 +337,7 @@ def turned(image: Image.Image, orientation: int) -> Image.Image:
 
 def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
     """Resize a mask (height, width) of any type to (width, height), by the pixel that is nearest to each new one."""
-    return resampled_mask(values, _resizing(values, size), 0)
-
-
-def _resizing(values: npt.NDArray[Any], size: Size) -> View:
-    """Return the view of all of an image or mask at another size."""
-    return View.whole((values.shape[1], values.shape[0])).scaled(size)
+    return resampled_mask(values, View.whole((values.shape[1], values.shape[0])).scaled(size), 0)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

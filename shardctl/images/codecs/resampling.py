@@ -35,6 +35,9 @@ WARP_DENSITY = 1.5
 WARP_MARGIN = 2
 """Output pixels around those of a warp whose sources are kept for its filter."""
 
+_ROUNDING = 1e-9
+"""How far the centre of a pixel may be off by the rounding of numbers."""
+
 _FLIPS = {
     (True, False): Image.Transpose.FLIP_LEFT_RIGHT,
     (False, True): Image.Transpose.FLIP_TOP_BOTTOM,
@@ -270,7 +273,8 @@ def _nearest(view: View) -> Any:
 def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
     if start == int(start) and end == int(end):  # without a rounding that could take the pixel beside the nearest one
         return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (2 * count)
-    places: npt.NDArray[np.intp] = np.floor(start + (np.arange(count) + 0.5) * ((end - start) / count)).astype(np.intp)
+    centres = start + (np.arange(count) + 0.5) * ((end - start) / count)
+    places: npt.NDArray[np.intp] = np.floor(centres + _ROUNDING).astype(np.intp)
     return places
 
 

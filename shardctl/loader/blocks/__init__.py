@@ -6,6 +6,7 @@ from shardctl.loader.blocks.block_sources import GatherOptions, in_place
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.headers import HEADER_FIELDS, askable_headers, headers_of
 from shardctl.loader.blocks.memory import Batch, BatchMemory, lend_free_memory, rounded, without_views
+from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.blocks.shards import Indices, Shards, identity
 from shardctl.loader.blocks.specs import Spec
 from shardctl.loader.blocks.transforms import Normalization, Transforms, zeros
@@ -29,6 +30,7 @@ __all__ = [
     "identity",
     "in_place",
     "lend_free_memory",
+    "most_pixels",
     "python_values",
     "refuse_unmoved",
     "rounded",

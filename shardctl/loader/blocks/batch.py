@@ -302,9 +302,8 @@ class BatchReader:
         step = _CHUNK // column.width
         if converter.one_by_one or step < _MANY:
             for place, row in enumerate(located.rows()):
-                whole = converter.resized(row.view(column.dtype).reshape(column.shape))
                 try:
-                    converter.write(converter.view(whole, place), result[place])
+                    converter.write(converter.view(row.view(column.dtype).reshape(column.shape), place), result[place])
                 except Misfit as misfit:
                     raise misfit.of(place) from None
             return result

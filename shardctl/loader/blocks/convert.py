@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError
-from shardctl.format.roles import Mask
+from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
 from shardctl.loader.order import key_of, mix64
@@ -42,7 +42,6 @@ class Converter:
         self._views = Views(transforms, samples, epoch) if is_picture and (transforms.crop or transforms.flip) else None
         self._resizes = is_picture and transforms.resize is not None
         self._planes = transforms.puts_channels_first(column)
-        self._is_mask = isinstance(column.picture, Mask)
         self._limits = None if self._affine else _limits(np.dtype(stored), self.dtype)
 
     @property
@@ -50,22 +49,40 @@ class Converter:
         """Whether each sample is converted by itself: its view may be another than that of the next."""
         return self._views is not None or self._resizes or self._planes
 
-    def resized(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a stored image (height, width, 3) or mask (height, width), resized."""
-        if not self._resizes:
-            return values
-        from shardctl.images.codecs.image import nearest, resample
+    def look(self, size: Size, place: int) -> View:
+        """Return what is seen of an image or mask of a stored size (width, height): resized, and no more of it than the crop.
 
-        size = self._transforms.resized_view(values.shape[1], values.shape[0]).size
-        return nearest(values, size) if self._is_mask else resample(values, size)
+        Raises DatasetError if it is too small, or too large.
+        """
+        look = self._transforms.resized_view(*size)
+        if self._views is not None and self._transforms.crop:
+            left, top, right, bottom = self._views.box(*look.size, place)
+            look = look.cropped(left, top, right - left, bottom - top)
+        return self._transforms.bounded(look)
+
+    def whole_look(self, size: Size, place: int) -> View:
+        """Return the same without the crop."""
+        return self._transforms.bounded(self._transforms.resized_view(*size))
 
     def view(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return the crop of an image or mask, without a copy. Raises DatasetError if it is too small."""
+        """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy only where it is resized.
+
+        Raises DatasetError as `look` does.
+        """
+        if self._resizes:
+            from shardctl.images.codecs.image import seen
+
+            values = seen(values, self.look((values.shape[1], values.shape[0]), place))
+        return self.cut(values, place)
+
+    def cut(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+        """Return the crop of a resized image or mask, mirrored where it shall be, without a copy. Raises DatasetError if it is
+        too small; what has the size of the crop stays whole."""
         return self._views.of(values, place) if self._views else values
 
     def converted(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return the crop of an image or mask, converted and normalised, as a copy."""
-        view = self.view(values, place)
+        """Return the crop of a resized image or mask, converted and normalised, as a copy."""
+        view = self.cut(values, place)
         out = np.empty((view.shape[2], *view.shape[:2]) if self._planes else view.shape, self.dtype)
         self.write(view, out)
         return out

@@ -16,8 +16,18 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices, Located
 from shardctl.loader.blocks.locate import DamagedValues, Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
-from shardctl.loader.blocks.moves import Moves, TooSmall, moves_of
-from shardctl.loader.blocks.object_columns import BOX, POLYGONS, RLE, Malformed, Marked, MemberType, member_types
+from shardctl.loader.blocks.object_columns import (
+    BOX,
+    POLYGONS,
+    RLE,
+    Malformed,
+    Marked,
+    MemberType,
+    Moves,
+    Unmovable,
+    member_types,
+    moves_of,
+)
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
 from shardctl.loader.blocks.transforms import Transforms
@@ -91,7 +101,7 @@ class ObjectReader:
     def _moves(self, image: Column, sources: BlockSources, samples: Indices, epoch: int) -> Moves:
         try:
             return moves_of(self._transforms, samples, epoch, self._sizes(image, sources))
-        except TooSmall as small:
+        except Unmovable as small:
             raise self._faulty(image, sources.wanted, small.place, str(small)) from small
 
     def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:

@@ -21,11 +21,46 @@ from shardctl.loader.blocks.gather import Bytes, Located, in_array
 from shardctl.loader.blocks.lists import is_missing
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.samples import DecodedImageCache
 from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
 from shardctl.system.dataclass import dataclass
+
+
+class DecodedImageCache:
+    """Keeps decoded images until `limit` bytes are full. Threads may share it.
+
+    Nothing is dropped for something newer: an epoch meets every sample once, so that what was used last is needed last, and
+    each byte of a full cache is worth the same whichever samples are in it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._kept: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+        self.hits = self.misses = 0
+
+    def get(self, field: str, sample: int) -> npt.NDArray[np.uint8] | None:
+        """Return the decoded image of a field of a sample, None if it is not kept."""
+        if not self._limit:
+            return None
+        found = self._kept.get((field, sample))
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+    def keep(self, field: str, sample: int, pixels: npt.NDArray[np.uint8]) -> None:
+        """Keep a copy of a decoded image if there is room."""
+        if self._left < pixels.nbytes:
+            return
+        with self._lock:
+            if self._left >= pixels.nbytes and (field, sample) not in self._kept:
+                self._kept[field, sample] = np.array(pixels)
+                self._left -= pixels.nbytes
+
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and WebP."""
@@ -98,7 +133,8 @@ class PictureReader:
         if shape is None:
             found = [np.empty((0, 0), converter.dtype) for _ in samples]
             failed = self._decode_alone(column, located, plain, converter, found)
-            for place, pixels in self._decoded(column, located, samples, wanted, None, _rest(samples, plain, failed, missing)):
+            rest = _rest(samples, plain, failed, missing)
+            for place, pixels in self._decoded(column, located, samples, wanted, converter, None, rest):
                 found[place] = _in_list(converter, pixels, place)
             return found
         batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
@@ -111,11 +147,11 @@ class PictureReader:
             failed = self._decode_and_convert(column, located, plain, converter, batch)
         size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
         rest = _rest(samples, plain, failed, missing)
-        for place, pixels in self._decoded(column, located, samples, wanted, in_place, rest):
+        for place, pixels in self._decoded(column, located, samples, wanted, converter, in_place, rest):
             if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data and pixels.shape == shape:
                 continue
             try:
-                view = converter.view(pixels, place)
+                view = converter.cut(pixels, place)
                 _check_size(view, size)
                 converter.write(view, batch[place])
             except Misfit as misfit:
@@ -164,7 +200,7 @@ class PictureReader:
                 failed.append(place)
                 continue
             try:
-                converter.write(converter.view(converter.resized(pixels), place), batch[place])
+                converter.write(converter.view(pixels, place), batch[place])
             except (Misfit, DatasetError, ValueError):
                 failed.append(place)
         return failed
@@ -195,9 +231,16 @@ class PictureReader:
         return decoder.scratch if column.picture_shape is None else decoder.memory(column.picture_shape)
 
     def _decoded(
-        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, places: Indices
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        wanted: Wanted,
+        converter: Converter,
+        out: Any,
+        places: Indices,
     ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield the images at these places, decoded: into its row of `out` where that is given and it fits."""
+        """Yield the images at these places, decoded and resized: into its row of `out` where that is given and it fits."""
         if not len(places):
             return
         rows = zip(places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True)
@@ -205,7 +248,9 @@ class PictureReader:
             pixels = self._cache.get(column.name, sample)
             if pixels is None:
                 try:
-                    pixels = self._decode(column, data, out[place] if out is not None else None)
+                    pixels = self._decode(column, data, converter, place, out[place] if out is not None else None)
+                except DatasetError as error:
+                    raise self._faulty(column, wanted, place, str(error)) from error
                 except (ShardctlError, MemoryError):  # of the machine, not of the image
                     raise
                 except Rejection as rejection:
@@ -218,15 +263,18 @@ class PictureReader:
                 self._cache.keep(column.name, sample, pixels)
             yield place, pixels
 
-    def _decode(self, column: Column, data: Bytes, out: image.Pixels | None) -> image.Pixels:
-        """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
-        transforms, limit = self._transforms, limit_of(column, data, self._most)
+    def _decode(self, column: Column, data: Bytes, converter: Converter, place: int, out: image.Pixels | None) -> image.Pixels:
+        """Decode one image or mask, in the size that is wanted: no more of it than the crop, unless it is kept for other crops.
+
+        Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder raises.
+        """
+        limit, look = limit_of(column, data, self._most), converter.whole_look if self._keeps_decoded else converter.look
         if isinstance(column.picture, Mask):
             values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
-            return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
-        if transforms.resize is not None:
+            return image.seen(values, look(values.shape[::-1], place)) if self._transforms.resize else values
+        if self._transforms.resize is not None:
             opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
-            return image.render(opened, transforms.resized_view(*opened.size))
+            return image.render(opened, look(opened.size, place))
         try:
             pixels = self._jpeg_decoder().decode(data, out, limit)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import resource
 import threading
@@ -10,7 +11,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
@@ -67,6 +68,7 @@ class FinishedShards:
     """
 
     names: list[str]
+    sha256: list[str]
     sizes: Indices
     raw_sizes: Indices
     first: Indices
@@ -81,12 +83,17 @@ class FinishedShards:
         rows = np.array([each.rows for each in facts], np.int64)
         return cls(
             [path for path, _ in shards],
+            [each.sha256 for each in facts],
             np.array([each.bytes for each in facts], np.int64),
             np.array([each.raw_bytes for each in facts], np.int64),
             np.cumsum(rows) - rows,
             np.array([len(each.block_rows) for each in facts], np.int64),
             np.array([count for each in facts for count in each.block_rows], np.int64),
         )
+
+    def digests(self, shards: slice) -> list[str]:
+        """Return the SHA-256 of these shards."""
+        return self.sha256[shards]
 
 
 _NOTHING = contextlib.nullcontext()
@@ -170,16 +177,31 @@ class Shards:
         return None if jpegs is None else jpegs.only(int(self._table.first[self._first_shard]), len(self))
 
     @property
+    def _chosen(self) -> slice:
+        """The rows of the table that these shards are."""
+        return slice(self._first_shard, self._first_shard + self.count)
+
+    @property
     def fit_in_memory(self) -> bool:
         """Whether all shards together are no larger than half of this machine's memory."""
-        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
-        return int(self._table.sizes[chosen].sum()) <= memory_bytes() // 2
+        return int(self._table.sizes[self._chosen].sum()) <= memory_bytes() // 2
 
     @property
     def bytes_per_sample(self) -> int:
         """The bytes of a sample before compression, on average."""
-        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
-        return int(self._table.raw_sizes[chosen].sum()) // max(1, len(self))
+        return int(self._table.raw_sizes[self._chosen].sum()) // max(1, len(self))
+
+    @cached_property
+    def content(self) -> str:
+        """A digest of the samples in their order, and of their blocks: that of every copy, whatever it was made of."""
+        digest = hashlib.sha256(self.starts.data)
+        digest.update("".join(self._table.digests(self._chosen)).encode())
+        return digest.hexdigest()[:16]
+
+    def rows_and_digests(self) -> Iterator[tuple[int, str]]:
+        """Return the number of samples and the SHA-256 of each shard."""
+        rows = np.diff(self.starts[self._first_block]).tolist()
+        return zip(rows, self._table.digests(self._chosen), strict=True)
 
     is_local = True
     """Whether a single sample can be read alone, without the rest of its block."""

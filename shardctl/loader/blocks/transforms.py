@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Mask
-from shardctl.images.defaults import KEPT_SHARE
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column
 from shardctl.system.arguments import caller_level, real_number
 from shardctl.system.dataclass import dataclass
-from shardctl.system.text import did_you_mean, lacks
+from shardctl.system.text import lacks
 
 if TYPE_CHECKING:
     from shardctl.transforms.image.resize import Resize
@@ -42,7 +42,7 @@ class Transforms:
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
     main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
     `derive` are fields that are computed from those of tokens (token_features.py). `unmoved` are columns that look as if they
-    had to move with the images, and stay as they are.
+    had to move with the images, and stay as they are. No image that is resized and cut has more pixels than `max_pixels`.
     """
 
     decode: bool = True
@@ -60,6 +60,7 @@ class Transforms:
     keep_objects: float | str = KEPT_SHARE
     derive: tuple[str, ...] = ()
     unmoved: tuple[str, ...] = ()
+    max_pixels: int = MAX_PIXELS
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
@@ -152,6 +153,12 @@ class Transforms:
             whose = "the images" if column.name == "image" else f"those of {column.name}"
             wanted, there = f"{self.crop[1]}x{self.crop[0]}", f"{shape[1]}x{shape[0]}"
             raise UsageError(f"a crop to {wanted} is larger than {whose}, {there} (width x height)")
+        if shape:
+            try:
+                height, width = self.crop or shape[:2]
+                self.bounded(View.whole((width, height)))
+            except DatasetError as error:
+                raise UsageError(str(error)) from None
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""
@@ -170,6 +177,14 @@ class Transforms:
         """Return what `resize` makes of an image of this size."""
         whole = View.whole((width, height))
         return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
+
+    def bounded(self, look: View) -> View:
+        """Return what is seen of a resized image. Raises DatasetError if that is more pixels than `max_pixels`."""
+        width, height = look.size
+        if self.resize and width * height > self.max_pixels:
+            made, limit = f"{width}x{height} (width x height)", f"{self.max_pixels} pixels"
+            raise DatasetError(f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no cache=")
+        return look
 
     def _resized_shape(self, column: Column) -> Shape | None:
         """Return the shape of a column's images before they are cut, None if it differs."""
@@ -227,10 +242,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
     except TypeError:
         wanted = np.dtype(object)
     if wanted.kind not in "fiu" or kind is None:
-        meant = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64"}.get(str(kind))
-        near = did_you_mean(str(kind), ("float16", "float32", "float64", "uint8", "int16", "int32", "int64"))
-        hint = f"; use {meant}" if meant else near or ", such as float16, float32, uint8 or int64"
-        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers{hint}")
+        raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers, such as float16, float32, uint8 or int64")
     stored = column.pixel_dtype if column.dtype is None else column.dtype
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name

@@ -35,7 +35,7 @@ class ImageSteps:
         """
         begun = deque[tuple[Picture, Rng]]()
         for number in range(self._samples):
-            picture = Picture(opened.size, number % self._parts, self._by)
+            picture = Picture(opened.size, number % self._parts, self._by, self._recipe.max_pixels)
             rng = self._recipe.rng(key, number) if self._random else None
             for step in self._first:
                 step.apply(picture, rng)
