@@ -776,3 +776,25 @@ def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path,
     monkeypatch.setattr(csv, "read_csv", changing)
     with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
         shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path: Path) -> None:
+    images(tmp_path / "in", 6)
+    for name, text in {
+        "train.csv": "file_name,label\n0.png,b\n1.png,a\n2.png,b\n",
+        "val.csv": "file_name,label\n3.png,b\n",
+        "test.csv": "file_name\n4.png\n5.png\n",
+    }.items():
+        (tmp_path / "in" / name).write_text(text)
+    files = [tmp_path / "in" / f"{name}.csv" for name in ("train", "val", "test")]
+    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0)
+    found = {s: [x["label"] for x in shardctl.open(tmp_path / "out", split=s)] for s in ("train", "val", "test")}
+    assert found == {"train": [1, 0, 1], "val": [1], "test": [None, None]}
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0).status == "up-to-date"
+    with pytest.raises(InputError, match=r"no row for 2 of 6 inputs \(4.png, 5.png\)"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files[:2], workers=0)
+    files[1].write_text("file_name,label\n3.png,b\n0.png,b\n")
+    with pytest.raises(InputError, match=r"1 row names a file that another row names: 0.png"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files, workers=0)
+    with pytest.raises(UsageError, match="contradict each other"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=["folder", files[0]])

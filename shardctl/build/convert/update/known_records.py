@@ -178,7 +178,7 @@ def moved_records(job: Job, before: PreviousDataset, listing: Listing, matching:
 
     Those before the first change in a file still have their numbers, as far as `_same_records` compares.
     """
-    if job.draw is None or job.draw.by_key:
+    if job.draw is None or job.draw.by_key or job.draw.group is not None:
         return []
     rows = np.flatnonzero((matching.before >= 0) & ~matching.same)
     units, left, moved, records = _UnitsOfFiles(before), COMPARED_BYTES, 0, 0
