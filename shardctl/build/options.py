@@ -171,6 +171,14 @@ class Options:
         heading=LABELS,
         was="task",
     )
+    classes: str | Path | None = option(
+        FilePath(),
+        None,
+        "Names and numbers of the classes: a text file with one in each line, or a dataset of shardctl. Others are refused.",
+        metavar="FILE|DATASET",
+        heading=LABELS,
+        alike={"class-names names-file label-map": "classes.txt"},
+    )
     lenient_labels: bool = option(
         Flag(),
         False,
@@ -189,8 +197,8 @@ class Options:
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
         "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. source: by the names of the"
-        " SRC. column: by the column split of the labels file. none: only one split. auto: by names such as train, val and"
-        " test (`shardctl help inputs`).",
+        " SRC. column: by the column split of the labels file. lists: by data.yaml, COCO files, train.txt and test.txt."
+        " none: only one split. auto: by names such as train, val and test (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,8 @@ from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
-from shardctl.sources.types import UNNAMED, Types
+from shardctl.sources.splits import split_word
+from shardctl.sources.types import UNNAMED, Types, in_order
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
@@ -136,9 +137,10 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     left_out = {*drop, *own}
-    parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
-    parts += [_read_all_lines(json, left_out)] if json else []
-    parts += [_read_parquet(*each, left_out) for each in parquet]
+    sets = _sets_of(files)
+    parts = [_read_all_delimited(csv, left_out, nulls, sets)] if csv else []
+    parts += [_read_all_lines(json, left_out, sets)] if json else []
+    parts += [_read_parquet(*each, left_out, sets) for each in parquet]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
@@ -194,7 +196,21 @@ class _Read:
     notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str], nulls: Sequence[str]) -> _Read:
+def _sets_of(files: Sequence[str]) -> dict[str, str]:
+    """Return the split that the name of each file says, where all names do and they tell several apart: train.csv, val.csv."""
+    words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
+    return words if len(words) == len(files) and len(set(words.values())) > 1 else {}
+
+
+def _in_set(table: pa.Table, split: str | None) -> pa.Table:
+    if split is None or SPLIT_COLUMN in table.column_names:
+        return table
+    return table.append_column(SPLIT_COLUMN, pa.array([split] * len(table), pa.string()))
+
+
+def _read_all_delimited(
+    found: Sequence[tuple[str, str]], drop: Collection[str], nulls: Sequence[str], sets: Mapping[str, str]
+) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
     from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
 
@@ -209,12 +225,12 @@ def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str],
         table = _without(table, drop)
         column = _file_column(table.schema, shown)
         names.append(_names_within(table[column], folder, shown))
-        tables.append(table.drop_columns([column]))
+        tables.append(_in_set(table.drop_columns([column]), sets.get(file)))
     table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
     return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
 
 
-def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> _Read:
+def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str], sets: Mapping[str, str]) -> _Read:
     """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
 
     Raises InputError if a file is another one the second time: its values may not be of the types that were found.
@@ -241,7 +257,7 @@ def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> 
             raise _changed(shown) from None
         table = pa.Table.from_batches(batches, schema)
         names.append(_names_within(table[column], folder, shown))
-        tables.append(table.drop_columns([column]))
+        tables.append(_in_set(table.drop_columns([column]), sets.get(file)))
         if again[-1] != digest:
             raise _changed(shown)
     mixed = [name for name in types.mixed() if name not in drop]
@@ -249,7 +265,7 @@ def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> 
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
 
 
-def _read_parquet(file: str, folder: str, drop: Collection[str]) -> _Read:
+def _read_parquet(file: str, folder: str, drop: Collection[str], sets: Mapping[str, str]) -> _Read:
     from pyarrow import parquet  # 20 ms to import, and few conversions have such a labels file
 
     from shardctl.sources.formats.base import Misfit
@@ -266,7 +282,7 @@ def _read_parquet(file: str, folder: str, drop: Collection[str]) -> _Read:
     table = _without(pa.table(columns, schema=schema), drop)
     column = _file_column(table.schema, shown)
     names = _names_within(table[column], folder, shown)
-    return _Read(table.drop_columns([column]), names, tuple(schema.names), (digest,), ())
+    return _Read(_in_set(table.drop_columns([column]), sets.get(file)), names, tuple(schema.names), (digest,), ())
 
 
 def _is_still(file: str, digest: str) -> bool:
@@ -371,7 +387,7 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     if pa.types.is_integer(label.type):
         encoded, classes = label.cast(pa.int64()), None
     elif pa.types.is_string(label.type):
-        names = sorted(name for name in pc.unique(label).to_pylist() if name)
+        names = in_order(name for name in pc.unique(label).to_pylist() if name)
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
         classes = tuple(names)
     else:

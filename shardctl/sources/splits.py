@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from shardctl.errors import UsageError
 from shardctl.system.dataclass import dataclass
 
 ROLES = (
@@ -25,11 +26,6 @@ _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _JOINED = re.compile(r"(train|test|val|valid|dev|eval)(?:set|data)|(test|eval)s")
 """Parts that are a split word and what is of it: testset is read as test_set, and so is tests."""
 
-_OF_SETS = frozenset(
-    ("set", "sets", "data", "dataset", "split", "image", "images", "img", "imgs", "photos", "pictures", "samples", "records")
-)
-"""Words behind a split word that say that it is one."""
-
 _OF_TIME = frozenset(("until", "till", "from", "since", "through", "before", "after"))
 """Words behind `valid` that say that it is none."""
 
@@ -46,14 +42,12 @@ class SplitWord:
     """The split word in a name. `role` is its row of ROLES.
 
     `alone` says that the name is that word with nothing after it but numbers and parts of one or two letters (train2017,
-    train_256px, trainA), not one word of several (seg_train, bullet_train). `of_set` says that the word is the last one of
-    the name, but for such parts, or that what comes after it is of sets (test_images, my_dev_set). `rest` are the other parts.
+    train_256px, trainA), not one word of several (seg_train, bullet_train). `rest` are the other parts.
     """
 
     word: str
     role: int
     alone: bool
-    of_set: bool
     rest: tuple[str, ...]
 
 
@@ -66,8 +60,7 @@ def split_word(name: str) -> SplitWord | None:
         return None
     word, after = parts[place], parts[place + 1 :]
     alone = joined.lower().startswith(word) and all(map(_is_short, parts[1:]))
-    of_set = all(map(_is_short, after)) or after[0] in _OF_SETS
-    return SplitWord(word, _PLACES[word][0], alone, of_set, (*parts[:place], *after))
+    return SplitWord(word, _PLACES[word][0], alone, (*parts[:place], *after))
 
 
 def _split_joined(part: str) -> tuple[str, ...]:
@@ -88,19 +81,6 @@ def may_name_a_split(name: str) -> bool:
     return _ANY_WORD.search(name) is not None
 
 
-def that_may_name_a_split(names: Sequence[str]) -> list[str]:
-    """Return those of many names for which `may_name_a_split` is true.
-
-    Of 20,000 names most often none is one. To see that took 23 ms, and takes 1 ms where all are ASCII (2026-11-27).
-    """
-    together = "\n".join(names)
-    if together.isascii():
-        together = together.lower()
-        if not any(word in together for word in _WORDS):
-            return []
-    return list(filter(may_name_a_split, names))
-
-
 def named_as_splits(names: Iterable[str]) -> set[str]:
     """Return those of the names that are names of splits.
 
@@ -119,6 +99,39 @@ def are_sets_of_one(names: Iterable[str]) -> bool:
     roles: dict[tuple[str, ...], int] = {}
     words = filter(None, map(split_word, names))
     return any(roles.setdefault(word.rest, word.role) != word.role for word in words)
+
+
+@dataclass(frozen=True)
+class GroupRule:
+    """What puts samples into a group that no split divides: a field, or a regular expression with one group, by its text."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> GroupRule:
+        """Read what `--group` says. Raises UsageError."""
+        try:
+            groups = re.compile(text).groups if "(" in text else 1
+        except re.error as error:
+            raise UsageError(f"group {text!r} is not a regular expression: {error}") from None
+        if groups != 1:
+            raise UsageError(f"group {text!r} has {groups} groups in parentheses, and takes one; write (?:…) for the others")
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def field(self) -> str | None:
+        """The field that has the groups; None where an expression finds them in keys."""
+        return None if "(" in self.text else self.text
+
+    def of(self, values: Iterable[str]) -> list[str]:
+        """Return the group of each sample by its value of the field, or by its key; "" for a key that does not match."""
+        if self.field is not None:
+            return list(values)
+        search = re.compile(self.text).search
+        return [(found[1] or "") if (found := search(key)) else "" for key in values]
 
 
 def rank(name: str) -> tuple[int, int, str]:

@@ -224,14 +224,14 @@ class Types:
         return next((name for name, kinds in self._fields.items() if len(self._fields) == 1 and kinds.written), None)
 
     def labels(self) -> list[str] | None:
-        """Return the different strings of the field that may name classes, sorted.
+        """Return the different strings of the field that may name classes, in order.
 
         None: not all of its values are strings, there are none, or more than 100,000 different ones. Empty strings and nulls
         name no class.
         """
         type_ = _common(self._fields.get(self._label, InferredTypes()).decided())
         are_strings = type_ is not None and str(type_) in STRINGS
-        return sorted(self._labels) if self._labels and are_strings else None
+        return in_order(self._labels) if self._labels and are_strings else None
 
     def to_json(self) -> Any:
         """Return everything as plain data."""
@@ -246,6 +246,12 @@ class Types:
         labels = None if record["labels"] is None else frozenset(record["labels"])
         classes = {name: tuple(names) for name, names in record.get("classes", {}).items()}
         return cls(fields_from_json(record["fields"]), tuple(record["lead"]), record["label"], labels, classes)
+
+
+def in_order(classes: Iterable[str]) -> list[str]:
+    """Return names of classes in the order of their numbers: by name; by value where all of them are whole numbers."""
+    names = sorted(classes)
+    return sorted(names, key=int) if all(name.isascii() and name.isdecimal() for name in names) else names
 
 
 def without_nulls(schema: pa.Schema) -> pa.Schema:

@@ -21,6 +21,7 @@ from shardctl.images.object_geometry import CENTRE
 from shardctl.sources.format_table import RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
+from shardctl.sources.splits import GroupRule
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import read_named
 from shardctl.system.options import declared_in
@@ -177,6 +178,7 @@ class Recipe(Settings):
     store: ImageEncoding | None = setting_as(_OPTIONS["store"], Optional(Parsed(ImageEncoding.parse, _STORES)))
     compression: Compression = setting_as(_OPTIONS["compression"], Auto(Parsed(Compression.parse, _COMPRESSIONS)))
     seed: int = setting_as(_OPTIONS["seed"], Whole(0, 2**63 - 1))
+    group: GroupRule | None = setting_as(_OPTIONS["group"], Optional(Parsed(GroupRule.parse)), later=True)
     variants: int = setting_as(_OPTIONS["variants"], Whole(1, 10_000))
     max_pixels: int = setting_as(_OPTIONS["max_pixels"], Whole(1, 2**40))
     truncated: str = setting_as(_OPTIONS["truncated"], Word(TRUNCATED))

@@ -171,6 +171,14 @@ class RecipeOptions:
     seed: int | None = _key(
         Whole(), 0, "Seed of random steps and splits.", metavar="S", heading=SPLITS, alike={"random-seed rng random-state": "1"}
     )
+    group: str | None = _key(
+        Text(),
+        None,
+        "With --split train=0.9,val=0.1: keep a group in one split. FIELD is a column of the labels file or a field of the"
+        " records; REGEX finds its one (group) in the keys.",
+        metavar="FIELD|REGEX",
+        heading=SPLITS,
+    )
     variants: int | None = _key(
         Whole(),
         1,

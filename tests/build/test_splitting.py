@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -188,85 +187,6 @@ def test_a_set_within_a_source_is_a_split_of_its_own_whether_file_or_folder(
     assert result.warnings == ()
 
 
-TRAINED = 'but goes into the split "train". To keep it apart'
-DRAWN = "but is divided into train and val. To keep it apart: split='folder'"
-SHARES = "train=0.9,val=0.1"
-
-
-@pytest.mark.thorough(after=10)
-@pytest.mark.parametrize(
-    ("names", "sources", "split", "warning"),
-    [
-        ("test.jsonl", "test.jsonl", "auto", f"test.jsonl looks like a test set, {TRAINED}: split='folder'"),
-        ("eval.tar", "eval.tar", "auto", f"eval.tar looks like a test set, {TRAINED}: split='folder'"),
-        ("test/1.png", "test", "auto", f"/test looks like a test set, {TRAINED}: split='source'"),
-        ("val/a.jsonl", "val", "auto", f"/val looks like a validation set, {TRAINED}: split='source'"),
-        ("test_0.csv test_1.csv", "test_0.csv test_1.csv", "auto", "test_0.csv, test_1.csv look like a test set, but go into"),
-        ("test/a.jsonl b.jsonl", "test b.jsonl", "auto", f"/test looks like a test set, {TRAINED}: split='source'"),
-        ("my_test/a.jsonl more/b.jsonl", "my_test more", "auto", f"/my_test looks like a test set, {TRAINED}: split='source'"),
-        ("imdb_test.jsonl", ".", "auto", f"imdb_test.jsonl looks like a test set, {TRAINED}: split='folder'"),
-        ("a.csv imdb_test.csv", ".", "auto", f"imdb_test.csv looks like a test set, {TRAINED}: split='folder'"),
-        ("imdb_test/a.jsonl b/a.jsonl", ".", "auto", f"imdb_test/ looks like a test set, {TRAINED}: split='folder'"),
-        ("data/a.csv data/imdb_test.csv", ".", "auto", "/in/data, with split='folder'"),
-        ("a.jsonl testset.jsonl", ".", "auto", f"testset.jsonl looks like a test set, {TRAINED}: split='folder'"),
-        ("a.jsonl tests.jsonl", ".", "auto", f"tests.jsonl looks like a test set, {TRAINED}: split='folder'"),
-        ("a.jsonl my_evals.jsonl", ".", "auto", f"my_evals.jsonl looks like a test set, {TRAINED}: split='folder'"),
-        ("a.csv squad_dev.csv", ".", "auto", f"squad_dev.csv looks like a validation set, {TRAINED}: split='folder'"),
-        ("a.csv mmlu_eval-00000-of-00001.csv", ".", "auto", f"of-00001.csv looks like a test set, {TRAINED}: split='folder'"),
-        ("my_set.csv my_dev_set.csv", ".", "auto", f"my_dev_set.csv looks like a validation set, {TRAINED}: split='folder'"),
-        ("data.csv eval_data.csv", ".", "auto", f"eval_data.csv looks like a test set, {TRAINED}: split='folder'"),
-        ("Images/1.png Test_Images/2.png", ".", "auto", f"Test_Images/ looks like a test set, {TRAINED}: split='folder'"),
-        ("set/1.png dev_set/2.png", ".", "auto", f"dev_set/ looks like a validation set, {TRAINED}: split='folder'"),
-        (
-            "car/1.png wind_test/2.png my_train/3.png",
-            ".",
-            "auto",
-            f"wind_test/ looks like a test set, {TRAINED}: split='folder'",
-        ),
-        ("cat/a.png dog/val/b.png", ".", "auto", f"dog/val/ looks like a validation set, {TRAINED}: convert it alone"),
-        ("train/a.csv train/test.csv val/b.csv", ".", "auto", f"train/test.csv looks like a test set, {TRAINED}: convert it"),
-        (
-            "train.txt test.txt",
-            ".",
-            "auto",
-            f"test.txt looks like a test set, {TRAINED}: put the files of each set into a folder",
-        ),
-        ("train_1.png valid_1.png", ".", "auto", f"valid_1.png looks like a validation set, {TRAINED}: put the files"),
-        ("a.jsonl test.jsonl", ".", SHARES, f"test.jsonl looks like a test set, {DRAWN}"),
-        ("test/1.png train/1.png", ".", SHARES, f"test/ looks like a test set, {DRAWN}"),
-        ("val/1.png", "val", SHARES, "/val looks like a validation set, but is divided into train and val"),
-    ],
-)
-def test_a_set_that_becomes_part_of_another_split_is_a_warning_with_the_way_out(
-    tmp_path: Path, names: str, sources: str, split: str, warning: str
-) -> None:
-    """One rule: for files, for folders, and for what is given as a source, one or several of them."""
-    source = tree(tmp_path / "in", *names.split())
-    given = [str(source / name) for name in sources.split()]
-    result = planned(given, tmp_path / "out", split=split)
-    assert len(result.warnings) == 1
-    assert warning in result.warnings[0]
-    assert planned(given, tmp_path / "out", split="none").warnings == (), "they said that all is one split"
-    option = re.search(r"split='(folder|source)'$", result.warnings[0])
-    if option is not None:
-        again = re.search(r"convert (.*), with", result.warnings[0])
-        kept = planned(again[1] if again else given, tmp_path / "out", split=option[1])
-        assert kept.warnings == ()
-        assert any(word in name.lower() for name in splits(kept) for word in ("test", "val", "eval", "dev"))
-
-
-def test_the_warning_comes_each_time_in_all_forms(tmp_path: Path, cli: Any) -> None:
-    source = tree(tmp_path / "in", "test.jsonl") / "test.jsonl"
-    said = 'test.jsonl looks like a test set, but goes into the split "train". To keep it apart: --split folder'
-    for more, status in ((("--dry-run",), "planned"), ((), "created"), ((), "up-to-date"), (("--update",), "up-to-date")):
-        ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
-        assert (ran.code, ran.json["status"], ran.json["warnings"]) == (0, status, [said])
-    ran = cli("convert", source, tmp_path / "out", "--workers", "0", "-q", "--overwrite")
-    assert f"warning: {said}" in ran.err
-    assert cli("convert", source, tmp_path / "apart", "--workers", "0", "--split", "folder").code == 0
-    assert [split.name for split in shardctl.open(tmp_path / "apart").manifest.splits] == ["test"]
-
-
 def with_column(root: Path, rows: dict[str, str], **more: str) -> Path:
     tree(root, *rows)
     (root / "labels.csv").write_text("filename,split\n" + "".join(f"{name},{split}\n" for name, split in rows.items()))
@@ -289,13 +209,13 @@ def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, sp
     result = shardctl.convert(source, tmp_path / "out", split=split, workers=0)
     assert {sample["key"]: sample["split"] for sample in shardctl.open(tmp_path / "out")} == {"1.png": "test", "2.png": "train"}
     assert any(f"split={split!r} decides the splits" in notice for notice in result.notices)
-    mixed = "labels.csv: the column split says which inputs are in test, but split='train=0.5,val=0.5' divides all of them."
+    mixed = "the values of the column split are splits (train, test), but split='train=0.5,val=0.5' divides all"
     assert sum(mixed in warning for warning in result.warnings) == (split != "none")
 
 
 def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path) -> None:
     source = with_column(tmp_path / "in", {"1.png": "train", "2.png": ""})
-    with pytest.raises(InputError, match=r"the column split has no value for 1 input \(2.png\)"):
+    with pytest.raises(InputError, match=r"the column split names no split for 1 input \(2.png\)"):
         planned(source, tmp_path / "out")
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
     with pytest.raises(InputError, match=r"the column split holds int64, not names of splits; split='none' keeps it"):

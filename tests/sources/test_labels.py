@@ -807,3 +807,25 @@ def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_pa
     (source / "metadata.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"metadata.parquet: cannot be read"):
         notices_of(source, tmp_path / "out")
+
+
+def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path: Path) -> None:
+    images(tmp_path / "in", 6)
+    for name, text in {
+        "train.csv": "file_name,label\n0.png,b\n1.png,a\n2.png,b\n",
+        "val.csv": "file_name,label\n3.png,b\n",
+        "test.csv": "file_name\n4.png\n5.png\n",
+    }.items():
+        (tmp_path / "in" / name).write_text(text)
+    files = [tmp_path / "in" / f"{name}.csv" for name in ("train", "val", "test")]
+    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0)
+    found = {s: [x["label"] for x in shardctl.open(tmp_path / "out", split=s)] for s in ("train", "val", "test")}
+    assert found == {"train": [1, 0, 1], "val": [1], "test": [None, None]}
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0).status == "up-to-date"
+    with pytest.raises(InputError, match=r"no row for 2 of 6 inputs \(4.png, 5.png\)"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files[:2], workers=0)
+    files[1].write_text("file_name,label\n3.png,b\n0.png,b\n")
+    with pytest.raises(InputError, match="0.png and 0.png are both of the input 0.png; keep one"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files, workers=0)
+    with pytest.raises(UsageError, match="contradict each other"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=["folder", files[0]])

@@ -190,7 +190,7 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
     [
         ("filename,label\n1.png,a\n2.png,b\nghost.png,c\n", r"1 of 3 rows names a file that is not there \(ghost.png\)"),
         ("filename,label\n1.png,a\n", r"no row for 1 of 2 inputs \(2.png\)"),
-        ("filename,label\n1.png,a\n2.png,b\n1.png,c\n", "1 row names a file that another row names: 1.png"),
+        ("filename,label\n1.png,a\n2.png,b\n1.png,c\n", "1.png and 1.png are both of the input 1.png; keep one"),
         ("name,label\n1.png,a\n", "no column of file names; it has name, label"),
         ("filename,label\n1.png,caf\xe9\n", "not UTF-8|UTF8"),
         ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is one that shardctl makes itself"),

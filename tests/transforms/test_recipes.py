@@ -206,6 +206,7 @@ WRONG_VALUES = {
     "label_field": [],
     "image_field": {},
     "key_field": 1,
+    "group": 1,
     "format": "avi",
     "fields": 3,
     "schema": 1,

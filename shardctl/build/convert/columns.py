@@ -348,10 +348,21 @@ def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
     """Return columns without that of the records' own keys. Raises InputError if these cannot be keys."""
     if recipe.key_source is None:
         return columns
-    type_ = columns.field(KEY).type
-    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)):
-        raise InputError(f"the field {printable(recipe.key_source)} is of type {type_}; keys are text, or whole numbers")
+    _refuse_names(columns.field(KEY).type, recipe.key_source, "keys")
     return columns.remove(columns.get_field_index(KEY))
+
+
+def refuse_groups(fields: pa.Schema, recipe: Recipe) -> None:
+    """Raise InputError if the records do not have the field of the groups, or it cannot be one."""
+    if recipe.group is not None and (name := recipe.group.field) is not None:
+        if name not in fields.names:
+            raise _no_such_field(name, fields)
+        _refuse_names(fields.field(name).type, name, "groups")
+
+
+def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)):
+        raise InputError(f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers")
 
 
 def refuse_fields(recipe: Recipe) -> None:

@@ -6,8 +6,6 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from operator import gt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,7 @@ from shardctl.build.convert.columns import (
     known_layout,
     masks_of,
     refuse_fields,
+    refuse_groups,
     renamed,
     said_by_exports,
     with_bits,
@@ -33,6 +32,7 @@ from shardctl.build.convert.discover import DELIMITERS, Discovery
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import Listing
+from shardctl.build.plan.pinned import refuse_other_names
 from shardctl.build.plan.plan import Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import split_files
 from shardctl.build.plan.units import Units
@@ -44,13 +44,10 @@ from shardctl.build.shards.lineage import Lineage
 from shardctl.build.shards.planned import Root
 from shardctl.build.shards.probe import Probe
 from shardctl.build.shards.record_reading import RecordReading
-from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Role
 from shardctl.format.tables import failures
-from shardctl.images.geometry import Size
-from shardctl.sources.files import begin_of
 from shardctl.sources.formats import DETECT
 from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
@@ -60,10 +57,8 @@ from shardctl.sources.types import UNNAMED, Types, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.duplicates.pictures import Repeats
-from shardctl.transforms.image.crop import Crop, RandomCrop
-from shardctl.transforms.image.resize import Resize
 from shardctl.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -92,12 +87,6 @@ PROBED_WITH_FILTERS = 4
 
 WRAPPED_FILES = 8
 """With more files than this, of one record each, nobody is told that the records may be in a list of these."""
-
-WRAPPED_BYTES = 16 << 20
-"""How much of a file of JSON is looked at for lists that may be columns; a larger one has no warning."""
-
-MUCH_COMPRESSED = 256 << 20
-"""Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
 
 PROBE_RUNS, PROBE_RUN = 4, 256
 """How many records of files of many records are tried: so many runs, of so many neighbours each."""
@@ -198,7 +187,7 @@ def plan_conversion(
     else:
         types = discovery.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
-    splitting = split_files(listing, rules.split, rules.seed, rules.by_key)
+    splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
@@ -211,8 +200,12 @@ def plan_conversion(
     probe_job = Job(folder, roots, recipe, EMPTY, (), fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
+    if fields is not None and splitting.draw is not None:
+        refuse_groups(fields, recipe)
     planner = Planner(units, order_units(units, splitting, rules.shuffle))
     probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
+    if rules.labels.classes is not None:
+        refuse_other_names(probe_job.layout.roles.by_name, rules.labels.classes)
     compared: list[Compared] = []
     if recipe.compares_texts:
         from shardctl.build.convert.dedup_text import compare_texts, without_comparing  # the same
@@ -253,9 +246,8 @@ def plan_conversion(
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, discovery)]
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
-    listing.notices += _notices_on_streams(discovery, options)
+    listing.notices += _notices_on_encodings(discovery)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    listing.notices += _notices_on_crops(recipe)
     return ConversionPlan(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
@@ -325,52 +317,15 @@ def _warnings_on_wrapped(fields: pa.Schema, listing: Listing, units: int, record
     if not units == records == len(listing) <= WRAPPED_FILES:
         return []
     name = listing.paths_at(np.zeros(1, np.int64))[0]
-    ending, compression = split_compression(name)
+    ending, _ = split_compression(name)
     member = next((found for f in fields if (found := _list_of_objects(f)) is not None), None)
-    if member is not None and ending in (".json", ".jsonl", ".ndjson"):
-        what = f"whose {printable(member)} is a list of objects. If these are to be the records, write each of them as a line"
-        command = f".{printable(member)}[]"
-    elif ending == ".json" and compression is None and (shape := _shape_of_records(fields, listing)) is not None:
-        what, command = shape
-    else:
+    if member is None or ending not in (".json", ".jsonl", ".ndjson"):
         return []
-    shown = printable(name.rpartition("/")[2])
+    shown, member = printable(name.rpartition("/")[2]), printable(member)
     return [
-        f"{shown} is one record: one object, {what}, and convert that file: jq -c {shlex.quote(command)} {shlex.quote(shown)}"
-        " > records.jsonl"
+        f"{shown} is one record: one object, whose {member} is a list of objects. If these are to be the records, write each of"
+        f" them as a line, and convert that file: jq -c {shlex.quote(f'.{member}[]')} {shlex.quote(shown)} > records.jsonl"
     ]
-
-
-def _shape_of_records(fields: pa.Schema, listing: Listing) -> tuple[str, str] | None:
-    """Return what the values of the one object of the first file seem to be where they are records, or columns of them, and
-    the program of jq that makes a line of each record; None if they seem to be neither."""
-    if len(fields) < 2:
-        return None
-    if all(pa.types.is_struct(f.type) for f in fields):
-        names = [{inner.name for inner in f.type} for f in fields]
-        if all(each == names[0] for each in names) and len(names[0]) > 1 and all(map(str.isdecimal, names[0])):
-            rows = "write each row as a line"
-            return f"whose values are columns, as pandas writes them. If their rows are to be the records, {rows}", _ROWS
-        if set.intersection(*names):
-            return "whose values are objects. If these are to be the records, write each of them as a line", ".[]"
-    if all(pa.types.is_list(f.type) for f in fields) and _have_one_length(listing):
-        return "whose values are lists of one length. If these are columns, write each row as a line", _ROWS
-    return None
-
-
-_ROWS = ". as $all | ($all[keys_unsorted[0]] | keys_unsorted[]) as $row | map_values(.[$row])"
-"""The program of jq that makes rows of columns: of lists, or of objects that have the rows by name."""
-
-
-def _have_one_length(listing: Listing) -> bool:
-    """Return whether the lists in the object of the first file have one length, and more than one element."""
-    opened = listing.opened(listing.table.slice(0, 1).to_pylist()[0])
-    try:
-        value = json.loads(begin_of(opened, WRAPPED_BYTES))
-    except (OSError, Rejection, SourceGoneError, ValueError, RecursionError):
-        return False
-    lengths = {len(each) for each in value.values()} if isinstance(value, dict) else set()
-    return len(lengths) == 1 and min(lengths) > 1
 
 
 def _list_of_objects(field: pa.Field) -> str | None:
@@ -390,26 +345,6 @@ def _warnings_on_header(row: list[str]) -> list[str]:
         f"the first row ({some(row)}) is read as the names of the columns, but it looks like a record; if it is one, give the"
         " names with --columns A,B,C"
     ]
-
-
-def _notices_on_crops(recipe: Recipe) -> list[str]:
-    """Say which crops are larger than what the step before them leaves."""
-    return [
-        f"{crop.name} {_in_pixels(crop.size)} is larger than resize {_in_pixels(resize.size)} leaves: images are enlarged"
-        for resize, crop in pairwise(recipe.transforms)
-        if isinstance(resize, Resize) and isinstance(crop, Crop | RandomCrop) and _is_beyond(crop.size, resize)
-    ]
-
-
-def _is_beyond(crop: Size, resize: Resize) -> bool:
-    """Return whether every resized image is shorter than the crop on one of its sides."""
-    if not isinstance(resize.size, int):
-        return any(map(gt, crop, resize.size))
-    return resize.size < (min(crop) if resize.side == "short" else max(crop))
-
-
-def _in_pixels(size: int | Size) -> str:
-    return str(size) if isinstance(size, int) else "x".join(map(str, dict.fromkeys(size)))
 
 
 def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
@@ -437,21 +372,14 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
     return notices
 
 
-def _notices_on_streams(discovery: Discovery, options: Options) -> list[str]:
-    """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
-    notices = []
+def _notices_on_encodings(discovery: Discovery) -> list[str]:
+    """Say which encodings were detected."""
     if discovery.reading.encoding == DETECT and (found := discovery.encodings()):
         shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
         files = sum(count for count, _ in found.values())
         of_all = f", looking at {files} of {len(discovery.listing):,} files" if files < len(discovery.listing) else ""
-        notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
-    path, size = discovery.largest_stream()
-    if size >= MUCH_COMPRESSED and 2 * size > discovery.listing.total_bytes and options.worker_count() > 1:
-        notices.append(
-            f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
-            " files, or not compressed"
-        )
-    return notices
+        return [f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all"]
+    return []
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:

@@ -9,7 +9,6 @@ from shardctl.build.convert.update.append import Appending
 from shardctl.build.convert.update.compatibility import why_written
 from shardctl.build.plan.fingerprint import fingerprint_parts
 from shardctl.build.plan.listing import KnownFiles, Listing, list_files
-from shardctl.build.plan.splits import warn_of_mixed
 from shardctl.build.shards.engines import registry
 from shardctl.build.shards.planned import Root
 from shardctl.sources.kinds import KINDS
@@ -60,9 +59,7 @@ def discover(conversion: Conversion, scratch: Path) -> Inputs | None:
         roots, bases, known = tuple(appending.roots), appending.bases, appending.known()
     as_before = conversion.known
     if as_before is not None and as_before.existing == existing:
-        listing = as_before.listing.fresh()
-        listing.warnings += warn_of_mixed(listing, conversion.rules.split)
-        return Inputs(listing, roots, bases, as_before.parts, existing, scratch)
+        return Inputs(as_before.listing.fresh(), roots, bases, as_before.parts, existing, scratch)
     listing = _listed(conversion, roots, scratch / "listing.arrow", known)
     parts = fingerprint_parts(listing, conversion.recipe, conversion.request.recorded_settings(conversion.recipe))
     return Inputs(listing, roots, bases, parts, existing, scratch)
@@ -79,5 +76,4 @@ def _listed(conversion: Conversion, roots: tuple[SourceRoot, ...], path: Path, k
     kind, said = KINDS[recipe.kind], conversion.listener.listing
     listing = list_files(roots, kind, recipe.reading, rules.labels, path, said, known)
     listing.notices[:0] = conversion.notices
-    listing.warnings += warn_of_mixed(listing, rules.split)
     return listing

@@ -12,6 +12,7 @@ from shardctl.build.options import Options, chosen_options
 from shardctl.build.paths import check_copies_folder, check_destination, check_place_on_store
 from shardctl.build.plan.labels import PlanRules
 from shardctl.build.plan.listing import LabelRule
+from shardctl.build.plan.pinned import read_classes
 from shardctl.build.plan.splits import SplitRule
 from shardctl.errors import UsageError
 from shardctl.sources.annotations import AnnotationRule
@@ -85,11 +86,13 @@ class ConvertRequest:
         """Where labels come from. Raises UsageError."""
         options = self.options
         annotations = AnnotationRule(options.boxes_outside, options.annotation_frame, options.yolo_task)
-        return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
+        rule = LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
+        return rule if options.classes is None else replace(rule, classes=read_classes(str(options.classes)))
 
     def rules(self, recipe: Recipe) -> PlanRules:
         """Return how the inputs are divided."""
-        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, recipe.key_source is not None)
+        by_key = recipe.key_source is not None
+        return PlanRules(self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.group)
 
     def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
         """Return what the manifest records as settings."""

@@ -76,7 +76,7 @@ class KnownInputs:
 
         Only lists of images can be told without it: names of other files may be those of parts of something.
         """
-        if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.file is not None:
+        if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.files:
             return None
         if not len(self._now) or self._are_in_series or self._may_differ_by_case:
             return None
@@ -155,7 +155,7 @@ def find_changed(request: ConvertRequest, manifest: Manifest) -> KnownInputs | N
 
     It would have them in the same order, so that the digest of the inputs can be told. None: as `find_unchanged`.
     """
-    if manifest.recipe.get("kind") != "image" or request.labels.file is not None:
+    if manifest.recipe.get("kind") != "image" or request.labels.files:
         return None  # KnownInputs.listing could not tell their list
     found = _known_inputs(request, manifest, Changed())
     return found if found is not None and _are_as_in_a_walk(found) and _can_be_told(found) else None
@@ -164,7 +164,7 @@ def find_changed(request: ConvertRequest, manifest: Manifest) -> KnownInputs | N
 def _known_inputs(request: ConvertRequest, manifest: Manifest, changed: Changed | None) -> KnownInputs | None:
     if (
         any(root.is_stored for root in request.roots)
-        or is_stored(request.labels.file or "")
+        or any(map(is_stored, request.labels.files))
         or request.labels.annotations
         or _takes_more_from_sources(request.recipe, manifest.recipe)
     ):
@@ -239,6 +239,7 @@ def _labels_if_same(request: ConvertRequest, found: KnownInputs) -> str:
         raise ChangedError
     beside: list[FoundFile] = []
     side_files: list[tuple[str, str]] = []
+    lists: list[FoundFile] = []
     said: list[str] = []
     others = inputs_among(unlisted_files(request.roots, found.listed, depends_on_others, found.seen), said.append, beside)
     rule, recipe = request.labels, found.recipe
@@ -247,14 +248,14 @@ def _labels_if_same(request: ConvertRequest, found: KnownInputs) -> str:
         names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
     for file in others:
         for name in names:
-            given = side_files, found.ignored, LeftOut(), found.unused
+            given = side_files, lists, found.ignored, LeftOut(), found.unused
             if name != recipe.kind:
-                given = [], Counter[str](), LeftOut(), Unused()
+                given = [], [], Counter[str](), LeftOut(), Unused()
             inputs = wanted_files(iter([file]), KINDS[name], recipe.reading, rule, *given)
             if any(form is not Form.NOTHING and not _is_added(each, form, request, found) for form, each in inputs):
                 raise ChangedError
-    if beside or side_files:  # it is not known where labels files were, from which their names begin
+    if beside or side_files or lists:  # it is not known where labels files were, from which their names begin
         raise ChangedError
     if said:  # of a series of which some are missing, for instance: a list says it in its place among other notices
         raise ChangedError
-    return labels_digest([] if rule.file is None else [sha256_of(Path(rule.file))])
+    return labels_digest([sha256_of(Path(file)) for file in rule.files])

@@ -34,6 +34,7 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     Labels files and annotations count by the bytes that were read for the plan; masks as files do.
     """
     side = [*(listing.side.digests if listing.side else ()), *(d for each in listing.annotations for d in each.digests)]
+    side += listing.told.digests if listing.told else []
     return {
         "inputs": inputs_digest(listing, settings),
         "labels": labels_digest(side),

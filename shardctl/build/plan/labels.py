@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.build.plan.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.build.plan.pinned import pin
 from shardctl.build.plan.splits import SplitRule, Splitting, export_of
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.label_table import LabelTable, some
-from shardctl.sources.splits import named_as_splits
-from shardctl.sources.types import Types
+from shardctl.sources.splits import GroupRule, named_as_splits
+from shardctl.sources.types import Types, in_order
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import replacing
 from shardctl.system.text import counted, printable
@@ -37,7 +39,8 @@ class PlanRules:
     """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of shards.
 
     `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
-    `by_key` says that records have keys of their own, which decide the splits that are drawn.
+    `by_key` says that records have keys of their own, which decide the splits that are drawn; what is of one `group` (the
+    recipe's) is in one of these.
     """
 
     split: SplitRule
@@ -45,6 +48,7 @@ class PlanRules:
     shuffle: int | None
     seed: int
     by_key: bool = False
+    group: GroupRule | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the settings as a manifest has them."""
@@ -57,6 +61,8 @@ class PlanRules:
         if self.by_key and self.split.shares:
             record["drawn_by"] = "key"
         record |= self.labels.annotation_rule.record()
+        if self.labels.classes is not None:
+            record["classes"] = xxhash.xxh3_128_hexdigest("\n".join(self.labels.classes).encode())
         return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 
 
@@ -95,6 +101,11 @@ def _all_labels(listing: Listing, rules: PlanRules, by_folder: bool, types: Type
             " different classes. Convert each file into its own dataset, or keep the numbers with --labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)
+    if (pinned := rules.labels.classes) is not None:
+        numbers = pin(listing, labelling.classes, LABEL in labelling.declared, pinned)
+        of_group = labelling.of_group if labelling.of_group is None else np.append(numbers, -1)[labelling.of_group]
+        declared = {**labelling.declared, **({LABEL: pinned} if LABEL in labelling.declared else {})}
+        labelling = replace(labelling, classes=labelling.classes and pinned, of_group=of_group, declared=declared)
     if types is None or rules.labels.mode != "auto":
         return labelling
     others = {name: names for name, names in types.classes.items() if name != field}
@@ -167,7 +178,7 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     """Take the name of a file's folder as its class."""
     below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
     names = [name.rpartition("/")[2] for name in below]
-    classes = sorted(set(names) - {""})
+    classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
         raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")
     if mode == "auto" and len(classes) < 2:

@@ -36,6 +36,7 @@ from shardctl.sources.annotations.base import InputPlace
 from shardctl.sources.annotations.counting import said_of_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.annotations.told_splits import ToldSplits, split_of_list, told_by_lists
 from shardctl.sources.annotations.unused import Images, Unused, warnings_of_unused
 from shardctl.sources.endings import without_compression
 from shardctl.sources.files import begins_ahead, version_of
@@ -76,18 +77,19 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Where labels come from: `auto`, `none`, `folder`, or `file` with the place of a labels file; and annotations of images.
+    """Where labels come from: `auto`, `none`, `folder`, or `file` with the places of labels files; and annotations of images.
 
     `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out. `annotations`
-    are read by `annotation_rule`.
+    are read by `annotation_rule`. `classes` are pinned: their names and numbers are these.
     """
 
     mode: str
-    file: str | None = None
+    files: tuple[str, ...] = ()
     lenient: bool = False
     drop: tuple[str, ...] = ()
     annotations: tuple[Source, ...] = ()
     annotation_rule: AnnotationRule = field(default_factory=AnnotationRule)
+    classes: tuple[str, ...] | None = None
 
     @classmethod
     def parse(
@@ -108,18 +110,17 @@ class LabelRule:
         sources = [(text, parse_source(text)) for text in texts]
         annotations = tuple(source for _, source in sources if source is not None)
         others = [text for text, source in sources if source is None]
-        if len(others) > 1:
+        words = [text for text in others if text in ("auto", "none", "folder")]
+        if words and len(others) > 1:
             raise UsageError(f"--labels {others[0]} and --labels {others[1]} contradict each other; use one of them")
         rule.check(annotations)
-        text = others[0] if others else "none" if annotations else "auto"
-        if text in ("auto", "none", "folder"):
-            return cls(text, None, lenient, dropped, annotations, rule)
-        return cls("file", normal(text), lenient, dropped, annotations, rule)
+        mode = words[0] if words else "file" if others else "none" if annotations else "auto"
+        return cls(mode, () if words else tuple(map(normal, others)), lenient, dropped, annotations, rule)
 
     def record(self) -> str | list[str]:
         """Return what `parse` reads, as plain data."""
-        word = self.file if self.file is not None else self.mode
-        return [word, *map(str, self.annotations)] if self.annotations else word
+        texts = [*(self.files or (self.mode,)), *map(str, self.annotations)]
+        return texts if len(texts) > 1 else texts[0]
 
 
 class Group(NamedTuple):
@@ -140,8 +141,9 @@ class Listing:
 
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
-    `beside` names the files that decide what is read of others, each with its size and time of change. `split_by` says what
-    names the splits, once somebody has looked (splits.py). `warnings` say what should be looked at before the work begins.
+    `beside` names the files that decide what is read of others, each with its size and time of change. `told` are the splits
+    that annotations or lists tell of. `split_by` says what names the splits, once somebody has looked (splits.py).
+    `warnings` say what should be looked at before the work begins.
     """
 
     path: Path
@@ -156,6 +158,7 @@ class Listing:
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
+    told: ToldSplits | None = None
     split_by: str | None = None
 
     @cached_property
@@ -205,6 +208,11 @@ class Listing:
         """Return the paths of some files."""
         column = self.table["path"]  # not its take(), which imports pyarrow.compute: 40 ms
         return [column[row].as_py() for row in rows.tolist()]
+
+    @cached_property
+    def told_sets(self) -> tuple[dict[str, npt.NDArray[np.bool_]], list[str]]:
+        """The inputs of each split that annotations or lists tell of, and what to say of names of none. Raises InputError."""
+        return self.told.found(Inputs(tuple(self.roots), self.table)) if self.told else ({}, [])
 
     @cached_property
     def total_bytes(self) -> int:
@@ -293,6 +301,7 @@ def list_files(
     """
     notices: list[str] = []
     side_files: list[tuple[str, str]] = []
+    lists: list[FoundFile] = []
     ignored: Counter[str] = Counter()
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
@@ -306,7 +315,7 @@ def list_files(
     if any(source.format == "masks" for source in rule.annotations):
         files = _without_masks(files, rule, roots)
     unused = Unused()
-    wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable, unused)
+    wanted = wanted_files(files, kind, reading, rule, side_files, lists, ignored, unreachable, unused)
     if known is not None:
         wanted = known.joined(wanted)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
@@ -323,8 +332,8 @@ def list_files(
         notices.append(f"left out: {what}, which --kind table converts")
     if unreachable.count:
         notices.append(f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot be reached")
-    if rule.file is not None:
-        side_files = [_explicit_side_file(rule.file, roots)]
+    if rule.files:
+        side_files = [_explicit_side_file(file, roots) for file in rule.files]
     if count == 0:
         if reading.format:
             raise InputError(
@@ -333,7 +342,6 @@ def list_files(
             )
         raise InputError(why_nothing(roots, "table" if reading.image else kind.name, ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
-    listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files and known is not None:
@@ -343,7 +351,7 @@ def list_files(
         try:
             listing.side = label_table.load(side_files, rule.drop, reading.null_values)
         except InputError as error:
-            hint = hint_of_format(rule.file) if rule.file is not None else ""
+            hint = hint_of_format(rule.files[0]) if rule.files else ""
             if hint:
                 raise InputError(f"{error}; {hint}") from None
             raise
@@ -362,6 +370,11 @@ def list_files(
         raise UsageError(f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
+    listing.told = next((each.splits for each in listing.annotations if each.splits is not None), None)
+    if listing.told is None and listing.whole and lists:
+        listing.told = told_by_lists([file.opened for file in lists])
+        beside += lists
+    listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     if listing.annotations:
         from shardctl.sources.annotations.frames import settled  # it reads images, and most conversions have no annotations
 
@@ -432,21 +445,23 @@ def wanted_files(
     reading: Reading,
     rule: LabelRule,
     side_files: list[tuple[str, str]],
+    lists: list[FoundFile],
     ignored: Counter[str],
     unreachable: LeftOut,
     unused: Unused,
 ) -> Iterator[tuple[Form, FoundFile]]:
-    """Yield the files that belong to the kind, with what they are to it; note the labels files, count the others.
+    """Yield the files that belong to the kind, with what they are to it; note the labels files and lists, count the others.
 
-    A few of the others go to `unused`: they may be annotations.
+    `lists` are those that may name the images of splits. A few of the others go to `unused`: they may be annotations.
     Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
     """
-    explicit = resolved(rule.file) if rule.file is not None else None
+    explicit = {resolved(given) for given in rule.files}
+    names = tuple(map(name_of, explicit))
     sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" and kind.has_sidecars and reading.image is None else frozenset[str]()
     for file in files:
         if file.suffix in sidecars and _is_sidecar(file):
             side_files.append((file.opened, file.folder))
-        elif explicit and file.path.endswith(name_of(explicit)) and resolved(file.opened) == explicit:
+        elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
             continue
         # One that cannot be read might be an input: better a reject than nothing.
         elif (form := kind.form(file, reading)) is not Form.NOTHING:
@@ -454,6 +469,8 @@ def wanted_files(
         else:
             ignored[file.suffix or "no suffix"] += 1
             unused.add(file)
+            if kind.name == "image" and split_of_list(file.path) is not None:
+                lists.append(file)
             if file.fault and file.fault.error == UNREACHABLE:
                 unreachable.add(file.opened)
 

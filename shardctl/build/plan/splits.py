@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.build.plan.listing import Group, Listing
+from shardctl.build.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.errors import InputError, UsageError
 from shardctl.loader.order import mix64
 from shardctl.sources.export_description import Description, described
-from shardctl.sources.label_table import SPLIT_COLUMN, hash_names, some
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import (
+    GroupRule,
     are_sets_of_one,
     is_split_name,
-    may_name_a_split,
     named_as_splits,
     rank,
     split_word,
-    that_may_name_a_split,
 )
 from shardctl.system.dataclass import dataclass
-from shardctl.system.sequences import evenly_spaced
 from shardctl.system.text import counted
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
-MODES = ("auto", "folder", "source", "column", "none")
+MODES = ("auto", "folder", "source", "column", "lists", "none")
 MOST_SPLITS = 255
 
 TRAINING = 0
-SETS = ("training", "validation", "test")
-"""What the roles of splits.ROLES are called in sentences."""
-
-AMBIGUOUS = ("dev", "devel", "development", "eval", "evaluation", "validate")
-"""Words that name a set only where they are the last one or a word of sets comes after them: dev_log and eval_scores name
-something else."""
-
-LOOKED_AT = 20_000
-"""How many names of files are looked at, where each file is one record."""
+"""The row of splits.ROLES that has training data."""
 
 
 @dataclass(frozen=True)
@@ -99,35 +89,40 @@ class Splitting:
 class Draw:
     """Draws the split of a record from a hash of its key, so that it stays where it is when others come or go.
 
-    `edges` are the upper ends of the shares of all splits but the last. `by_key` says that keys are values of a field of the
-    records; else they are made of the path of a file and the number of the record in it.
+    `edges` are the upper ends of the shares of all splits but the last. `by_key` says that values of a field of the records
+    are drawn by; else it is keys that are made of the path of a file and the number of the record in it. Where there is a
+    `group`, all of one are drawn together.
     """
 
     edges: tuple[float, ...]
     seed: int
     by_key: bool = False
+    group: GroupRule | None = None
 
     @classmethod
-    def of(cls, rule: SplitRule, seed: int, by_key: bool = False) -> Draw:
+    def of(cls, rule: SplitRule, seed: int, by_key: bool = False, group: GroupRule | None = None) -> Draw:
         """Return what draws splits by the shares of a rule."""
-        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed, by_key)
+        edges = tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist())
+        return cls(edges, seed, by_key or (group is not None and group.field is not None), group)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {"edges": self.edges, "seed": self.seed, **({"by_key": True} if self.by_key else {})}
+        by_key, group = {"by_key": True} if self.by_key else {}, {"group": str(self.group)} if self.group else {}
+        return {"edges": self.edges, "seed": self.seed, **by_key, **group}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Draw:
         """Build what `to_json` gave. Raises KeyError, TypeError, ValueError."""
-        return cls(tuple(map(float, record["edges"])), int(record["seed"]), bool(record.get("by_key", False)))
+        group = GroupRule.parse(str(record["group"])) if "group" in record else None
+        return cls(tuple(map(float, record["edges"])), int(record["seed"]), bool(record.get("by_key", False)), group)
 
     def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,) uint8."""
         return self._place(self._seeded(hashes))
 
     def of_keys(self, keys: Iterable[str]) -> npt.NDArray[np.uint8]:
-        """Return the split of records by their own keys, (n,) uint8: that of a file of this name."""
-        return self.of_files(hash_names(keys))
+        """Return the split of records by their own keys or groups, (n,) uint8: that of a file of this name."""
+        return self.of_files(hash_names(self.group.of(keys) if self.group else keys))
 
     def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return the split of records of one file, given the hash of its path and their numbers in it. (n,) uint8."""
@@ -141,51 +136,77 @@ class Draw:
         return np.searchsorted(np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right").astype(np.uint8)
 
 
-def split_files(listing: Listing, rule: SplitRule, seed: int, by_key: bool = False) -> Splitting:
-    """Divide the files. `by_key` says that the records have keys of their own.
+def split_files(
+    listing: Listing, rule: SplitRule, seed: int, by_key: bool = False, group: GroupRule | None = None
+) -> Splitting:
+    """Divide the files. `by_key` says that the records have keys of their own; no shares divide what is of one `group`.
 
     A column of labels files that decides the splits is taken out of the listing: samples do not have it. Raises InputError if
     the files do not have what the rule asks for, or it is not clear what they have.
     """
-    column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
-    by = _by(listing, rule, column)
-    if column and by != "column":
+    if group is not None and not rule.shares:
+        raise UsageError(f"--group {group} keeps samples together where --split divides them; add --split train=0.9,val=0.1")
+    by = rule.mode if rule.mode != "auto" else _found(listing)
+    if by != "column" and has_column(listing):
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
-    if by == "shares":
-        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole), rule)
-    if by == "none":
-        return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
-    if by == "declared":
-        splitting = _as_declared(listing)
-    elif by == "column":
-        splitting = _by_column(listing)
-        assert listing.side is not None, "it has the column"
+    if rule.shares:
+        listing.warnings += _told_otherwise(listing, rule)
+        return _by_shares(listing, Draw.of(rule, seed, by_key and not listing.whole, group), rule)
+    splitting = _divided(listing, by, _common_folder(listing) if rule.mode == "auto" else "")
+    if by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
-    elif by == "source":
-        splitting = _splitting(listing.root_names, listing.table["root"], by)
-    else:
-        splitting = _by_folder(listing, _common_folder(listing) if rule.mode == "auto" else "")
-    if rule.mode == "auto":
-        what = {
-            "folder": "the top-level folders or files are the splits",
-            "source": "the sources are the splits",
-            "column": "the values of the column split are the splits",
-            "declared": "the splits are those that the files beside the shards say",
-        }[by]
-        listing.notices.append(f"{what}: {some(splitting.names, 10)} (--split none makes one split of all inputs)")
+    if rule.mode == "auto" and by != "none":
+        names = some(splitting.names, 10)
+        listing.notices.append(f"{_why(listing, by)} are the splits: {names} (--split none makes one split of all inputs)")
     return splitting
 
 
-def _by(listing: Listing, rule: SplitRule, column: bool) -> str:
-    """Return what names splits, which is looked for once. Raises InputError if that is not clear."""
-    if rule.mode != "auto":
-        return rule.mode
-    listing.split_by = listing.split_by or _found(listing, column)
+def _divided(listing: Listing, by: str, base: str) -> Splitting:
+    """Divide the files by what names splits; `base` is the folder that has those of splits. Raises InputError."""
+    if by == "none":
+        return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
+    if by == "declared":
+        return _as_declared(listing)
+    if by in ("column", "lists"):
+        return _as_told(listing, by)
+    if by == "source":
+        return _splitting(listing.root_names, listing.table["root"], by)
+    return _by_folder(listing, base)
+
+
+def _why(listing: Listing, by: str) -> str:
+    """Return what names the splits, for a message."""
+    return {
+        "folder": "the top-level folders or files",
+        "source": "the sources",
+        "column": "the values of the column split",
+        "lists": f"the sets of {listing.told.shown}" if listing.told else "",
+        "declared": "the sets of the files beside the shards",
+    }[by]
+
+
+def _told_otherwise(listing: Listing, rule: SplitRule) -> list[str]:
+    """Warn of splits that the inputs have, where shares divide them all the same."""
+    with suppress(InputError):
+        by = _found(listing)
+        if by != "none":
+            names = some(_divided(listing, by, _common_folder(listing)).names, 10)
+            return [f"{_why(listing, by)} are splits ({names}), but --split {rule} divides all inputs in another way"]
+    return []
+
+
+def has_column(listing: Listing) -> bool:
+    """Return whether labels files have a column of splits."""
+    return listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
+
+
+def _found(listing: Listing) -> str:
+    """Return what names splits: column, source, folder, lists or none, looked for once. Raises InputError if unclear."""
+    listing.split_by = listing.split_by or _look(listing)
     return listing.split_by
 
 
-def _found(listing: Listing, column: bool) -> str:
-    """Return what names splits: column, source, folder or none. Raises InputError if that is not clear."""
+def _look(listing: Listing) -> str:
     if all(group.is_split for group in listing.groups) and _is_one_dataset(listing):
         return "declared"
     base = _common_folder(listing)
@@ -197,9 +218,12 @@ def _found(listing: Listing, column: bool) -> str:
         by_top = set()  # the sources are these very files: their name decides no more than that of a folder would
     sources = listing.root_names if all(root.is_folder for root in listing.roots) else []
     by_source = named_as_splits(sources)
-    if column:
-        _refuse_contradiction(listing, base, by_top == tops)
-        return "column"
+    told = "column" if has_column(listing) else "lists" if listing.told and _divides(_of_lists(listing)) else ""
+    placed = "folder" if by_top == tops else "source" if len(sources) > 1 and by_source == set(sources) else ""
+    if told and placed:
+        _refuse_contradiction(listing, _divided(listing, placed, base), told)
+    if told == "column" or (told and not placed):
+        return told
     if by_top:
         _refuse_others(listing, by_top, tops)
     if len(sources) > 1 and by_source:
@@ -289,18 +313,16 @@ def _refuse_deeper(listing: Listing) -> None:
         )
 
 
-def _refuse_contradiction(listing: Listing, base: str, by_top: bool) -> None:
-    """Raise InputError if inputs are in one split's folder and the labels file puts them into another."""
-    if not by_top:
-        return
-    column, folder = _by_column(listing), _by_folder(listing, base)
-    roles = [[getattr(split_word(name), "role", None) for name in splitting.names] for splitting in (column, folder)]
-    differ = np.array([[one != other for other in roles[1]] for one in roles[0]])
-    rows = np.flatnonzero(differ[_numbers(column), _numbers(folder)])
+def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
+    """Raise InputError if inputs are in the folder or source of one split, and a labels file or list puts them into another."""
+    told = _told(listing, by)
+    roles = [list(map(_role, names)) for names in (told.names, placed.names)]
+    differ = np.array([[one != other for other in roles[1]] for one in [*roles[0], None]])
+    rows = np.flatnonzero(differ[told.of_input, _numbers(placed)] & (told.of_input >= 0))
     if len(rows):
         raise InputError(
-            f"{_files(listing)}: the column split puts {counted(len(rows), 'input')} into another split than the folder that"
-            f" it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split column or --split folder"
+            f"{told.shown} puts {counted(len(rows), 'input')} into another split than the {placed.by} that"
+            f" it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split {by} or --split {placed.by}"
         )
 
 
@@ -338,9 +360,22 @@ def _split_name(top: str, of_file: bool) -> str:
     return word.word if word else top
 
 
-def _by_column(listing: Listing) -> Splitting:
+class _Told(NamedTuple):
+    """The split that a column or lists (`shown` to a person) give each input: the number of its name, -1 for none, (n,)."""
+
+    shown: str
+    names: list[str]
+    of_input: npt.NDArray[np.int64]
+
+
+def _told(listing: Listing, by: str) -> _Told:
+    """Return what a column split or lists say. Raises InputError if there are none, or they name an input twice."""
+    return _of_column(listing) if by == "column" else _of_lists(listing)
+
+
+def _of_column(listing: Listing) -> _Told:
     side = listing.side
-    if side is None or SPLIT_COLUMN not in side.columns.column_names:
+    if side is None or not has_column(listing):
         raise InputError("--split column: there is no labels file with a column called split")
     column = side.columns[SPLIT_COLUMN]
     if not pa.types.is_string(column.type):
@@ -352,15 +387,43 @@ def _by_column(listing: Listing) -> Splitting:
     assert listing.side_rows is not None, "found with the labels files"
     coded = pc.dictionary_encode(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)).combine_chunks()
     coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
-    rows = pa.array(listing.side_rows, mask=listing.side_rows < 0)
-    numbers = coded.indices.take(rows)
-    if numbers.null_count:
-        without = np.flatnonzero(np.asarray(numbers.is_null()))
+    numbers = coded.indices.take(pa.array(listing.side_rows, mask=listing.side_rows < 0)).fill_null(-1)
+    return _Told(f"{side.shown}: the column split", coded.dictionary.to_pylist(), numbers.to_numpy().astype(np.int64))
+
+
+def _of_lists(listing: Listing) -> _Told:
+    """Return what annotations or lists say. Raises InputError if there are none, or they name an input twice."""
+    if listing.told is None:
+        raise InputError("--split lists: no data.yaml, COCO files or lists such as train.txt and test.txt name the splits")
+    sets, said = listing.told_sets
+    number = np.full(len(listing), -1, np.int64)
+    for place, (name, own) in enumerate(sets.items()):
+        twice = np.flatnonzero(own & (number >= 0))
+        if len(twice):
+            other = list(sets)[number[twice[0]]]
+            raise InputError(
+                f"{listing.told.shown}: {counted(len(twice), 'input')} ({some(listing.paths_at(twice[:100]))}) in two splits,"
+                f" {other} and {name}; correct it, or use --split none for only one split"
+            )
+        number[own] = place
+    listing.notices += [each for each in said if each not in listing.notices]
+    return _Told(listing.told.shown, list(sets), number)
+
+
+def _divides(told: _Told) -> bool:
+    """Return whether lists say more than nothing, or that all inputs are training data."""
+    return bool(told.names) and (told.names != ["train"] or bool(told.of_input.any()))
+
+
+def _as_told(listing: Listing, by: str) -> Splitting:
+    told = _told(listing, by)
+    without = np.flatnonzero(told.of_input < 0)
+    if len(without):
         raise InputError(
-            f"{side.shown}: the column split has no value for {counted(len(without), 'input')}"
-            f" ({some(listing.paths_at(without[:100]))}); add it, or use --split none or --split train=0.9,val=0.1"
+            f"{told.shown} names no split for {counted(len(without), 'input')} ({some(listing.paths_at(without[:100]))}); add"
+            " it, or use --split none or --split train=0.9,val=0.1"
         )
-    return _splitting(coded.dictionary.to_pylist(), numbers, "column")
+    return _splitting(told.names, pa.array(told.of_input), by)
 
 
 def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) -> Splitting:
@@ -378,138 +441,38 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
 
 def _by_shares(listing: Listing, draw: Draw, rule: SplitRule) -> Splitting:
     names = tuple(name for name, _ in rule.shares)
-    return Splitting(names, draw.of_files(listing.hashes) if listing.whole else None, "shares", draw)
+    hashes = listing.hashes if draw.group is None or not listing.whole else _hashes_of_groups(listing, draw.group)
+    return Splitting(names, draw.of_files(hashes) if listing.whole else None, "shares", draw)
 
 
-# --- what looks like a validation or test set, and becomes part of another split ---
-
-
-def warn_of_mixed(listing: Listing, rule: SplitRule) -> list[str]:
-    """Warn of inputs that are named as a validation or test set, and go into another split, or are divided by shares.
-
-    There is no warning if `--split` names the rule by a word, nor for inputs that `split_files` refuses.
-    """
-    by, column = "", listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
-    if rule.mode in ("auto", "shares"):
-        with suppress(InputError):
-            by = _by(listing, rule, column)
-    if by not in ("none", "folder", "shares"):
-        return []
-    base, split = _common_folder(listing), "" if by == "shares" else "train"
-    named = [number for number, group in enumerate(listing.groups) if may_name_a_split(f"{group.folder}/{group.stem}")]
-    of_all = _folder_of_all(listing) if named else ""
-    found: dict[tuple[int, str, str], list[str | int]] = {}
-    for number in named:
-        group = listing.groups[number]
-        if by == "folder":
-            split = _split_name(_top(group, base), group.folder == base)
-        for name, role, option in _names_of_sets(listing, number, group, of_all):
-            if role != _role(split):
-                found.setdefault((role, split, option), []).append(name)
-    if by != "folder":
-        for root, name in zip(listing.roots, listing.root_names, strict=True):
-            if root.is_folder and (role := _role_of_set(name, True)):
-                found.setdefault((role, split, "--split source"), []).append(root.text)
-        for role, path in _sets_of_files(listing).items():
-            found.setdefault((role, split, "put the files of each set into a folder of its own (train/, test/)"), []).append(
-                path
-            )
-    warnings = [_mixed(listing, names, *what, rule) for what, names in sorted(found.items(), key=lambda each: each[0])]
-    return [*warnings, *(_mixed_column(listing, rule) if column else [])]
-
-
-def _mixed_column(listing: Listing, rule: SplitRule) -> list[str]:
-    """Warn of a column `split` that names a validation or test set, where shares divide the inputs all the same."""
-    named: list[str] = []
-    with suppress(InputError):
-        named = [name for name in _by_column(listing).names if _role_of_set(name, True)]
-    if not named:
-        return []
-    return [
-        f"{_files(listing)}: the column split says which inputs are in {some(named)}, but --split {rule} divides all of them."
-        " To keep them apart: --split column"
-    ]
-
-
-def _mixed(listing: Listing, names: list[str | int], role: int, split: str, option: str, rule: SplitRule) -> str:
-    """Return the warning on these names. A number stands for the file of this group."""
-    names = list(dict.fromkeys(names))
-    one = len(names) == 1
-    shown = [_path_in(listing, name) if isinstance(name, int) else name for name in names[:3]]
-    is_set = f"{some([*shown, *map(str, names[3:])])} {'looks' if one else 'look'} like a {SETS[role]} set"
-    goes = f'{"goes" if one else "go"} into the split "{split}"'
-    divided = f"{'is' if one else 'are'} divided into {' and '.join(name for name, _ in rule.shares)}"
-    return f"{is_set}, but {goes if split else divided}. To keep {'it' if one else 'them'} apart: {option}"
-
-
-def _path_in(listing: Listing, group: int) -> str:
-    """Return the path of the first file of a group."""
-    return listing.paths_at(np.flatnonzero(listing.table["group"].to_numpy() == group)[:1])[0]
-
-
-def _names_of_sets(listing: Listing, number: int, group: Group, of_all: str) -> Iterator[tuple[str | int, int, str]]:
-    """Yield each name in the path of a group that is that of a validation or test set, with its role and how to keep it apart.
-
-    A file is given by the number of its group. `of_all` is the folder that has all files.
-    """
-    parts = group.folder.split("/") if group.folder else []
-    for depth, name in enumerate([*parts, group.stem]):
-        role = _role_of_set(name, depth == len(parts) or not listing.whole)
-        if not role and listing.whole and not depth:  # a folder of images right in the source, which may be a class
-            role = _role_of_named_set(name)
-        if not role:
-            continue
-        above = "/".join(parts[:depth])
-        shown = number if depth == len(parts) else f"{'/'.join(parts[: depth + 1])}/"
-        if group.is_split:
-            option = "leave out --split"
-        elif not above:
-            option = "--split folder"
-        elif len(listing.roots) == 1 and f"{of_all}/".startswith(f"{above}/"):
-            option = f"convert {listing.roots[0].text}/{above}, with --split folder"
+def _hashes_of_groups(listing: Listing, group: GroupRule) -> npt.NDArray[np.uint64]:
+    """Return a hash of the group of each file. Raises InputError where there is no such column, and for files in no group."""
+    named, side, rows = group.field, listing.side, listing.side_rows
+    columns = [name for name in side.columns.column_names if name != LABEL_COLUMN] if side else []
+    if named is not None and named not in columns:
+        raise InputError(
+            f"--group {named}: no labels file has this column ({some(columns) or 'none'}); a regular expression has (…) in it"
+        )
+    values = side.columns[named].cast(pa.string()) if side is not None and named is not None else None
+    found, without = [np.zeros(0, np.uint64)], list[int]()
+    for first in range(0, len(listing), CHUNK_ROWS):
+        here = np.arange(first, min(first + CHUNK_ROWS, len(listing)))
+        if values is not None and rows is not None:
+            groups = values.take(pa.array(rows[here], mask=rows[here] < 0)).to_pylist()
         else:
-            option = "convert it alone, or move it"
-        yield shown, role, option
-
-
-def _sets_of_files(listing: Listing) -> dict[int, str]:
-    """Return a file of each validation and test set among files that are one record each, by their roles.
-
-    Only where names tell several sets apart (train.txt, test.txt): alone they may mean anything. Of very many files some
-    from all over are looked at.
-    """
-    if not listing.whole:
-        return {}
-    roles: dict[int, str] = {}
-    looked_at = listing.paths_at(np.array(evenly_spaced(len(listing), LOOKED_AT), np.int64))
-    for path in that_may_name_a_split(looked_at):
-        word = split_word(path.rpartition("/")[2].partition(".")[0])
-        if word is not None and word.alone:
-            roles.setdefault(word.role, path)
-    return {role: path for role, path in sorted(roles.items()) if role != TRAINING} if len(roles) > 1 else {}
+            groups = group.of(listing.paths_at(here))
+        without += [first + place for place, each in enumerate(groups) if not each]
+        found.append(hash_names(each or "" for each in groups))
+    if without:
+        few = some(listing.paths_at(np.array(without[:100])))
+        raise InputError(f"--group {group}: {counted(len(without), 'input')} ({few}) in no group; give each one")
+    return np.concatenate(found)
 
 
 def _role(name: str) -> int | None:
     """Return the role of the split word in a name, None if it has none."""
     word = split_word(name) if name else None
     return None if word is None else word.role
-
-
-def _role_of_set(name: str, contained: bool) -> int:
-    """Return the role of a name of a validation or test set, 0 for another name.
-
-    A word of several counts if it may be `contained` in others (imdb_test), and seldom means something else there (dev_log).
-    """
-    word = split_word(name) if may_name_a_split(name) else None
-    if word is None or not (word.alone or (contained and (word.of_set or word.word not in AMBIGUOUS))):
-        return TRAINING
-    return word.role
-
-
-def _role_of_named_set(name: str) -> int:
-    """Return the role of a name that says that it is one of a validation or test set (Test_Images), 0 for another name."""
-    word = split_word(name) if may_name_a_split(name) else None
-    return TRAINING if word is None or not word.of_set else word.role
 
 
 def _is_alone(name: str) -> bool:

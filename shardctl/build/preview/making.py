@@ -142,7 +142,7 @@ def make_preview(
         backend.require_one()
         rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None)
+        rules = PlanRules(split, labels, None, checked.seed, checked.key_source is not None, checked.group)
         with scratch_folder() as scratch, progress_of(progress) as shown:
             told = ConversionProgress(shown)
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", told.listing)

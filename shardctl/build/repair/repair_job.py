@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from shardctl.build.convert.discover import Discovery
 from shardctl.build.convert.filled_shards import divided
 from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import LabelRule, Listing, list_files
+from shardctl.build.plan.pinned import classes_of
 from shardctl.build.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.build.plan.splits import SplitRule, Splitting, split_files
 from shardctl.build.shards.dataset_job import DatasetJob, plan_job
@@ -185,12 +187,16 @@ def list_again(folder: Path, made: Made) -> Fresh:
     given = settings["labels"]
     rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
     labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
+    if "classes" in settings:
+        labels = replace(labels, classes=classes_of(made.layout.roles))
     by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
-    rules = PlanRules(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key)
+    rules = PlanRules(
+        SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed, by_key, made.recipe.group
+    )
     roots = [SourceRoot(normal(source)) for source in made.sources]
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
-    splitting = split_files(listing, rules.split, rules.seed, rules.by_key)
+    splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     fields = RecordReading.from_json(manifest.records).fields
     found = made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:

@@ -383,6 +383,8 @@ class Job:
         if self.draw is None:
             return None
         draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
+        if draw.group is not None:
+            return lambda numbers: draw.of_keys(map(planned.key, numbers.tolist())) == split
         return lambda numbers: draw.of_records(hashed, numbers) == split
 
     def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:

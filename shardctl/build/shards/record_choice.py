@@ -92,7 +92,8 @@ def _keys_of(
 
     They are read together, and in smaller parts where one does not fit; one by one where one of them has ended a worker.
     """
-    source, unit = str(job.recipe.key_source), planned.unit
+    group, unit = job.draw.group if job.draw else None, planned.unit
+    source = str((group.field if group else None) or job.recipe.key_source)
     assert job.fields is not None, "files of many records have columns"
     rules, schema = replace(job.recipe.reading, only=(source,)), pa.schema([job.fields.field(source)], {CHOSEN: b""})
     fatal = [n for n in hints.lost_records(planned.number) if hints.lost[planned.number, n].stage == KEYS]

@@ -24,6 +24,7 @@ from shardctl.sources.endings import ending_of
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import Choose, Digest, Parsed, Reading, Unit, find_format
 from shardctl.sources.kinds import KINDS
+from shardctl.sources.splits import GroupRule
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.transforms.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.transforms.pipeline.functions import unshared
@@ -47,7 +48,21 @@ def read_unit(job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None,
             parsed = _without(parsed, *check_labels(parsed.batch, job.layout.roles.names))
         if job.recipe.key_source is not None:
             parsed = _without(parsed, *check_keys(parsed.batch))
+        if job.draw is not None and job.draw.group is not None:
+            parsed = _without(parsed, parsed.batch, _in_no_group(job, planned, parsed, job.draw.group))
         yield parsed
+
+
+def _in_no_group(job: Job, planned: PlannedUnit, parsed: Parsed, rule: GroupRule) -> dict[int, Rejection]:
+    """Return why some rows are rejected, by row: their field of groups is empty, or their key does not match."""
+    if rule.field is not None:
+        values = parsed.batch.column(job.renames.get(rule.field, rule.field)).to_pylist()
+    elif job.recipe.key_source is not None:
+        values = parsed.batch.column(KEY).to_pylist()
+    else:
+        values = list(map(planned.key, parsed.numbers.tolist()))
+    reason = Rejection("decode", "no-group", f"it is in no group (--group {rule})")
+    return {row: reason for row, group in enumerate(rule.of(values)) if group in (None, "")}
 
 
 def read_fields(

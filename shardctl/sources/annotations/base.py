@@ -16,6 +16,7 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.format.roles import Role
 from shardctl.sources.annotation_words import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.told_splits import ToldSplits
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.text import normal
 from shardctl.system.options import Word
@@ -97,7 +98,8 @@ class Annotations:
     those of them; other columns are for the worker. `classes` are the names of the values of the column `label`, where there
     is one. `faults` are inputs whose annotations are wrong, each with the reason: they become rejects. `digests` are those of
     what was read, in hex. Where rows of `columns` name files, `stamps` has a hash of the size and the time of change of each:
-    (rows,). `frame` is that of all rows where it was found out for all of them, None where it is what the rows say.
+    (rows,). `frame` is that of all rows where it was found out for all of them, None where it is what the rows say. `splits`
+    are those that the files tell of, None where they tell of none. `numbers` has the pinned number of each class.
     """
 
     columns: pa.Table
@@ -110,6 +112,8 @@ class Annotations:
     notices: tuple[str, ...] = ()
     stamps: npt.NDArray[np.uint64] | None = None
     frame: str | None = None
+    splits: ToldSplits | None = None
+    numbers: npt.NDArray[np.int64] | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these rows is in memory."""
@@ -119,17 +123,34 @@ class Annotations:
         part = self.columns.slice(low, high - low).combine_chunks()
         taken = part.take(pa.array(found - low, mask=found < 0))
         columns = {name: _one_chunk(taken[name]) for name in taken.column_names}
+        if self.numbers is not None:
+            columns = {name: _renumbered(name, array, self.numbers) for name, array in columns.items()}
         return columns if self.frame is None else {name: _with_frame(array, self.frame) for name, array in columns.items()}
+
+
+def _renumbered(name: str, array: pa.Array, numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Return labels, or the categories of objects, by the numbers of their classes; any other column as it is."""
+    new = pa.array(numbers)
+    if name == "label":
+        return new.take(array)
+    return _with_part(
+        array, "category", lambda of: pa.ListArray.from_arrays(of.offsets, new.take(of.values), mask=of.is_null())
+    )
 
 
 def _with_frame(array: pa.Array, frame: str) -> pa.Array:
     """Return a column that tells the worker of a frame with another one; any other column as it is."""
-    place = array.type.get_field_index(FRAME) if pa.types.is_struct(array.type) else -1
+    frames = [frame if there else None for there in array.is_valid().to_pylist()]
+    return _with_part(array, FRAME, lambda _: pa.array(frames, pa.string()))
+
+
+def _with_part(array: pa.Array, name: str, other: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return structs with another member of this name; a column without it as it is."""
+    place = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
     if place < 0:
         return array
     parts = [array.field(number) for number in range(array.type.num_fields)]
-    there = array.is_valid().to_pylist()
-    parts[place] = pa.array([frame if each else None for each in there], pa.string())
+    parts[place] = other(parts[place])
     return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
 
 

@@ -27,6 +27,7 @@ from shardctl.sources.annotations.objects import (
     said_of_boxes,
     why_shares,
 )
+from shardctl.sources.types import in_order
 from shardctl.system.text import counted, printable
 
 READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
@@ -157,7 +158,7 @@ def _names(column: pa.ChunkedArray) -> list[str]:
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no such file
 
     flat = pc.list_flatten(pc.struct_field(column, "category"))
-    return sorted(name for name in pc.unique(flat).to_pylist() if name is not None)
+    return in_order(name for name in pc.unique(flat).to_pylist() if name is not None)
 
 
 def _objects(value: dict[str, Any], members: list[str], names: list[str] | None) -> dict[str, Any]:

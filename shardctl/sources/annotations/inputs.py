@@ -17,7 +17,7 @@ from shardctl.errors import InputError
 from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.roots import SourceRoot, resolved
 from shardctl.system.dataclass import dataclass
-from shardctl.system.locations.text import folders_above, follow, is_stored, within
+from shardctl.system.locations.text import folders_above, follow, is_stored, path_below, within
 from shardctl.system.text import counted, printable
 
 AT_ONCE = 65536
@@ -60,6 +60,18 @@ class Inputs:
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no annotations
 
         return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
+
+    def in_folder(self, folder: str) -> npt.NDArray[np.bool_]:
+        """Return which inputs are in a folder or below, (n,)."""
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
+
+        there, paths, roots = resolved(folder), self.table["path"], self.table["root"].to_numpy()
+        found = np.zeros(len(self), bool)
+        for number, base in enumerate(self.bases):
+            below = "" if path_below(base, there) is not None else path_below(there, base)
+            if below is not None:
+                found |= (roots == number) & np.asarray(pc.starts_with(paths, f"{below}/" if below else ""))
+        return found
 
     @cached_property
     def bases(self) -> list[str]:

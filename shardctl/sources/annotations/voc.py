@@ -24,9 +24,11 @@ from shardctl.sources.annotations.per_image import (
     refuse_no_match,
     said_of_others,
 )
+from shardctl.sources.annotations.told_splits import lists_in, told_by_lists
 from shardctl.sources.files import fetch_all, is_folder
+from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations.text import beside, join, name_of
+from shardctl.system.locations.text import beside, join, name_of, parent_of
 from shardctl.system.text import counted, printable
 
 ZERO_BASED = "zero-based"
@@ -37,6 +39,9 @@ OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
 TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 FLAGS = ("difficult", "truncated")
+
+_SETS = "ImageSets/Main"
+"""Where lists of the images of each split are, beside the folder of the files."""
 
 
 class Voc:
@@ -56,6 +61,7 @@ class Voc:
         lost: list[FoundFile] = []
         zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
         offsets: dict[int, int] = {}
+        lists: list[str] = []
         for source in sources:
             within = join(source.path, "Annotations")
             folder = within if is_folder(within) else source.path
@@ -64,6 +70,7 @@ class Voc:
             refuse_no_match(here, found, inputs, folder, "XML files")
             matched += here
             lost += others
+            lists += lists_in(join(parent_of(folder), _SETS))
             offsets |= {file.row: int(source.path not in zero_based) for file in here}
         by_row = {file.row: file for file in matched}
         fetch_all(file.opened for file in matched)
@@ -85,7 +92,7 @@ class Voc:
                 objects, zeros, size = {"category": [], "bbox": []}, 0, None
             at_zero += zeros
             writer.add(objects, size)
-        names = sorted(classes)
+        names = in_order(classes)
         number = np.zeros(len(names), np.int64)
         number[[classes[name] for name in names]] = np.arange(len(names))
         table, members = writer.finish(number)
@@ -98,10 +105,9 @@ class Voc:
                 f" 0, use --labels voc+{ZERO_BASED}:PATH"
             )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
-        role = Objects(tuple(names) or None)
-        return Annotations(
-            table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
-        )
+        said, fields, role = tuple(notices), (objects_field(members),), Objects(tuple(names) or None)
+        splits = told_by_lists(lists)
+        return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=splits)
 
 
 def _match(found: list[FoundFile], inputs: Inputs, shown: str) -> tuple[list[Beside], list[FoundFile]]:

@@ -27,6 +27,7 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
+from shardctl.sources.annotations.told_splits import Place, ToldSplits
 from shardctl.sources.files import exists, fetch_all, is_folder
 from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
@@ -53,7 +54,7 @@ OVERSHOOT = 0.01
 class Setup:
     """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each.
 
-    `missing` are folders of labels that are not there, of images that are.
+    `missing` are folders of labels that are not there, of images that are. `splits` are those of a data.yaml.
     """
 
     folders: tuple[str, ...]
@@ -63,6 +64,7 @@ class Setup:
     flip: tuple[int, ...] | None = None
     point_names: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ()
+    splits: ToldSplits | None = None
 
 
 class Yolo:
@@ -117,10 +119,8 @@ class Yolo:
             notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
         role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
-        rows = np.arange(len(inputs))
-        return Annotations(
-            table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
-        )
+        said, rows, fields = tuple(notices), np.arange(len(inputs)), (objects_field(members),)
+        return Annotations(table, rows, fields, (digest.hex(),), {OBJECTS: role}, None, faults, said, splits=setup.splits)
 
 
 def _is_of_image(file: FoundFile) -> bool:
@@ -285,8 +285,8 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
     point_names = _point_names(said.get("kpt_names"), points) if points else None
-    folders, missing = _folders_of(said, file, shown)
-    return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing))
+    folders, missing, places = _folders_of(said, file, shown)
+    return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing), ToldSplits(shown, places))
 
 
 def _is_small(said: Any) -> bool:
@@ -337,13 +337,15 @@ def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
     return tuple(str(number) for number in range(points[0]))
 
 
-def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str], list[str]]:
-    """Return the folders of labels, by those of the images: `images` in their paths is `labels`; and those that are missing."""
+def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str], list[str], dict[str, list[Place]]]:
+    """Return the folders of labels, by those of the images: `images` in their paths is `labels`; those that are missing; and
+    where the images of each split are."""
     base = above = parent_of(file)
     if isinstance(said.get("path"), str):
         base = next((place for place in (join(base, said["path"]), normal(said["path"])) if is_folder(place)), base)
     folders: list[str] = []
     tried: list[str] = []
+    places: dict[str, list[Place]] = {}
     others = [name for name, value in said.items() if name not in (*SPLITS, *KEYS) and _is_folder(base, above, value)]
     for split in (*SPLITS, *others):
         given = said.get(split)
@@ -352,6 +354,8 @@ def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str],
             tried.append(str(place))
             if images is None:
                 continue
+            if split != "minival":  # a part of val
+                places.setdefault(split, []).append(images)
             found = [images] if is_folder(images) else _folders_in_list(images, base)
             folders += [_labels_of(folder) for folder in found]
     missing = [folder for folder in dict.fromkeys(folders) if not is_folder(folder)]
@@ -362,7 +366,7 @@ def _folders_of(said: dict[str, Any], file: str, shown: str) -> tuple[list[str],
     outer = [
         folder for folder in folders if not any(other != folder and path_below(folder, other) is not None for other in folders)
     ]
-    return outer, missing
+    return outer, missing, places
 
 
 def _is_folder(base: str, above: str, value: Any) -> bool:

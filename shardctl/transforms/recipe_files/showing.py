@@ -76,6 +76,8 @@ def _options(settings: dict[str, Any]) -> list[str]:
     ]
     if settings.get("lenient_labels"):
         options.append("--lenient-labels")
+    if settings.get("classes"):
+        options.append("--classes DATASET")
     if settings.get("drop_columns"):
         options.append(f"--drop-columns {shlex.quote(','.join(map(str, settings['drop_columns'])))}")
     return options

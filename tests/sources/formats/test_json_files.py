@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -197,26 +195,6 @@ def test_one_object_with_other_lists_is_no_warning(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / "in" / f"{number}.json").write_text('{"turns": [{"role": "user"}]}')
     assert shardctl.convert(tmp_path / "in", tmp_path / "many", workers=0).warnings == ()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 2}},
-        {"text": ["a", "b"], "label": [1, 2]},
-        {"1": {"text": "a", "label": 1}, "2": {"text": "b", "label": 2}},
-    ],
-)
-def test_records_that_are_columns_or_values_of_one_object_are_warned_of(tmp_path: Path, value: dict[str, Any]) -> None:
-    (tmp_path / "my rows.json").write_text(json.dumps(value))
-    result = shardctl.convert(tmp_path / "my rows.json", tmp_path / "one", {"kind": "table"}, workers=0)
-    assert result.samples == 1
-    (warning,) = result.warnings
-    assert warning.startswith("my rows.json is one record: one object, whose values are ")
-    if shutil.which("jq"):
-        subprocess.run(["sh", "-c", warning[warning.index("jq -c") :]], cwd=tmp_path, check=True)
-        found = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-        assert found == [{"text": "a", "label": 1}, {"text": "b", "label": 2}]
 
 
 @pytest.mark.parametrize(

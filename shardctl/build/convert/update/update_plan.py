@@ -218,7 +218,7 @@ class _Planning:
         listing, before = self.listing, self.before
         if why := self._other_reading():
             return Anew(why)
-        splitting = split_files(listing, self.rules.split, self.rules.seed, self.rules.by_key)
+        splitting = split_files(listing, self.rules.split, self.rules.seed, self.rules.by_key, self.rules.group)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
             return Anew("the splits are made in another way")

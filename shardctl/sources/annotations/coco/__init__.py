@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.sources.annotations.coco.categories import joined_categories
+from shardctl.sources.annotations.coco.file import CocoFile
 from shardctl.sources.annotations.coco.images import find_inputs
 from shardctl.sources.annotations.coco.joining import Joined
 from shardctl.sources.annotations.coco.reading import read_file
-from shardctl.sources.annotations.inputs import Inputs, none_among_inputs
+from shardctl.sources.annotations.inputs import Inputs, none_among_inputs, stem
+from shardctl.sources.annotations.told_splits import Place, ToldSplits
+from shardctl.sources.label_table import some
+from shardctl.sources.splits import split_word
+from shardctl.system.locations.text import name_of
 
 
 class Coco:
@@ -35,4 +41,14 @@ class Coco:
         categories, said = joined_categories(marking)
         table = Joined(marking, captioning, categories, inputs, rule)
         notices += [*said, *table.notices]
-        return table.write(scratch / "coco.arrow", [file.digest for file in files], notices)
+        written = table.write(scratch / "coco.arrow", [file.digest for file in files], notices)
+        return replace(written, splits=_splits_of(files))
+
+
+def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
+    """Return the splits that names of files tell of, instances_train.json and instances_val.json; None where it is one."""
+    places: dict[str, list[Place]] = {}
+    for file in files:
+        if (word := split_word(stem(name_of(file.opened)))) is not None:
+            places.setdefault(word.word, []).append(file.rows[file.rows >= 0])
+    return ToldSplits(some([file.shown for file in files]), places) if len(places) > 1 else None

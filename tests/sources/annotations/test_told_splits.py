@@ -1,0 +1,171 @@
+"""Splits that files beside the images tell of: what they say is used, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.errors import DatasetError, InputError
+
+TRAIN, VAL = [f"{number:03d}" for number in range(7)], [f"{number:03d}" for number in range(7, 10)]
+
+
+def image(path: Path, number: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (16, 12), (number, 0, 0)).save(path)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def lines(names: list[str], form: str = "{}") -> str:
+    return "".join(f"{form.format(name)}\n" for name in names)
+
+
+def yolo(root: Path, data: str) -> tuple[list[Path], list[str]]:
+    for number, name in enumerate(TRAIN + VAL):
+        day = "monday" if name in TRAIN else "friday"
+        image(root / "images" / day / f"{name}.jpg", number)
+        write(root / "labels" / day / f"{name}.txt", "0 0.5 0.5 0.5 0.5\n")
+    write(root / "train.txt", lines(TRAIN, "./images/monday/{}.jpg"))
+    write(root / "val.txt", lines(VAL, f"{root}/images/friday/{{}}.jpg"))
+    write(root / "data.yaml", f"names: [cat]\n{data}\n")
+    return [root], [f"yolo:{root / 'data.yaml'}"]
+
+
+def coco(root: Path) -> tuple[list[Path], list[str]]:
+    for number, name in enumerate(TRAIN + VAL):
+        image(root / "images" / f"{name}.jpg", number)
+    for split, names in (("train", TRAIN), ("val", VAL)):
+        images = [{"id": int(name), "file_name": f"{name}.jpg", "width": 16, "height": 12} for name in names]
+        record = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+        write(root / f"instances_{split}.json", json.dumps(record))
+    return [root / "images"], [f"coco:{root / f'instances_{split}.json'}" for split in ("train", "val")]
+
+
+def voc(root: Path) -> tuple[list[Path], list[str]]:
+    for number, name in enumerate(TRAIN + VAL):
+        image(root / "JPEGImages" / f"{name}.jpg", number)
+        write(root / "Annotations" / f"{name}.xml", "<annotation></annotation>")
+    sets = root / "ImageSets" / "Main"
+    for split, names in (("train", TRAIN), ("val", VAL), ("trainval", TRAIN + VAL), ("cat_train", VAL)):
+        write(sets / f"{split}.txt", lines(names))
+    return [root / "JPEGImages"], [f"voc:{root}"]
+
+
+def food(root: Path) -> tuple[list[Path], list[str]]:
+    for number, name in enumerate(TRAIN + VAL):
+        for kind in ("pie", "soup"):  # the last parts of the names are not enough
+            image(root / "images" / kind / f"{name}.jpg", number)
+    for split, names in (("train", TRAIN), ("val", VAL)):
+        write(root / "meta" / f"{split}.txt", lines(names, "pie/{}") + lines(names, "soup/{}"))
+    return [root], ["auto"]
+
+
+FORMS: dict[str, Any] = {
+    "lists": lambda root: yolo(root, "train: train.txt\nval: val.txt"),
+    "folders": lambda root: yolo(root, "train: images/monday\nval: images/friday"),
+    "lists of folders": lambda root: yolo(root, "train: [images/monday]\nval: [images/friday]"),
+    "coco": coco,
+    "voc": voc,
+    "food": food,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_splits_that_files_tell_are_the_splits(tmp_path: Path, form: str) -> None:
+    sources, labels = FORMS[form](tmp_path / "in")
+    for more in ({"dry_run": True}, {}):
+        result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0, **more)
+        assert any("are the splits: train, val" in notice for notice in result.notices)
+    found = {s: {Path(x["key"]).stem for x in shardctl.open(tmp_path / "out", split=s)} for s in ("train", "val")}
+    assert found == {"train": set(TRAIN), "val": set(VAL)}
+    one = shardctl.convert(sources, tmp_path / "one", labels=labels, split="none", workers=0)
+    assert [split.name for split in shardctl.open(tmp_path / "one").manifest.splits] == ["train"]
+    assert one.warnings == ()
+    drawn = shardctl.convert(sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5", workers=0)
+    assert any("are splits (train, val), but split='train=0.5,val=0.5' divides all" in each for each in drawn.warnings)
+
+
+@pytest.mark.parametrize("form", ["lists", "voc", "food"])
+def test_an_update_follows_the_lists(tmp_path: Path, form: str) -> None:
+    sources, labels = FORMS[form](tmp_path / "in")
+    given: dict[str, Any] = {"labels": labels, "workers": 0}
+    shardctl.convert(sources, tmp_path / "out", **given)
+    assert shardctl.convert(sources, tmp_path / "out", **given).status == "up-to-date"
+    train, val = (next((tmp_path / "in").rglob(f"{name}.txt")) for name in ("train", "val"))
+    *rest, moved = train.read_text().splitlines(keepends=True)
+    train.write_text("".join(rest))
+    val.write_text(val.read_text() + moved)
+    with pytest.raises(DatasetError, match="differs in its"):
+        shardctl.convert(sources, tmp_path / "out", **given)
+    shardctl.convert(sources, tmp_path / "out", update=True, **given)
+    shardctl.convert(sources, tmp_path / "fresh", **given)
+    for split in ("train", "val"):
+        keys = [sorted(x["key"] for x in shardctl.open(tmp_path / out, split=split)) for out in ("out", "fresh")]
+        assert keys[0] == keys[1]
+        assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
+
+
+def test_lists_that_come_later_are_seen(tmp_path: Path) -> None:
+    (source,), _ = food(tmp_path / "in")
+    lists = {path: path.read_text() for path in (source / "meta").iterdir()}
+    for path in lists:
+        path.unlink()
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    for path, text in lists.items():
+        path.write_text(text)
+    shardctl.convert(source, tmp_path / "out", workers=0, update=True)
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train", "val"]
+
+
+def test_what_is_told_in_part_or_twice_is_refused(tmp_path: Path) -> None:
+    sources, labels = voc(tmp_path / "in")
+    val = tmp_path / "in" / "ImageSets" / "Main" / "val.txt"
+    val.write_text(lines(VAL[1:]))
+    with pytest.raises(InputError, match=r"names no split for 1 input \(007\.jpg\)"):
+        shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    val.write_text(lines([*VAL, TRAIN[0]]))
+    with pytest.raises(InputError, match=r"1 input \(000\.jpg\) in two splits, train and val"):
+        shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    val.write_text(lines([*VAL, "missing"]))
+    result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    assert any("1 name of no input (missing); skipped" in notice for notice in result.notices)
+
+
+def test_two_splits_of_the_same_images_are_one(tmp_path: Path) -> None:
+    sources, labels = yolo(tmp_path / "in", "train: images\nval: images")
+    result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    assert any("train and val are the same 10 inputs: one split" in notice for notice in result.notices)
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+
+
+def test_folders_keep_their_names_and_may_not_contradict(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        image(tmp_path / "in" / split / "images" / "a.jpg")
+        write(tmp_path / "in" / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
+    data = tmp_path / "in" / "data.yaml"
+    write(data, "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=f"yolo:{data}", workers=0)
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train", "valid"]
+    write(data, "names: [cat]\nval: ../train/images\ntrain: ../valid/images\n")
+    with pytest.raises(InputError, match="puts 2 inputs into another split than the folder"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists", workers=0)
+    keys = [x["key"] for x in shardctl.open(tmp_path / "two", split="val")]
+    assert keys == ["train/images/a.jpg"]
+
+
+def test_a_text_that_lists_no_input_is_no_list(tmp_path: Path) -> None:
+    for number in range(2):
+        image(tmp_path / "in" / f"{number}.jpg", number)
+    write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
