@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -14,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import DatasetError, UsageError, first_line
+from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
 from shardctl.system.locations.folder import Folder
+from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
 from shardctl.version import __version__
@@ -375,8 +377,7 @@ class BlockFile:
         except FileNotFoundError:
             raise DatasetError(f"{self.shown}: no such shard") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or first_line(error)
-            raise DatasetError(f"{self.shown}: not a readable Arrow file ({why})") from error
+            raise self._fault("not a readable Arrow file", error) from error
         self.schema: pa.Schema = self._reader.schema
         self.bytes = int(self._file.size())
         """The size of the file in bytes."""
@@ -405,8 +406,15 @@ class BlockFile:
 
     def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
         """Return the error for a block that cannot be read."""
-        why = first_line(error) if isinstance(error, BaseException) else error
-        return DatasetError(f"{self.shown}: block {index} cannot be read ({why})")
+        return self._fault(f"block {index} cannot be read", error)
+
+    def _fault(self, what: str, error: BaseException | str) -> DatasetError:
+        if isinstance(error, str) or is_of_bytes(error):
+            return DamageError(f"{self.shown}: {what} ({error if isinstance(error, str) else first_line(error)})")
+        number = getattr(error, "errno", None)
+        why = first_line(error) if number is None else os.strerror(number)
+        more = f"; {MORE_FILES}" if number in NO_DESCRIPTORS else ""
+        return DatasetError(f"{self.shown}: cannot be read ({why}){more}")
 
 
 class ShardReader(BlockFile):

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.loader.blocks import Batch, BatchMemory, Indices, lend_free_memory
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.lookahead import Lookahead
@@ -38,6 +39,9 @@ TASK_BATCHES = 64
 
 LOOKED_AT = 4
 """Tasks that are looked at before each one that is begun, where samples come from far away."""
+
+MOST_SKIPPED, FEW_SKIPPED = 100, 10
+"""One of how many samples of an epoch may be skipped, and how many may be of a small dataset."""
 
 MOST_AHEAD = 128
 """Tasks that are known ahead: 1 GB of samples, four times the bytes that are requested ahead."""
@@ -100,10 +104,11 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Made:
-    """The batches of a task, each with its number of samples and the samples of the epoch consumed after it."""
+    """The batches of a task: each with its number of samples, those that were skipped, and the samples of the epoch consumed
+    after it."""
 
     epoch: int
-    batches: list[tuple[Any, int, int]]
+    batches: list[tuple[Any, int, Indices, int]]
     memory: BatchMemory
 
 
@@ -140,10 +145,11 @@ def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
 
 
 class _Position(NamedTuple):
-    """A place in the order: an epoch, and how many of its samples all ranks together have consumed."""
+    """A place in the order: an epoch, how many of its samples all ranks together have consumed, and this rank has skipped."""
 
     epoch: int = 0
     samples: int = 0
+    skipped: int = 0
 
 
 @cache
@@ -286,7 +292,8 @@ class Loader:
 
         This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
-        return {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}
+        state = {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}
+        return {**state, "skipped": self._at.skipped} if self._at.skipped else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
@@ -295,6 +302,7 @@ class Loader:
         """
         try:
             epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
+            skipped = whole_number("skipped", state.get("skipped", 0))
         except (KeyError, TypeError, UsageError):
             raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}") from None
         mine, other = self._identity(), state.get("order", {})
@@ -306,7 +314,7 @@ class Loader:
             raise UsageError(f"the state was saved with another dataset, seed or shuffle: it had {was}")
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
-        self._at = self._next = _Position(epoch, samples)
+        self._at = self._next = _Position(epoch, samples, skipped)
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""
@@ -346,6 +354,7 @@ class Loader:
         self._began = self._ended = time.perf_counter()
         begin = self._at = self._next
         self._next = _Position(begin.epoch + 1)
+        first: tuple[int, Indices] | None = None
         # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
@@ -357,9 +366,13 @@ class Loader:
             at_end.callback(lend_free_memory)
             self._waits = prefetcher.waits
             for made in prefetcher:
-                for batch, size, end in made.batches:
+                for batch, size, lost, end in made.batches:
+                    skipped = len(lost) + (self._at.skipped if made.epoch == self._at.epoch else 0)
+                    if len(lost):
+                        first = first if first is not None and first[0] == made.epoch else (made.epoch, lost[:1])
+                        self._check_skipped(skipped, *first)
                     self._next = _Position(made.epoch + 1)
-                    self._at = self._next if self._is_over(end) else _Position(made.epoch, end)
+                    self._at = self._next if self._is_over(end) else _Position(made.epoch, end, skipped)
                     self._samples += size
                     self._ended = time.perf_counter()
                     if size:
@@ -369,6 +382,21 @@ class Loader:
                     self._spare.append(made.memory)
         if not self._batches:  # the epoch of the state was complete
             self._at = self._next
+
+    def _check_skipped(self, skipped: int, epoch: int, first: Indices) -> None:
+        """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the first one.
+
+        A hundredth of this rank's part may be; of few samples ten, and never all: as many as are in a damaged block.
+        """
+        samples = -(-len(self.stream) // self.options.place[1])
+        if skipped <= max(samples // MOST_SKIPPED, min(FEW_SKIPPED, samples - 1)):
+            return
+        counts = f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, which is too many to skip"
+        try:
+            self.stream.strict().gather(first, epoch, BatchMemory())
+        except DatasetError as error:
+            raise DatasetError(f"{counts}; the first: {error}") from error
+        raise DatasetError(f"{counts}; the first can be read by now: read them again")
 
     def _say_what_is_odd(self) -> None:
         """Warn if samples come twice and nobody asked for it, and if there are samples and all ranks get none."""
@@ -465,12 +493,15 @@ class Loader:
             batch, there = self.stream.gather(samples, task.epoch, memory)
         if len(task.sizes) == 1:
             size = int(there.sum())
-            return _Made(task.epoch, [(function(batch) if size else batch, size, task.ends[0])], memory)
-        cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
+            lost = samples[~there]
+            return _Made(task.epoch, [(function(batch) if size else batch, size, lost, task.ends[0])], memory)
+        edges = np.cumsum([0, *task.sizes])
+        cuts = np.concatenate([[0], np.cumsum(there)])[edges].tolist()
         made = []
-        for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
+        for begin, end, consumed, (left, right) in zip(cuts[:-1], cuts[1:], task.ends, pairwise(edges.tolist()), strict=True):
             part = {name: values[begin:end] for name, values in batch.items()}
-            made.append((function(part) if end > begin else part, end - begin, consumed))
+            lost = samples[left:right][~there[left:right]]
+            made.append((function(part) if end > begin else part, end - begin, lost, consumed))
         return _Made(task.epoch, made, memory)
 
     def _memory(self) -> BatchMemory:

@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 _PR_SET_PDEATHSIG = 1
 
@@ -78,6 +79,30 @@ def redirect(output: int) -> None:
     os.close(nothing)
     for stream in (1, 2):
         os.dup2(output, stream)
+
+
+class Renewable(Protocol):
+    """What has locks and threads, which a forked process must have anew: a thread that is not there may hold the lock."""
+
+    def renew(self) -> None:
+        """Begin anew in a forked process."""
+        ...
+
+
+def keep_renewed(thing: Renewable) -> None:
+    """Have an object renewed in the processes that are forked from this one, as long as it is there."""
+    _RENEWED.add(thing)
+
+
+_RENEWED: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for thing in list(_RENEWED):
+        thing.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
 
 
 def close_in_forks(descriptor: int) -> None:
