@@ -42,6 +42,8 @@ def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
     raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
 
 
+VERIFY_ADVICE = "run `shardctl verify` on the dataset"
+
 CHECKSUM_KEY = b"shardctl.xxh3"
 INFO_KEY = b"shardctl"
 HUGGINGFACE_KEY = b"huggingface"
@@ -121,6 +123,17 @@ def block_checksum(batch: pa.RecordBatch) -> str:
             if size:
                 digest.update(buffer)
     return digest.hexdigest()
+
+
+def is_intact(batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> bool:
+    """Return whether the bytes of a block, all of its columns, are those that were written."""
+    return metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
+
+
+def check_intact(batch: pa.RecordBatch, metadata: dict[bytes, bytes], where: str) -> None:
+    """Raise DamageError for a block that is not: `where` names it."""
+    if not is_intact(batch, metadata):
+        raise DamageError(f"{where}: damaged, its checksum does not match; {VERIFY_ADVICE}")
 
 
 @dataclass(frozen=True)
@@ -468,7 +481,7 @@ class ShardReader(BlockFile):
     def checked_block(self, index: int) -> tuple[pa.RecordBatch, bool]:
         """Return block `index`, and whether its bytes are those that were written. Raises DatasetError as `block` does."""
         batch, metadata = self._read(index)
-        return batch, metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
+        return batch, is_intact(batch, metadata)
 
     def block_is_intact(self, index: int) -> bool:
         """Return whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""

@@ -154,15 +154,6 @@ class DatasetOnStore:
         path = self.path(name)
         return LocalFolder(path.parent), path.name
 
-    def rename(self, old: str, new: str) -> None:
-        """Have a file under another name in `work`. On the store, nothing changes."""
-        path, target = self.path(old), self.work / new
-        if path.parent == self.work:
-            path.replace(target)
-        else:
-            target.unlink(missing_ok=True)
-            target.hardlink_to(path)
-
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """While the block runs, fetch files before they are read, for all processes that read some of them in a row."""
         if self.form == "blocks" or not names:

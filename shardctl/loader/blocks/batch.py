@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.exact_values import python_values
 from shardctl.format.roles import Mask
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
@@ -22,7 +23,7 @@ from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.object_reader import ObjectReader
 from shardctl.loader.blocks.pictures import Missing, PictureReader, encoded_images, missing_images
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.specs import Spec, fixed_shape, specs_of
 from shardctl.loader.blocks.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.loader.blocks.token_features import Deriver

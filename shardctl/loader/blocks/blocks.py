@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, StorageError, first_line
-from shardctl.format.shard import CHECKSUM_KEY, block_checksum
+from shardctl.format.shard import VERIFY_ADVICE, check_intact
 from shardctl.loader.blocks.column import Block, Column, flatten
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import DECOMPRESS, WAITING, Stages
 from shardctl.system.processes.fork import keep_renewed
 
@@ -151,7 +150,7 @@ class BlockCache:
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
-            check_block(self._shards, block, batch, metadata)
+            check_intact(batch, metadata, self._shards.where(block))
         loaded = Block(batch)
         self._validate(block, loaded)
         return loaded
@@ -176,12 +175,6 @@ def _is_for_arrow(column: Column, values: pa.Array) -> bool:
         return flatten(values, column) is None
     except ValueError:  # too few bytes: said where they are read
         return False
-
-
-def check_block(shards: Shards, block: int, batch: pa.RecordBatch, metadata: dict[bytes, Any]) -> None:
-    """Raise DamageError for a block whose bytes are not those that were written. `batch` has all columns."""
-    if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
-        raise DamageError(f"{shards.where(block)}: damaged, its checksum does not match; {VERIFY_ADVICE}")
 
 
 def other_rows(shards: Shards, block: int) -> DamageError:

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
 from shardctl.format.arrays import column_of
-from shardctl.format.shard import Opener, load_file
-from shardctl.loader.blocks.blocks import Faults, check_block, other_rows
+from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
+from shardctl.loader.blocks.blocks import Faults, other_rows
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
 from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, OpenShard, Shards
+from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
 
@@ -170,7 +170,7 @@ class InPlace:
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
-            check_block(self._shards, block, batch, metadata)
+            check_intact(batch, metadata, self._shards.where(block))
         base, end = opened.file.contents.address, opened.file.contents.size
         for column in self._columns:
             try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardctl.errors import DamageError, DatasetError, Rejection, UsageError
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.geometry import Size
@@ -19,7 +20,7 @@ from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.moves import Moves, TooSmall, moves_of
 from shardctl.loader.blocks.object_columns import BOX, POLYGONS, RLE, Malformed, Marked, MemberType, member_types
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import unreadable_sample
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
 from shardctl.format.roles import Mask
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.images.defaults import MAX_PIXELS
@@ -22,7 +23,7 @@ from shardctl.loader.blocks.lists import is_missing
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.samples import DecodedImageCache
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.blocks.unreadable import name_of, unreadable_sample
 from shardctl.system.dataclass import dataclass

@@ -25,7 +25,16 @@ from shardctl.format.generations import Generation, beside, folder_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
-from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
+from shardctl.format.shard import (
+    VERIFY_ADVICE,
+    BlockFile,
+    Opener,
+    ShardFacts,
+    load_file,
+    map_file,
+    map_resident_file,
+    read_file,
+)
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
@@ -39,8 +48,6 @@ if TYPE_CHECKING:
     from shardctl.loader.remote.request_threads import Ahead
 
 Indices = npt.NDArray[np.int64]
-
-VERIFY_ADVICE = "run `shardctl verify` on the dataset"
 
 SETTLING_SECONDS = 0.5
 """How long a dataset that takes the place of another one may take to have its kept generations too."""
@@ -424,9 +431,10 @@ def _root_of(place: Path, generation: Generation) -> Path:
                 if Manifest.load(LocalFolder(root)).generation == generation:
                     return root
         if time.monotonic() > until:
-            there, shown = identity(place / MANIFEST), printable(str(place))
-            what = "replaced by another dataset" if there else "moved, renamed or removed"
-            raise DatasetError(f"{shown}: {what} while it was read; open {'it again' if there else 'it where it is now'}")
+            what = "moved, renamed or removed while it was read; open it where it is now"
+            if identity(place / MANIFEST):
+                what = "replaced by another dataset while it was read; open it again"
+            raise DatasetError(f"{printable(str(place))}: {what}")
         time.sleep(SETTLING_SECONDS / 10)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.format.footer import END_BYTES, Extents, extents_of, footer_bytes
 from shardctl.format.on_store.block_reads import TAIL, read_tail
-from shardctl.format.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
+from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.format.virtual import HeldFile
 from shardctl.loader.remote.cache import About, CachedDataset
@@ -224,12 +224,8 @@ class RemoteDataset:
         return batch, metadata
 
     def _check(self, block: int, batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> None:
-        if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
-            shard, number = self._place_of(block)
-            raise DamageError(
-                f"{printable(self.name_of(shard))}, block {number}: damaged, its checksum does not match; run `shardctl verify`"
-                " on the dataset"
-            )
+        shard, number = self._place_of(block)
+        check_intact(batch, metadata, f"{printable(self.name_of(shard))}, block {number}")
 
     def _place_of(self, block: int) -> tuple[int, int]:
         """Return the shard of a block, and its number in it."""
@@ -286,7 +282,7 @@ class RemoteDataset:
         if found is None:
             raise DatasetError(f"{shown}: no such shard")
         if found.size != size:
-            raise DatasetError(f"{shown}: {found.size} bytes where the dataset has {size}; run `shardctl verify` on it")
+            raise DatasetError(f"{shown}: {found.size} bytes where the dataset has {size}; {VERIFY_ADVICE}")
         with self._lock:
             return self._versions.setdefault(shard, found.version)
 
@@ -362,9 +358,9 @@ class RemoteDataset:
         try:
             extents = extents_of(tail, int(self.table.sizes[shard]))
         except ValueError as error:
-            raise DamageError(f"{shown}: not a readable Arrow file ({error}); run `shardctl verify` on the dataset") from None
+            raise DamageError(f"{shown}: not a readable Arrow file ({error}); {VERIFY_ADVICE}") from None
         if len(extents.starts) != self.table.block_counts[shard]:
-            raise DatasetError(f"{shown}: its blocks do not fit the dataset; run `shardctl verify` on the dataset")
+            raise DatasetError(f"{shown}: its blocks do not fit the dataset; {VERIFY_ADVICE}")
         return extents
 
     def _reader(self, shard: int, fields: Fields, mapped: bool) -> BlockFile:
