@@ -290,6 +290,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
 
+        If this rank has skipped some of them, their number too.
         This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
         state = {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}

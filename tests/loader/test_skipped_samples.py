@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from annotated import png
 from handmade import write_dataset
+from remote_datasets import upload
 
 import shardctl
 from shardctl.errors import DatasetError
@@ -153,3 +154,21 @@ def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
     assert skipped == 25
     with pytest.raises(DatasetError, match=r"21 of 2,000 samples of epoch 0"):
         keys_of(many.loader(10, on_error="skip", rank=0, world_size=2))
+
+
+def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
+    few, many = (upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}") for count in (10, 11))
+    assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
+    with pytest.raises(DatasetError, match=r"11 of 40 samples of epoch 0 .*the first: s3://.*key 'k00000'"):
+        keys_of(shardctl.open(many, cache=False).loader(4, on_error="skip"))
+
+
+def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from shardctl.torch import IterableDataset, Loader
+
+    few, many = (shardctl.open(photos(tmp_path / str(count), 40, range(count))) for count in (10, 11))
+    for made in (lambda ds: Loader(ds.loader(4, on_error="skip")), lambda ds: IterableDataset(ds, 4, on_error="skip")):
+        assert len(keys_of(made(few))) == 30
+        with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
+            keys_of(made(many))

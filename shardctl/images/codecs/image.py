@@ -560,9 +560,9 @@ def _prepare() -> None:
     warnings.filterwarnings("ignore", module="PIL")  # oddities of a file; what matters becomes a Rejection
 
 
-def _broken(error: Exception) -> Exception:
+def _broken(error: Exception) -> Rejection:
     if not is_of_bytes(error):
-        return error
+        raise error
     text = str(error).strip() or type(error).__name__
     kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
     advice = (

@@ -444,12 +444,12 @@ def _make_room(descriptors: bool) -> None:
     Shards of all datasets count, those with descriptors and those without by themselves. One that a thread is reading is closed
     when it has done so.
     """
-    alive = [shards for shards in (found() for found in list(_ALIVE)) if shards is not None]
+    alive = [shards for shards in (found() for found in _ALIVE.copy()) if shards is not None]
     every = [shards.files if descriptors else shards.mapped for shards in alive]
     count = sum(map(len, every))
     if count < MAPPED_AT_A_TIME and (not descriptors or (count < FILES_AT_A_TIME and _has_descriptors())):
         return
-    opened = [(each.used, there, wanted) for there in every for wanted, each in list(there.items())]
+    opened = [(each.used, there, wanted) for there in every for wanted, each in there.copy().items()]
     for _, there, wanted in sorted(opened, key=itemgetter(0))[: 1 + count // 4]:
         there.pop(wanted, None)
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -81,20 +81,15 @@ def redirect(output: int) -> None:
         os.dup2(output, stream)
 
 
-class Renewable(Protocol):
-    """What has locks and threads, which a forked process must have anew: a thread that is not there may hold the lock."""
+def keep_renewed(thing: Any) -> None:
+    """Have `renew` of an object called in the processes that are forked from this one, as long as it is there.
 
-    def renew(self) -> None:
-        """Begin anew in a forked process."""
-        ...
-
-
-def keep_renewed(thing: Renewable) -> None:
-    """Have an object renewed in the processes that are forked from this one, as long as it is there."""
+    A thread that is not there may hold its locks.
+    """
     _RENEWED.add(thing)
 
 
-_RENEWED: weakref.WeakSet[Renewable] = weakref.WeakSet()
+_RENEWED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _renew_all() -> None:
