@@ -72,6 +72,10 @@ class WrongAnswerError(StoreError):
     """An object store, or what is between, sent something else than what was asked for: too few bytes, a page of HTML."""
 
 
+ShortAnswerError = WrongAnswerError
+"""Its name in 1.0.0rc1."""
+
+
 class NotPermittedError(StoreError):
     """An object store does not permit a request: for this object, or for all."""
 

@@ -422,12 +422,12 @@ class BlockFile:
         return self._fault(f"block {index} cannot be read", error)
 
     def _fault(self, what: str, error: BaseException | str) -> DatasetError:
-        if isinstance(error, str) or is_of_bytes(error):
-            return DamageError(f"{self.shown}: {what} ({error if isinstance(error, str) else first_line(error)})")
         number = getattr(error, "errno", None)
-        why = first_line(error) if number is None else os.strerror(number)
-        more = f"; {MORE_FILES}" if number in NO_DESCRIPTORS else ""
-        return DatasetError(f"{self.shown}: cannot be read ({why}){more}")
+        if number in NO_DESCRIPTORS:
+            return DatasetError(f"{self.shown}: cannot be read ({os.strerror(number)}); {MORE_FILES}")
+        why = error if isinstance(error, str) else getattr(error, "strerror", None) or first_line(error)
+        kind = DamageError if isinstance(error, str) or is_of_bytes(error) else DatasetError
+        return kind(f"{self.shown}: {what} ({why})")
 
 
 class ShardReader(BlockFile):

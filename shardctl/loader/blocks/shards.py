@@ -330,9 +330,10 @@ class Shards:
             path = self.path(shard)
             try:
                 file = BlockFile.at(path, opener, fields)
-            except DatasetError:
+            except DatasetError as error:
                 if self._is_in_place:
-                    self._status_of(shard, path)
+                    if isinstance(error, DamageError) or identity(path) is None:
+                        self._status_of(shard, path)
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset
