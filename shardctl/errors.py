@@ -7,6 +7,7 @@ ShardctlError                 3  cannot do it
 │   └── StoreError            3  an object store refuses
 │       └── UnansweredError   3  it does not answer, or cannot at the moment
 ├── DatasetError              3  not a dataset, or a damaged one
+│   └── DamageError           3  bytes of samples are damaged: what on_error="skip" leaves out
 ├── ConsumerError             3  a consumer named for a measurement raised, or did not return
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
 ├── BusyError                 3  another converter is writing the same dataset
@@ -22,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -66,8 +68,12 @@ class ObjectChangedError(StoreError):
     """An object was written again while it was in use."""
 
 
-class ShortAnswerError(StoreError):
-    """An object store sent fewer bytes than it had announced for the object."""
+class WrongAnswerError(StoreError):
+    """An object store, or what is between, sent something else than what was asked for: too few bytes, a page of HTML."""
+
+
+ShortAnswerError = WrongAnswerError
+"""Its name in 1.0.0rc1."""
 
 
 class NotPermittedError(StoreError):
@@ -88,6 +94,17 @@ class StandstillError(BrokenAnswerError):
 
 class DatasetError(ShardctlError):
     """Not a shardctl dataset, or one that is damaged."""
+
+
+class DamageError(DatasetError):
+    """Bytes of samples are not as they were written, or no decoder takes them: no fault of the machine, or of a store.
+
+    `places` are those of the samples among the requested ones, where samples were requested.
+    """
+
+    def __init__(self, message: str, places: Any = ()) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 class ConsumerError(ShardctlError):
@@ -172,6 +189,11 @@ def explaining_interrupts(otherwise: str | Callable[[], str]) -> Iterator[None]:
 CONTINUES = "interrupted; run the same command again to continue"
 NOTHING_WRITTEN = "interrupted; nothing was written"
 """What Ctrl-C says of work that is kept, and of work that is not."""
+
+
+def is_of_bytes(error: BaseException) -> bool:
+    """Return whether what a library raised is about the bytes that it was given, and not about memory or files."""
+    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
 
 
 def first_line(error: BaseException) -> str:

@@ -53,7 +53,10 @@ REFUSALS = {
 }
 """The faults that are an answer: the status, the code and the message of S3."""
 
-KINDS = (*REFUSALS, "slow", "cut", "reset", "lost", "unconditional")
+KINDS = (*REFUSALS, "slow", "cut", "reset", "lost", "unconditional", "page", "short", "garbled")
+
+PAGE = b"<!DOCTYPE html><html><body>Sign in to use this network</body></html>"
+"""What a proxy sends in place of an object."""
 
 MISSING = {"NoSuchKey": "The specified key does not exist.", "NoSuchBucket": "The specified bucket does not exist."}
 
@@ -65,7 +68,8 @@ class Fault:
     `method` is one of those in the log, or *. `times` is how many of them it befalls (None: all), `share` which part of them,
     drawn with `seed`. Kinds: the ones of REFUSALS; slow: answered after `seconds`; cut: the connection ends after `size` bytes
     of the body; reset: not done, and the connection is reset; lost: done, and the connection is closed without an answer;
-    unconditional: done as if the request had no conditions.
+    unconditional: done as if the request had no conditions; page: a page of HTML comes, whatever was asked for; short: no more
+    than `size` bytes come, and the headers say so; garbled: as many bytes as there should be, and all are wrong.
     """
 
     kind: str
@@ -309,6 +313,12 @@ class Handler(BaseHTTPRequestHandler):
             for name in ("if-match", "if-none-match", "x-goog-if-generation-match"):
                 request.headers.pop(name, None)
         answer = Answer.error(*REFUSALS[kind], request.path) if kind in REFUSALS else self._answer(request)
+        if kind == "page":
+            answer = Answer(200, [("Content-Type", "text/html")], PAGE)
+        elif kind == "short" and fault:
+            answer.body, answer.size = answer.body[: fault.size], min(fault.size, answer.size or len(answer.body))
+        elif kind == "garbled":
+            answer.body = bytes(byte ^ 255 for byte in answer.body)
         entry["status"], entry["time"] = answer.status, time.monotonic()
         if kind == "lost":
             self.close_connection = True
@@ -403,7 +413,7 @@ class Handler(BaseHTTPRequestHandler):
         body = memoryview(answer.body)
         if answer.status not in (204, 304):
             length = len(body) if answer.size is None else answer.size
-            if self.command == "HEAD" and answer.size is None:  # moto's own
+            if self.command == "HEAD" and answer.size is None and not body:  # moto's own
                 length = int(next((value for name, value in answer.headers if name.lower() == "content-length"), "0"))
             self.send_header("Content-Length", str(length))
         self.end_headers()

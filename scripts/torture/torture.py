@@ -611,19 +611,24 @@ if sys.argv[3] == "workers":
     batches = torch.utils.data.DataLoader(read, batch_size=None, num_workers=2)
 else:
     batches = ds.loader(16, shuffle=True, threads=8, on_error="skip", repeat=None)
-for batch in batches:
-    print("reading", flush=True)
-    images = batch["image"]
-    if not isinstance(images, np.ndarray) or images.flags.writeable:  # a view of the file may change at any time
-        assert all(image.any() for image in images), "zeros were given out"
-    if stop.exists():
-        print("ended well", flush=True)
-        break
+while not stop.exists():
+    try:
+        for batch in batches:
+            print("reading", flush=True)
+            images = batch["image"]
+            if not isinstance(images, np.ndarray) or images.flags.writeable:  # a view of the file may change at any time
+                assert all(image.any() for image in images), "zeros were given out"
+            if stop.exists():
+                break
+    except shardctl.errors.DatasetError as error:  # a file that is cut short is no damaged sample
+        assert ".arrow" in str(error), error
+        print("told", flush=True)
+print("ended well", flush=True)
 """
 
 
 def reshrinks(data: Path, times: int, scratch: Path) -> str:
-    """Cut all shards but one short, one after another, under one loader that skips: the process must live to the end."""
+    """Cut all shards but one short, one after another, under a loader that skips: it must tell of them, and live to the end."""
     rng = random.Random(6)
     out, stop = scratch / "out", scratch / "stop"
     recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}

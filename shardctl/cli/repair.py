@@ -60,8 +60,7 @@ def repair(
     """Rebuild damaged or missing files from the sources.
 
     Only damaged files are rebuilt. A rebuilt file is used only if its SHA-256 is the recorded one. If the source of samples
-    changed or is gone, they cannot be rebuilt: they are listed, and the exit code is 1. Files that were renamed or swapped are
-    restored without the sources.
+    changed or is gone, they cannot be rebuilt: they are listed, and the exit code is 1.
 
     The sources are read from the places in manifest.json, if that file is undamaged; a line on stderr names these places first.
     Otherwise, give --source.

@@ -39,6 +39,7 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
 from shardctl.system.locations.folder import Folder
 from shardctl.system.stores import is_url, refuse_half_url
+from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
 
 
@@ -126,7 +127,7 @@ class Manifest:
                 raise DatasetError(f"{shown}: not an ordinary file; {REPAIR_ADVICE}")
             if found is not None and found.size > MANIFEST_LIMIT:
                 raise DatasetError(f"{shown}: too large to be a manifest")
-            record = json.loads(folder.read(MANIFEST).to_pybytes())
+            data = folder.read(MANIFEST)
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(folder)) from None
         except NotADirectoryError:
@@ -138,8 +139,16 @@ class Manifest:
         except OSError as error:
             why = error.strerror or error
             raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error
+        return cls.parse(data, shown)
+
+    @classmethod
+    def parse(cls, data: pa.Buffer, shown: str) -> Manifest:
+        """Read a manifest; `shown` is its path or URL for messages. Raises DatasetError."""
+        try:
+            record = json.loads(data.to_pybytes())
         except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{shown}: cannot be read ({error}); {REPAIR_ADVICE}") from error
+            remedy = f"{WRONG_ADVICE}. If the object is damaged, {REPAIR_ADVICE}" if is_url(shown) else REPAIR_ADVICE
+            raise DatasetError(f"{shown}: cannot be read ({error}; it begins {data[:16].to_pybytes()!r}); {remedy}") from error
         return cls.from_record(record, shown)
 
     @classmethod

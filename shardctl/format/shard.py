@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -14,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import DatasetError, UsageError, first_line
+from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import HashingFile, check_ordinary
 from shardctl.system.locations.folder import Folder
+from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_whole
 from shardctl.system.text import printable
 from shardctl.version import __version__
@@ -39,6 +41,8 @@ def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
         by = "; use the version that wrote it, or convert the sources again"
     raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
 
+
+VERIFY_ADVICE = "run `shardctl verify` on the dataset"
 
 CHECKSUM_KEY = b"shardctl.xxh3"
 INFO_KEY = b"shardctl"
@@ -119,6 +123,17 @@ def block_checksum(batch: pa.RecordBatch) -> str:
             if size:
                 digest.update(buffer)
     return digest.hexdigest()
+
+
+def is_intact(batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> bool:
+    """Return whether the bytes of a block, all of its columns, are those that were written."""
+    return metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
+
+
+def check_intact(batch: pa.RecordBatch, metadata: dict[bytes, bytes], where: str) -> None:
+    """Raise DamageError for a block that is not: `where` names it."""
+    if not is_intact(batch, metadata):
+        raise DamageError(f"{where}: damaged, its checksum does not match; {VERIFY_ADVICE}")
 
 
 @dataclass(frozen=True)
@@ -375,8 +390,7 @@ class BlockFile:
         except FileNotFoundError:
             raise DatasetError(f"{self.shown}: no such shard") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or first_line(error)
-            raise DatasetError(f"{self.shown}: not a readable Arrow file ({why})") from error
+            raise self._fault("not a readable Arrow file", error) from error
         self.schema: pa.Schema = self._reader.schema
         self.bytes = int(self._file.size())
         """The size of the file in bytes."""
@@ -405,8 +419,15 @@ class BlockFile:
 
     def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
         """Return the error for a block that cannot be read."""
-        why = first_line(error) if isinstance(error, BaseException) else error
-        return DatasetError(f"{self.shown}: block {index} cannot be read ({why})")
+        return self._fault(f"block {index} cannot be read", error)
+
+    def _fault(self, what: str, error: BaseException | str) -> DatasetError:
+        number = getattr(error, "errno", None)
+        if number in NO_DESCRIPTORS:
+            return DatasetError(f"{self.shown}: cannot be read ({os.strerror(number)}); {MORE_FILES}")
+        why = error if isinstance(error, str) else getattr(error, "strerror", None) or first_line(error)
+        kind = DamageError if isinstance(error, str) or is_of_bytes(error) else DatasetError
+        return kind(f"{self.shown}: {what} ({why})")
 
 
 class ShardReader(BlockFile):
@@ -460,7 +481,7 @@ class ShardReader(BlockFile):
     def checked_block(self, index: int) -> tuple[pa.RecordBatch, bool]:
         """Return block `index`, and whether its bytes are those that were written. Raises DatasetError as `block` does."""
         batch, metadata = self._read(index)
-        return batch, metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
+        return batch, is_intact(batch, metadata)
 
     def block_is_intact(self, index: int) -> bool:
         """Return whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""

@@ -17,7 +17,7 @@ from shardctl.system.dataclass import dataclass
 from shardctl.system.files import write_atomically
 from shardctl.system.lease import store_lease
 from shardctl.system.lease.probing import probe
-from shardctl.system.locations.folder import EditableFolder
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.stores import client_of, forget_clients, is_url
 
@@ -26,7 +26,7 @@ class EditableDataset(Protocol):
     """A dataset that is changed in its `folder`."""
 
     @property
-    def folder(self) -> EditableFolder: ...  # noqa: D102 - said above
+    def folder(self) -> FolderHere: ...  # noqa: D102 - said above
 
     def put_back(self, names: Sequence[str]) -> None:
         """Have the dataset get these files, as they are in the folder; the manifest last, if it is another one."""

@@ -30,6 +30,7 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
+from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons
 from shardctl.system.dataclass import dataclass
 
@@ -180,10 +181,6 @@ def visible_columns(motion: Motion, size: Size) -> VisibleSpans:
     return begins, np.maximum(begins, ends)
 
 
-PixelMask = npt.NDArray[np.bool_]
-"""(height, width): whether a pixel is one of an object."""
-
-
 class MovedMasks:
     """What has become of the masks of n objects that are pixels.
 
@@ -197,26 +194,25 @@ class MovedMasks:
         self.share, self.times = np.ones(count), np.ones(count)
         self.boxes = np.zeros((count, 4))
 
-    def moved(
-        self, place: int, mask: PixelMask, visible: VisibleSpans, move: Callable[[PixelMask], PixelMask]
-    ) -> PixelMask | None:
+    def moved(self, place: int, mask: Patch, visible: VisibleSpans, move: Callable[[Patch], Patch]) -> Patch | None:
         """Return what `move` makes of the mask of an object; None if nothing is left of it."""
-        total = np.count_nonzero(mask)
+        total = seen = np.count_nonzero(mask.pixels)
         if not total:  # its box says where it is
             return move(mask)
-        first, end = visible
-        left, right = int(first.min(initial=mask.shape[1])), int(end.max(initial=0))
-        columns = np.arange(left, right)
-        within = mask[:, left:right] & (columns >= first[:, None]) & (columns < end[:, None])
-        self.there[place], self.share[place] = True, np.count_nonzero(within) / total
-        after = move(mask) if self.share[place] else None
-        count = 0 if after is None else np.count_nonzero(after)
+        height, width = mask.pixels.shape
+        first, end = (columns[mask.top : mask.top + height, None] - mask.left for columns in visible)
+        if first.max() > 0 or end.min() < width:
+            columns = np.arange(width)
+            seen = np.count_nonzero(mask.pixels & (columns >= first) & (columns < end))
+        self.there[place], self.share[place] = True, seen / total
+        after = move(mask) if seen else None
+        count = 0 if after is None else np.count_nonzero(after.pixels)
         self.times[place] = count / total
         if after is None or not count:
             self.share[place] = 0.0
             return None
-        (top, bottom), (left, right) = (np.flatnonzero(after.any(axis=axis))[[0, -1]].tolist() for axis in (1, 0))
-        self.boxes[place] = left, top, right + 1, bottom + 1
+        (top, bottom), (left, right) = (np.flatnonzero(after.pixels.any(axis=axis))[[0, -1]].tolist() for axis in (1, 0))
+        self.boxes[place] = np.array([left, top, right + 1, bottom + 1]) + (after.left, after.top) * 2
         return after
 
     def measured(

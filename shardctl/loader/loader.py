@@ -11,12 +11,13 @@ from contextlib import ExitStack, closing, nullcontext
 from copy import copy
 from dataclasses import field, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.loader.blocks import BatchMemory, Indices, Spec, lend_free_memory
 from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.options import LoaderOptions
@@ -40,6 +41,9 @@ REPEATED = "repeated"
 
 LOOKED_AT = 4
 """Tasks that are looked at before each one that is begun, where samples come from far away."""
+
+MOST_SKIPPED, FEW_SKIPPED = 100, 10
+"""One of how many samples of an epoch may be skipped, and how many may be of a small dataset."""
 
 MOST_AHEAD = 128
 """Tasks that are known ahead: 1 GB of samples, four times the bytes that are requested ahead."""
@@ -101,10 +105,11 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Made:
-    """The batches of a task, each with its number of samples and the samples of the epoch consumed after it."""
+    """The batches of a task: each with its number of samples, those that were skipped, and the samples of the epoch consumed
+    after it."""
 
     epoch: int
-    batches: list[tuple[Any, int, int]]
+    batches: list[tuple[Any, int, Indices, int]]
     memory: BatchMemory
 
 
@@ -137,10 +142,11 @@ def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
 
 
 class _Position(NamedTuple):
-    """A place in the order: an epoch, and how many of its samples all ranks together have consumed."""
+    """A place in the order: an epoch, how many of its samples all ranks together have consumed, and this rank has skipped."""
 
     epoch: int = 0
     samples: int = 0
+    skipped: int = 0
 
 
 @dataclass
@@ -305,9 +311,12 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
 
+        If this rank has skipped some of them, their number too.
         This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
-        return {**self._run.at._asdict(), "order": self._identity()}
+        at = self._run.at
+        state = {"epoch": at.epoch, "samples": at.samples, "order": self._identity()}
+        return {**state, "skipped": at.skipped} if at.skipped else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
@@ -316,13 +325,14 @@ class Loader:
         """
         try:
             epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
+            skipped = whole_number("skipped", state.get("skipped", 0))
             mine, other = self._identity(), dict(state["order"])
         except (KeyError, TypeError, ValueError, UsageError):
             raise UsageError(f"not the state of a loader, as loader.state_dict() returns it: {state!r}") from None
         refuse_other_order(other, mine)
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
-        self._run.at = self._run.next = _Position(epoch, samples)
+        self._run.at = self._run.next = _Position(epoch, samples, skipped)
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""
@@ -365,6 +375,7 @@ class Loader:
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         run = self._run
         begin = run.begin()
+        first: tuple[int, Indices] | None = None
         # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
@@ -376,9 +387,13 @@ class Loader:
             at_end.callback(lend_free_memory)
             run.waits = prefetcher.waits
             for made in prefetcher:
-                for batch, size, end in made.batches:
+                for batch, size, lost, end in made.batches:
+                    skipped = len(lost) + (run.at.skipped if made.epoch == run.at.epoch else 0)
+                    if len(lost):
+                        first = first if first is not None and first[0] == made.epoch else (made.epoch, lost[:1])
+                        self._check_skipped(skipped, *first)
                     run.next = _Position(made.epoch + 1)
-                    run.at = run.next if self._is_over(end) else _Position(made.epoch, end)
+                    run.at = run.next if self._is_over(end) else _Position(made.epoch, end, skipped)
                     run.samples += size
                     run.ended = time.perf_counter()
                     if size:
@@ -388,6 +403,21 @@ class Loader:
                     self._spare.append(made.memory)
         if not run.batches:  # the epoch of the state was complete
             run.at = run.next
+
+    def _check_skipped(self, skipped: int, epoch: int, first: Indices) -> None:
+        """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the first one.
+
+        A hundredth of this rank's part may be; of few samples ten, and never all: as many as are in a damaged block.
+        """
+        samples = -(-len(self.stream) // self.options.place[1])
+        if skipped <= max(samples // MOST_SKIPPED, min(FEW_SKIPPED, samples - 1)):
+            return
+        counts = f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, which is too many to skip"
+        try:
+            self.stream.strict().gather(first, epoch, BatchMemory())
+        except DatasetError as error:
+            raise DatasetError(f"{counts}; the first: {error}") from error
+        raise DatasetError(f"{counts}; the first can be read by now: read them again")
 
     def _say_what_is_odd(self) -> None:
         """Warn if samples come twice and nobody asked for it, and if there are samples and all ranks get none."""
@@ -489,12 +519,15 @@ class Loader:
             batch[REPEATED] = task.repeated[there]
         if len(task.sizes) == 1:
             size = int(there.sum())
-            return _Made(task.epoch, [(self._mapped(batch, size), size, task.ends[0])], memory)
-        cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
+            lost = samples[~there]
+            return _Made(task.epoch, [(self._mapped(batch, size), size, lost, task.ends[0])], memory)
+        edges = np.cumsum([0, *task.sizes])
+        cuts = np.concatenate([[0], np.cumsum(there)])[edges].tolist()
         made = []
-        for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
+        for begin, end, consumed, (left, right) in zip(cuts[:-1], cuts[1:], task.ends, pairwise(edges.tolist()), strict=True):
             part = {name: values[begin:end] for name, values in batch.items()}
-            made.append((self._mapped(part, end - begin), end - begin, consumed))
+            lost = samples[left:right][~there[left:right]]
+            made.append((self._mapped(part, end - begin), end - begin, lost, consumed))
         return _Made(task.epoch, made, memory)
 
     def _mapped(self, batch: Any, size: int) -> Any:

@@ -67,6 +67,10 @@ class Mixture:
         """Make the same mixture when it is unpickled."""
         return Mixture, self._made_of
 
+    def strict(self) -> Mixture:
+        """Return the same mixture, which skips no sample."""
+        return Mixture([stream.strict() for stream in self._streams], *self._made_of[1:])
+
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch: the next len(self) positions."""
         return MixedOrder(epoch * self._size)

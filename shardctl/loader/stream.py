@@ -52,6 +52,10 @@ class Stream(Protocol):
         """Return samples, and which of them are present. The content of `memory` may be overwritten."""
         ...
 
+    def strict(self) -> Stream:
+        """Return the same stream, which raises DatasetError for samples that this one may skip."""
+        ...
+
     def ahead(self, keeps: bool) -> Lookahead | None:
         """Return what fetches samples before they are needed, by this process (`keeps`) or by others on this machine.
 
@@ -140,6 +144,10 @@ class DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
         transforms = replace(self._options.transforms, relabel=labels)
         return type(self)(self._selection, replace(self._options, transforms=transforms))
+
+    def strict(self) -> DatasetStream:
+        """Return the same stream, which skips no sample."""
+        return type(self)(self._selection, replace(self._options, gather=replace(self._options.gather, skip=False)))
 
     @property
     def columns(self) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,19 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path: Pat
                 assert keep == CENTRE or mask.sum() >= keep * whole
                 found += 1
     assert found
+
+
+def test_a_small_mask_in_a_large_image_takes_little_memory() -> None:
+    """What is done to the mask of an object is done in its box: an image may have a hundred of them."""
+    size, counts = (20_000, 20_000), rle.compress([20_000 * 5_000 + 7_000, 50, 19_950, 60, 20_000 * 14_998 + 12_940])
+    objects = {"bbox": [[5000.0, 7000.0, 2.0, 60.0]], "category": [0], "rle": [{"size": [*size], "counts": counts}]}
+    stages = [View.whole(size).mirrored(), View((0.0, 0.0, 20_000.0, 10_000.0), (20_000, 10_000))]
+    tracemalloc.start()
+    try:
+        made, _ = annotated().moved({"objects": objects}, size, stages, of_table=False)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "one byte for each pixel would be 400 MB"
+    finally:
+        tracemalloc.stop()
+    moved = made["objects"]["rle"][0]
+    assert (moved["size"], rle.decompress(moved["counts"])[1::2].tolist()) == ([10_000, 20_000], [60, 50])
+    assert made["objects"]["bbox"][0] == [14_998.0, 7000.0, 2.0, 60.0]

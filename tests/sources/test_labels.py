@@ -825,7 +825,7 @@ def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"no row for 2 of 6 inputs \(4.png, 5.png\)"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files[:2], workers=0)
     files[1].write_text("file_name,label\n3.png,b\n0.png,b\n")
-    with pytest.raises(InputError, match="0.png and 0.png are both of the input 0.png; keep one"):
+    with pytest.raises(InputError, match=r"0.png and 0.png are both of the input 0.png; keep one"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files, workers=0)
     with pytest.raises(UsageError, match="contradict each other"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=["folder", files[0]])

@@ -27,11 +27,11 @@ from shardctl.errors import (
     InstallError,
     NoSuchKeyError,
     ObjectChangedError,
-    ShortAnswerError,
     StorageError,
     StoreError,
     UnansweredError,
     UsageError,
+    WrongAnswerError,
 )
 from shardctl.system.lease.probing import PROBES, probe
 from shardctl.system.packages import to_install
@@ -90,7 +90,9 @@ def test_an_object_comes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch
         pieces = [piece.to_pybytes() for piece in store.pieces(found, start, at_once)]
         assert b"".join(pieces) == data[start:]
         assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
-    with pytest.raises(ShortAnswerError, match=r"k: the store sent [0-3] bytes in place of [1-4]; run the same command again"):
+    with pytest.raises(
+        WrongAnswerError, match=r"k: the store sent [0-3] bytes in place of [1-4], twice; the store, or a proxy"
+    ):
         list(store.pieces(Entry("k", size + 1, "")))
 
 

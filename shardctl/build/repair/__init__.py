@@ -26,7 +26,7 @@ from shardctl.sources.files import in_use
 from shardctl.system.arguments import instance
 from shardctl.system.files import naming_the_path
 from shardctl.system.lease import file_lease
-from shardctl.system.locations.folder import EditableFolder
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.progress import progress_of
 from shardctl.system.stores import is_url
 from shardctl.system.text import printable
@@ -91,7 +91,7 @@ def _check_that_it_is_one(place: DatasetPlace) -> None:
 
 
 def _repair_in(
-    dataset: EditableFolder,
+    dataset: FolderHere,
     given: tuple[str, ...],
     transforms: tuple[str, ...],
     drop_lost: bool,

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from shardctl.errors import DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING, are_file_names, is_shard_name, shard_name
 from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.files import copy_file, naming_the_path
-from shardctl.system.locations.folder import EditableFolder, Folder, FolderHere, hash_file, is_regular_file
-from shardctl.system.locations.local import LocalFolder
+from shardctl.system.locations.folder import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
-
-MISPLACED = ".misplaced"
-"""Suffix of a file that was found under the name of another, until its own name is known."""
-
-_ASIDE = re.compile(rf"(.+)\.[0-9a-f]{{8}}{re.escape(MISPLACED)}", re.DOTALL)
-
-
-UNREAD = ".unreadable"
-"""Suffix of a file that could not be read, and whose name another file has got back. It is never deleted."""
 
 
 def hash_files(folder: FolderHere, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
@@ -94,60 +80,6 @@ def expected_hashes(folder: FolderHere, manifest: Manifest, shards: list[str], h
     else:
         recorded = hashes
     return expected | {name: recorded[name] for name in shards if name in recorded}
-
-
-def restore_misplaced(
-    folder: EditableFolder, expected: dict[str, str], hashes: dict[str, str], unreadable: Collection[str], scratch: Path
-) -> list[str]:
-    """Rename files that were renamed or swapped back to their own names. Returns the restored names.
-
-    No needed file is overwritten: all bytes are in the folder at any moment, and a process that is killed here leaves files
-    under other names, which the next repair puts back. What is `unreadable` may be needed, and keeps another name for good.
-    """
-    placed = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
-    where = {sha256: name for name, sha256 in sorted(hashes.items(), key=lambda entry: entry[0] not in placed)}
-    wrong = [name for name, sha256 in expected.items() if name not in placed and sha256 in where]
-    needed = {expected[name] for name in wrong}
-    with naming_the_path(folder.work):
-        for name in wrong:
-            held = hashes.get(name, "")
-            if held in needed and where[held] == name:
-                where[held] = set_aside(folder, name)
-        for name in wrong:
-            source = where[expected[name]]
-            if name in unreadable:
-                set_aside(folder, name, UNREAD)
-            if source in placed:
-                copy_file(folder.path(source), scratch / name)
-                (scratch / name).rename(folder.work / name)
-            else:
-                folder.rename(source, name)
-            where[expected[name]] = name
-            hashes[name] = expected[name]
-            placed.add(name)
-    return wrong
-
-
-def set_aside(folder: EditableFolder, name: str, suffix: str = MISPLACED) -> str:
-    """Rename a file to a name that nothing else has, in the same folder, and return that name."""
-    aside = name_aside(name, suffix)
-    folder.rename(name, aside)
-    return aside
-
-
-def name_aside(name: str, suffix: str = MISPLACED) -> str:
-    """Return a name that nothing else has, for a file that is set aside."""
-    return f"{name}.{secrets.token_hex(4)}{suffix}"
-
-
-def delete_misplaced(folder: EditableFolder, names: Collection[str]) -> None:
-    """Delete the files that were set aside and that belong to nothing. `names` are those of all files of the dataset."""
-    here = LocalFolder(folder.work)
-    with naming_the_path(here.root):
-        for left in here.names():
-            found = _ASIDE.fullmatch(left)
-            if found is not None and found[1] in names and is_regular_file(here, left):
-                here.path(left).unlink()
 
 
 def refuse_folders(folder: Folder, manifest: Manifest) -> None:

@@ -20,7 +20,7 @@ from shardctl.format.names import CHECKSUMS, MANIFEST, MANIFEST_LIMIT, SHARDS, T
 from shardctl.format.step_counts import are_counts
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.system.files import FileFacts
-from shardctl.system.locations.folder import FolderHere, hash_file
+from shardctl.system.locations.folder import FolderHere, hash_file, is_regular_file
 from shardctl.transforms.samples_per_record import samples_per_record
 from shardctl.version import __version__
 
@@ -49,21 +49,17 @@ def _read_manifest(folder: FolderHere, name: str) -> Manifest | None:
 
 
 def vouches_for_tables(folder: FolderHere, manifest: Manifest) -> bool:
-    """Return whether SHA256SUMS or shards.arrow in the folder, under whatever name, is the one that the manifest records.
+    """Return whether SHA256SUMS or shards.arrow in the folder is the one that the manifest records.
 
     Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
     """
-    recorded = {manifest.files[name].sha256 for name in (CHECKSUMS, SHARDS)}
-    sizes = {manifest.files[name].bytes for name in (CHECKSUMS, SHARDS)}
-    likely = sorted(list_names(folder), key=lambda name: name not in (CHECKSUMS, SHARDS))
-    return any(_is_one_of(folder, name, sizes, recorded) for name in likely)
+    return any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
 
 
-def _is_one_of(folder: FolderHere, name: str, sizes: set[int], hashes: set[str]) -> bool:
-    """Return whether a file has one of these sizes and one of these hashes. Not if it cannot be read."""
+def _has_hash(folder: FolderHere, name: str, sha256: str) -> bool:
+    """Return whether a file has this hash. Not if it cannot be read."""
     try:
-        found = folder.stat(name)
-        return found is not None and found.kind == "file" and found.size in sizes and hash_file(folder, name) in hashes
+        return is_regular_file(folder, name) and hash_file(folder, name) == sha256
     except OSError:
         return False
 

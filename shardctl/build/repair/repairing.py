@@ -16,12 +16,9 @@ from shardctl.build.options import INPUT_TIMEOUT
 from shardctl.build.paths import check_sources
 from shardctl.build.repair.evidence import (
     damaged_files,
-    delete_misplaced,
     expected_hashes,
     hash_files,
-    name_aside,
     refuse_folders,
-    restore_misplaced,
     shard_names,
 )
 from shardctl.build.repair.manifest import (
@@ -58,7 +55,7 @@ from shardctl.inspection.verify.finding import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.files import FileFacts, copy_file, naming_the_path, sha256_of, sync_folder, write_atomically
 from shardctl.system.lease import file_lease
-from shardctl.system.locations.folder import EditableFolder, is_regular_file
+from shardctl.system.locations.folder import FolderHere
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
@@ -73,7 +70,7 @@ class Repair:
 
     def __init__(
         self,
-        dataset: EditableFolder,
+        dataset: FolderHere,
         folder: Path,
         sources: tuple[str, ...],
         transforms: tuple[str, ...],
@@ -99,8 +96,6 @@ class Repair:
             self._refuse_unreadable_shards(unreadable)
         self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
-        self.repaired += restore_misplaced(self.dataset, self.expected, hashes, unreadable, self.folder)
-        delete_misplaced(self.dataset, {MANIFEST, *self.manifest.files, *self.names})
         self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
@@ -185,14 +180,16 @@ class Repair:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
                 raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
         manifest = manifest or find_manifest(self.dataset)
+        if damaged and manifest is not None and begins_like_json(self.dataset, MANIFEST) is False:
+            raise DatasetError(
+                f"{self.dataset.shown(MANIFEST)}: it has the bytes of another file, and that name the manifest; give both"
+                " their names back, then repair again"
+            )
         if manifest is None:
             self.doubtful = named_sources(self.dataset)
             manifest = remake_manifest(self.dataset, self.sources)
         refuse_folders(self.dataset, manifest)
         if damaged:
-            if is_regular_file(self.dataset, MANIFEST) and begins_like_json(self.dataset, MANIFEST) is False:
-                # It may be the content of another file. A second name, since there must be a manifest at any moment.
-                _link(self.dataset.path(MANIFEST), self.dataset.work / name_aside(MANIFEST))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:

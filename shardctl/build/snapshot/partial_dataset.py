@@ -124,7 +124,7 @@ class FinishedPart(Shards):
         try:
             super().check_unchanged(shard, opened, since)
         except DatasetError:
-            opened.checked[0] = -math.inf
+            opened.checked = -math.inf
             super().check_unchanged(shard, opened, since)
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShortAnswerError
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError
 from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS
 from shardctl.format.on_store.block_reads import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.format.on_store.listing import Listing
@@ -154,15 +154,6 @@ class DatasetOnStore:
         path = self.path(name)
         return LocalFolder(path.parent), path.name
 
-    def rename(self, old: str, new: str) -> None:
-        """Have a file under another name in `work`. On the store, nothing changes."""
-        path, target = self.path(old), self.work / new
-        if path.parent == self.work:
-            path.replace(target)
-        else:
-            target.unlink(missing_ok=True)
-            target.hardlink_to(path)
-
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """While the block runs, fetch files before they are read, for all processes that read some of them in a row."""
         if self.form == "blocks" or not names:
@@ -284,7 +275,7 @@ class _State:
             file = self._open.pop(name, None)
         if file is None:
             found = self.found(name)
-            file = RemoteFile(found.size, partial(self._get, found))
+            file = RemoteFile(found.size, partial(self.store.store.exactly, found))
         with self._lock:
             self._open[name] = file
             while len(self._open) > OPEN:
@@ -308,16 +299,6 @@ class _State:
         finally:
             prefetcher.close()
 
-    def _get(self, found: Entry, start: int, length: int) -> pa.Buffer:
-        """Return some bytes of a file. Raises StoreError."""
-        data = self.store.store.get(found.name, start, length, found.version)
-        if data.size != length:
-            where = self.store.shown(found.name)
-            raise ShortAnswerError(
-                f"{where}: the store sent {data.size} bytes in place of {length}; run the same command again"
-            )
-        return data
-
     def _fill(self, name: str, found: Entry, new: NewFile) -> int:
         """Write a file, or what is needed of it."""
         if self._dataset.form != "ends" or name in _ENTIRE:
@@ -328,7 +309,7 @@ class _State:
         new.expect(self._tail)
         tail = b""  # of a table, nothing
         if name not in BESIDE_SHARDS and name not in self._dataset.kept:
-            tail = read_tail(found.size, partial(self._get, found), self._tail)
+            tail = read_tail(found.size, partial(self.store.store.exactly, found), self._tail)
             self._tail = max(self._tail, min(len(tail), 1 << 20))
         new.skip(found.size - len(tail))
         new.write(tail)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pyarrow as pa
+
 from shardctl.errors import DatasetError, NoSuchKeyError
+from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, MANIFEST_LIMIT
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable
 
 
 def read_manifest(store: Store) -> tuple[bytes, str] | None:
-    """Return the manifest and its version, None if there is none. Raises DatasetError if it is too large, StoreError."""
+    """Return the manifest and its version, None if there is none. One that cannot be read is asked for once more.
+
+    Raises DatasetError if it is too large, StoreError.
+    """
+    found = _fetched(store)
+    if found is not None:
+        with contextlib.suppress(DatasetError):
+            Manifest.parse(pa.py_buffer(found[0]), "")
+            return found
+    return _fetched(store)
+
+
+def _fetched(store: Store) -> tuple[bytes, str] | None:
     found = store.stat(MANIFEST)
     if found is None:
         return None

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from shardctl.errors import Rejection, UsageError
+from shardctl.errors import Rejection, UsageError, is_of_bytes
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
@@ -541,6 +541,8 @@ def _prepare() -> None:
 
 
 def _broken(error: Exception) -> Rejection:
+    if not is_of_bytes(error):
+        raise error
     text = str(error).strip() or type(error).__name__
     kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
     advice = (

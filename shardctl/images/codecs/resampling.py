@@ -6,6 +6,7 @@ Figures and the comparison of ways to warp: docs/dev/measurements/steps.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from shardctl.images.geometry import (
     moving,
     scaling,
 )
+from shardctl.images.patch import Patch
 
 WARP_DENSITY = 1.5
 """Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks. Fewer blur, more alias."""
@@ -253,21 +255,29 @@ def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:
         canvas = np.full((stage.size[1], stage.size[0]), fill, values.dtype)
         canvas[stage.top : stage.top + values.shape[0], stage.left : stage.left + values.shape[1]] = values
         return canvas
-    if isinstance(stage, Displacement):
-        rows, columns = np.indices(values.shape, np.float32)
-        return _taken(values, np.floor(rows + stage.y + 0.5), np.floor(columns + stage.x + 0.5), fill)
     if isinstance(stage, View):
-        seen: Values = values[_nearest(stage)]
+        seen: Values = values[np.ix_(*_nearest(stage))]
         return seen
-    return _warped_mask(values, stage, fill)
+    return _taken(values, *_nearest_anywhere(stage), fill)
 
 
-def _nearest(view: View) -> Any:
-    """Return the rows and columns of the source that are nearest to the pixels of a view, to index an array with."""
+def patch_mover(stage: Stage) -> Callable[[Patch], Patch]:
+    """Return what does to the masks of single objects what `resampled_mask` does, where their pixels are."""
+    if isinstance(stage, Pad):
+        return lambda patch: patch.padded(stage.top, stage.left, stage.size[::-1])
+    if isinstance(stage, View):
+        rows, columns = _nearest(stage)
+        return lambda patch: patch.taken(rows, columns)
+    places = _nearest_anywhere(stage)
+    return lambda patch: patch.gathered(*places)
+
+
+def _nearest(view: View) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the rows and columns of the source that are nearest to the pixels of a view."""
     left, top, right, bottom = view.box
     columns = _places(left, right, view.size[0])
     rows = _places(top, bottom, view.size[1])
-    return np.ix_(rows[::-1] if view.vflip else rows, columns[::-1] if view.flip else columns)
+    return rows[::-1] if view.vflip else rows, columns[::-1] if view.flip else columns
 
 
 def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
@@ -278,14 +288,17 @@ def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
     return places
 
 
-def _warped_mask(values: Values, warp: Warp, fill: int) -> Values:
-    width, height = warp.size
+def _nearest_anywhere(stage: Warp | Displacement) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the row and the column of the source that is nearest to each pixel, -1 where there is none."""
+    if isinstance(stage, Displacement):
+        rows, columns = np.indices(stage.y.shape, np.float32)
+        return np.floor(rows + stage.y + 0.5), np.floor(columns + stage.x + 0.5)
+    width, height = stage.size
     centres = np.empty((height, width, 2))
     centres[..., 0], centres[..., 1] = np.arange(width) + 0.5, (np.arange(height) + 0.5)[:, None]
-    of_view = apply(warp.inverse_matrix, centres)
-    inside = np.logical_and.reduce((of_view >= 0) & (of_view < np.array(warp.view.size)), axis=-1)
+    of_view = apply(stage.inverse_matrix, centres)
+    inside = np.logical_and.reduce((of_view >= 0) & (of_view < np.array(stage.view.size)), axis=-1)
     of_view[~inside] = 0.0
-    of_source = apply(inverted(warp.view.matrix), of_view)
-    taken = _taken(values, np.floor(of_source[..., 1]), np.floor(of_source[..., 0]), fill)
-    taken[~inside] = fill
-    return taken
+    of_source = np.floor(apply(inverted(stage.view.matrix), of_view))
+    of_source[~inside] = -1.0
+    return of_source[..., 1], of_source[..., 0]

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.images.patch import Patch
+
 MOST_GROUPS = 8
 """Groups of five bits of one length: 40 bits are more pixels than an image may have."""
 
@@ -65,12 +67,27 @@ def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
 
     Raises ValueError if the bytes are no compressed runs, or their runs do not fill the size.
     """
+    return decode_patch(counts, size).whole()
+
+
+def decode_patch(counts: bytes, size: tuple[int, int]) -> Patch:
+    """Return the mask of an object as `decode` does, without the pixels around it."""
     runs = decompress(counts)
     height, width = size
     if int(runs.sum()) != height * width:
         raise ValueError(f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}")
-    mask: npt.NDArray[np.bool_] = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
-    return mask
+    ends = np.cumsum(runs)
+    # Of each run of ones: where it begins, and its last pixel.
+    first, last = (places[1::2][runs[1::2] > 0] for places in (ends - runs, ends - 1))
+    if not len(first):
+        return Patch(np.zeros((0, 0), bool), 0, 0, size)
+    (begins, top), (stops, bottom) = np.divmod(first, height), np.divmod(last, height)
+    high, low = (0, height) if (begins != stops).any() else (int(top.min()), int(bottom.max()) + 1)
+    left, rows, columns = int(begins[0]), low - high, int(stops[-1] - begins[0]) + 1
+    bounds = np.stack([(begins - left) * rows + top - high, (stops - left) * rows + bottom - high + 1], axis=1).ravel()
+    lengths = np.diff(bounds, prepend=0, append=rows * columns)
+    pixels = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths).reshape(columns, rows).T
+    return Patch(pixels, high, left, size)
 
 
 def box(counts: bytes, height: int) -> list[float]:
@@ -90,9 +107,16 @@ def box(counts: bytes, height: int) -> list[float]:
 
 def encode(mask: npt.NDArray[np.bool_]) -> bytes:
     """Return the compressed runs of a mask, (height, width) bool."""
-    values = np.asarray(mask, bool).T.ravel()
-    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-    runs = np.diff(np.concatenate([[0], changes, [len(values)]]))
-    if len(values) and values[0]:
-        runs = np.concatenate([[0], runs])
-    return compress(runs)
+    return encode_patch(Patch.of(np.asarray(mask, bool)))
+
+
+def encode_patch(patch: Patch) -> bytes:
+    """Return the compressed runs of a mask."""
+    (height, width), (rows, columns) = patch.shape, patch.pixels.shape
+    between = min(rows + 1, height)  # a row without a pixel is between two columns, unless these are whole
+    values = np.zeros(columns * between + 2, bool)
+    values[1:-1].reshape(columns, between)[:, :rows] = patch.pixels.T
+    across, down = np.divmod(np.flatnonzero(values[1:] != values[:-1]), max(1, between))
+    changes = (across + patch.left) * height + down + patch.top
+    runs = np.diff(changes, prepend=0, append=height * width)
+    return compress(runs[:-1] if len(changes) and not runs[-1] else runs)

@@ -10,24 +10,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.exact_values import python_values
 from shardctl.format.roles import Mask
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.block_sources import BlockPlaces, BlockSources, GatherOptions
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import LEAST_ALONE, Bytes, Located, adjoining, gather, gather_fixed, gather_into, in_array
 from shardctl.loader.blocks.lists import Lists, numbers_of, with_none
-from shardctl.loader.blocks.locate import DamagedValues, Wanted
+from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.object_reader import ObjectReader
 from shardctl.loader.blocks.pictures import Missing, PictureReader, encoded_images, missing_images
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.specs import Spec, fixed_shape, specs_of
 from shardctl.loader.blocks.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_blocks
+from shardctl.loader.blocks.unreadable import name_of, unreadable_blocks
 from shardctl.system.mmap import mended
 from shardctl.system.text import lacks
 
@@ -105,23 +106,20 @@ class BatchReader:
             try:
                 with self.stages.stage(GATHER):
                     return self._gather(samples[left], epoch, memory), there
-            except Unreadable as unreadable:
-                if not self._options.skip:
-                    raise unreadable.error from unreadable.error.__cause__
-                there[left[unreadable.places]] = False
-                self.skipped += len(unreadable.places)
+            except DamageError as damage:
+                if not self._options.skip or not len(damage.places):
+                    raise
+                there[left[damage.places]] = False
+                self.skipped += len(damage.places)
 
     def _gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         wanted = Wanted(self.shards.starts, samples)
         mended_before = mended()
         sources = BlockSources(self._places, wanted)
         batch: Batch = {}
-        try:
-            for column in self.columns:
-                batch.update(self._values(column, sources, samples, epoch, memory))
-            batch.update(self._derived.read(batch, sources, memory))
-        except DamagedValues as damaged:
-            raise Unreadable(damaged.places, damaged) from damaged
+        for column in self.columns:
+            batch.update(self._values(column, sources, samples, epoch, memory))
+        batch.update(self._derived.read(batch, sources, memory))
         if mended() != mended_before and self._places.in_place is not None:  # a mapped file shrank, perhaps one of these
             faults = self._places.in_place.changed(wanted)
             if faults:
@@ -137,9 +135,9 @@ class BatchReader:
             return np.empty(0, np.int64)
         try:
             located = BlockSources(self._places, Wanted(self.shards.starts, samples), counted=False).locate(column)
-        except Unreadable as unreadable:
+        except DamageError:
             if not self._options.skip:
-                raise unreadable.error from unreadable.error.__cause__
+                raise
             return np.zeros(len(samples), np.int64)  # the readable ones are found when they are read, in any order
         if not isinstance(located, Located):
             raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
@@ -148,10 +146,7 @@ class BatchReader:
     def table(self, samples: Indices) -> pa.Table:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard is damaged."""
         wanted = Wanted(self.shards.starts, samples)
-        try:
-            memory = BlockSources(self._places, wanted, counted=False).memory
-        except Unreadable as unreadable:
-            raise unreadable.error from unreadable.error.__cause__
+        memory = BlockSources(self._places, wanted, counted=False).memory
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
     def _values(self, column: Column, sources: BlockSources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
@@ -324,9 +319,7 @@ class BatchReader:
             except UnicodeDecodeError as error:
                 wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
                 where = name_of(self.shards, wanted, wrong[0])
-                raise Unreadable(
-                    np.array(wrong), DatasetError(f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}")
-                ) from error
+                raise DamageError(f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}", wrong) from error
         else:
             result = values.to_pylist()
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,12 @@ class BlockPlaces:
     """The places of all samples of some columns. Threads may share it."""
 
     def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
-        self.shards, self._options, self.stages = shards, options, stages
+        self.shards, self.stages = shards, stages
+        # Those of a store are compared when they come.
+        self._options = replace(options, checksums=options.checksums and shards.is_local)
         flat = [column for column in columns if column.is_flat]
         opener = shards.opener(options.preload)
-        self.in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
+        self.in_place = InPlace(shards, flat, opener, self._options.checksums) if in_place(shards, options) else None
         # Made now: threads that need one at the same time would each make their own.
         self.blocks = self._cache(columns)
         """The blocks that are read into memory."""

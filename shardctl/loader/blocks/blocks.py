@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import OrderedDict
-from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, StorageError, first_line
-from shardctl.format.shard import CHECKSUM_KEY, block_checksum
+from shardctl.errors import DamageError, DatasetError, StorageError, first_line
+from shardctl.format.shard import VERIFY_ADVICE, check_intact
 from shardctl.loader.blocks.column import Block, Column, flatten
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import DECOMPRESS, WAITING, Stages
+from shardctl.system.processes.fork import keep_renewed
 
-Faults = dict[int, DatasetError]
-"""Errors by block."""
+Faults = dict[int, DamageError]
+"""What is wrong with blocks, by block."""
 
 
 class _Waiter:
@@ -26,17 +24,16 @@ class _Waiter:
     def __init__(self) -> None:
         self.arrived = threading.Event()
         self.loaded: Block | None = None
-        self.fault: DatasetError | None = None
-        self.refusal: StorageError | None = None
+        self.error: Exception | None = None
 
     def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Store the block or its error. Raises StorageError where it could not be had: nothing is wrong with it then."""
+        """Store the block, or its damage. Raises the error where it could not be had: nothing is wrong with it then."""
         if self.loaded is not None:
             found[block] = self.loaded
-        elif self.refusal is not None:
-            raise self.refusal
+        elif isinstance(self.error, DamageError):
+            faults[block] = self.error
         else:
-            faults[block] = self.fault or DatasetError(f"block {block} could not be read")
+            raise self.error or DatasetError(f"block {block} could not be read")
 
 
 class BlockCache:
@@ -60,10 +57,10 @@ class BlockCache:
         self._bytes = 0
         self._left: dict[int, int] = {}
         self.hits = self.misses = 0
-        self._renew()
-        _ALIVE.add(self)
+        self.renew()
+        keep_renewed(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Make a new lock, and forget the reads of other threads: a forked child does not have these threads."""
         self._lock = threading.Lock()
         self._coming: dict[int, list[_Waiter]] = {}
@@ -123,14 +120,15 @@ class BlockCache:
 
     def _fetch(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Read a block, for this thread and for those that wait for it."""
-        loaded, fault, refusal = None, None, None
+        loaded: Block | None = None
+        why: Exception | None = None
         try:
             with self._stages.stage(DECOMPRESS):
                 loaded = found[block] = self._read(block)
-        except DatasetError as error:
-            fault = faults[block] = error
-        except StorageError as error:  # of a store, or of the cache
-            refusal = error
+        except DamageError as error:
+            why = faults[block] = error
+        except Exception as error:
+            why = error
             raise
         finally:  # after any error, no thread waits without end
             with self._lock:
@@ -138,7 +136,7 @@ class BlockCache:
                 if loaded is not None:
                     self._keep(block, loaded)
             for waiter in waiters:
-                waiter.loaded, waiter.fault, waiter.refusal = loaded, fault, refusal
+                waiter.loaded, waiter.error = loaded, why
                 waiter.arrived.set()
 
     def _keep(self, block: int, loaded: Block) -> None:
@@ -152,7 +150,7 @@ class BlockCache:
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
-            check_block(self._shards, block, batch, metadata)
+            check_intact(batch, metadata, self._shards.where(block))
         loaded = Block(batch)
         self._validate(block, loaded)
         return loaded
@@ -164,7 +162,7 @@ class BlockCache:
                 try:
                     loaded.checked(column)
                 except (pa.ArrowException, ValueError) as error:
-                    raise DatasetError(
+                    raise DamageError(
                         f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
                     ) from error
 
@@ -179,26 +177,20 @@ def _is_for_arrow(column: Column, values: pa.Array) -> bool:
         return False
 
 
-def check_block(shards: Shards, block: int, batch: pa.RecordBatch, metadata: dict[bytes, Any]) -> None:
-    """Raise DatasetError for a block whose bytes are not those that were written. `batch` has all columns."""
-    if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
-        raise DatasetError(f"{shards.where(block)}: damaged, its checksum does not match; {VERIFY_ADVICE}")
-
-
-def other_rows(shards: Shards, block: int) -> DatasetError:
+def other_rows(shards: Shards, block: int) -> DamageError:
     """Return the error for a block that does not have the rows that the manifest says."""
-    return DatasetError(f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}")
+    return DamageError(f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}")
 
 
-def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetError:
-    """Add to an error which samples a block holds: their keys, where they can still be read, else their numbers."""
+def name_samples(shards: Shards, block: int, error: DamageError) -> str:
+    """Return what an error says, and which samples a block holds: their keys, or their numbers where these cannot be read."""
     first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
     try:
         keys = _keys_of(shards, block)
         which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
     except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
         which = f"samples {first} to {last}"
-    return DatasetError(f"{error} [{shards.where(block)}, {which}]")
+    return f"{error} [{shards.where(block)}, {which}]"
 
 
 def key_of_row(shards: Shards, block: int, row: int) -> str:
@@ -214,14 +206,3 @@ def _keys_of(shards: Shards, block: int) -> pa.Array:
     keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
     keys.validate(full=True)
     return keys
-
-
-_ALIVE: weakref.WeakSet[BlockCache] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for cache in list(_ALIVE):
-        cache._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

@@ -12,26 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, first_line
+from shardctl.errors import DamageError, DatasetError, first_line
 from shardctl.format.arrays import column_of
-from shardctl.format.shard import Opener, load_file
-from shardctl.loader.blocks.blocks import Faults, check_block, other_rows
+from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
+from shardctl.loader.blocks.blocks import Faults, other_rows
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
 from shardctl.loader.blocks.gather import Indices, Located, gather_fixed
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, OpenShard, Shards
+from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
 
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""
-
-
-class DamagedValues(DatasetError):
-    """Some values are impossible: their places among the requested samples."""
-
-    def __init__(self, message: str, places: Indices) -> None:
-        super().__init__(message)
-        self.places = places
 
 
 class Wanted:
@@ -139,7 +131,7 @@ class InPlace:
                 opened = self._shards.open(shard, self._opener)
                 self._shards.check_unchanged(shard, opened, float("inf"))
                 self._check_readable(opened)
-            except DatasetError as error:
+            except DamageError as error:
                 faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
         return faults
 
@@ -149,7 +141,7 @@ class InPlace:
             if self._opener is not load_file:
                 self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
                 self._check_readable(opened)
-        except DatasetError as error:
+        except DamageError as error:
             faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
             return None
         return opened
@@ -165,7 +157,7 @@ class InPlace:
         """Find the columns in a block."""
         try:
             self._look(block, opened)
-        except DatasetError as error:
+        except DamageError as error:
             faults[block] = error
 
     def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
@@ -178,7 +170,7 @@ class InPlace:
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
-            check_block(self._shards, block, batch, metadata)
+            check_intact(batch, metadata, self._shards.where(block))
         base, end = opened.file.contents.address, opened.file.contents.size
         for column in self._columns:
             try:
@@ -197,7 +189,7 @@ class InPlace:
         self._known[block] = True
 
     def locate(self, column: Column, wanted: Wanted, files: Files) -> Located:
-        """Return where the values of a column lie. Raises DamagedValues for offsets that lead out of the block."""
+        """Return where the values of a column lie. Raises DamageError for offsets that lead out of the block."""
         places = self._places[column.name]
         data = places["data"][wanted.block]
         if column.kind == "fixed":
@@ -256,7 +248,7 @@ class InMemory:
             try:
                 flat = loaded.flat(column)
             except ValueError as error:
-                raise DatasetError(f"{self._shards.where(block)} cannot be read ({error}); {VERIFY_ADVICE}") from error
+                raise self._damage(block, wanted, error) from error
             if flat is None:
                 return None
             flats.append(flat)
@@ -268,7 +260,7 @@ class InMemory:
         return _from_each(wanted, [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats], column.dtype)
 
     def locate(self, column: Column, flats: list[Flat], wanted: Wanted) -> Located:
-        """Return where the values of a column lie. Raises DatasetError for offsets that lead out of the block."""
+        """Return where the values of a column lie. Raises DamageError for offsets that lead out of the block."""
         buffers = [flat.data for flat in flats]
         if column.kind == "fixed":
             return Located(buffers, wanted.inverse, wanted.rows * column.width, np.full(len(wanted), column.width))
@@ -280,7 +272,7 @@ class InMemory:
         return Located(buffers, wanted.inverse, begins, ends - begins)
 
     def take(self, column: Column, wanted: Wanted) -> pa.Array:
-        """Copy the values of any column into one Arrow array; of objects, the wanted members. Raises DamagedValues."""
+        """Copy the values of any column into one Arrow array; of objects, the wanted members. Raises DamageError."""
         if not self._blocks:
             return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
         order, edges = wanted.by_block
@@ -293,13 +285,15 @@ class InMemory:
         return pa.concat_arrays(parts).take(column_of(back))
 
     def _checked(self, column: Column, place: int, wanted: Wanted) -> pa.Array:
-        """Return the values of a column of one block. Raises DamagedValues where Arrow must not read them."""
+        """Return the values of a column of one block. Raises DamageError where Arrow must not read them."""
         try:
             return self._blocks[place].checked(column)
         except ValueError as error:
-            where = self._shards.where(int(wanted.blocks[place]))
-            message = f"{where} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
-            raise DamagedValues(message, np.flatnonzero(wanted.inverse == place)) from error
+            raise self._damage(int(wanted.blocks[place]), wanted, error) from error
+
+    def _damage(self, block: int, wanted: Wanted, error: ValueError) -> DamageError:
+        message = f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+        return DamageError(message, np.flatnonzero(wanted.block == block))
 
 
 def _from_each(wanted: Wanted, arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -318,4 +312,4 @@ def _check_bounds(shards: Shards, column: Column, wanted: Wanted, begins: Indice
     if len(wrong):
         where, row = shards.where(int(wanted.block[wrong[0]])), int(wanted.rows[wrong[0]])
         message = f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
-        raise DamagedValues(message, wrong)
+        raise DamageError(message, wrong)

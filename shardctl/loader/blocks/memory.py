@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.system.machine import memory_bytes
 from shardctl.system.mmap import was_mended
 
@@ -158,5 +159,5 @@ def without_views(batch: Batch) -> Batch:
         if isinstance(values, np.ndarray) and not values.flags.writeable:
             own[name] = values.copy()
             if was_mended(values.ctypes.data):
-                raise DatasetError(f"a shard was cut short while {name} was copied; run `shardctl verify` on the dataset")
+                raise DatasetError(f"a shard was cut short while {name} was copied; {VERIFY_ADVICE}")
     return own

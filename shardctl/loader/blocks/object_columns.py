@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from shardctl.images.object_geometry import (
     KeepRule,
     Motion,
     MovedMasks,
-    PixelMask,
     VisibleSpans,
     are_between,
     keypoints_at,
@@ -28,6 +26,7 @@ from shardctl.images.object_geometry import (
     scaled_boxes,
     visible_columns,
 )
+from shardctl.images.patch import Patch
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.convert import Views
@@ -369,25 +368,21 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], 
         columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
         if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
             raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
-        moved = masks.moved(place, mask, columns_of[owner], partial(_taken, rows, columns))
-        found.append(None if moved is None else {"size": np.array(moved.shape), "counts": rle.encode(moved)})
+        moved = masks.moved(place, mask, columns_of[owner], lambda mask: mask.taken(rows, columns))  # noqa: B023 - called at once
+        found.append(None if moved is None else {"size": np.array(moved.shape), "counts": rle.encode_patch(moved)})
     return found, masks
 
 
-def _taken(rows: Indices, columns: Indices, mask: PixelMask) -> PixelMask:
-    return mask[rows[:, None], columns]
-
-
-def _pixels(runs: dict[str, Any], owner: int) -> PixelMask:
+def _pixels(runs: dict[str, Any], owner: int) -> Patch:
     if runs["size"].dtype.kind != "i" or runs["counts"] is None:
         raise Malformed(owner, "has a mask without a size or without counts")
     try:
-        return rle.decode(runs["counts"], tuple(runs["size"].tolist()))
+        return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:
         raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
 
 
-def _motion(moves: Moves, place: int, mask: PixelMask) -> Motion:
+def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
     """Return the motion of the image of one mask."""
     (across, down), (right, below) = moves.scale[place].tolist(), moves.shift[place].tolist()
     matrix = np.array([[across, 0.0, right], [0.0, down, below], [0.0, 0.0, 1.0]])

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.errors import DamageError, DatasetError, Rejection, UsageError
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.geometry import Size
@@ -14,7 +15,7 @@ from shardctl.images.object_geometry import KeepRule
 from shardctl.loader.blocks.block_sources import BlockSources
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.gather import Indices, Located
-from shardctl.loader.blocks.locate import DamagedValues, Wanted
+from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.object_columns import (
     BOX,
@@ -29,9 +30,9 @@ from shardctl.loader.blocks.object_columns import (
     moves_of,
 )
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.blocks.unreadable import Unreadable, unreadable_sample
+from shardctl.loader.blocks.unreadable import unreadable_sample
 
 
 class ObjectReader:
@@ -75,7 +76,7 @@ class ObjectReader:
         return image
 
     def read(self, column: Column, sources: BlockSources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
-        """Return the fields of a column of objects in a batch. Raises Unreadable."""
+        """Return the fields of a column of objects in a batch. Raises DamageError."""
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
         types, wanted_members = self._types[column.name], column.object_members
@@ -121,13 +122,10 @@ class ObjectReader:
         return found
 
     def _encoded(self, image: Column, sources: BlockSources) -> Located:
-        try:
-            located = sources.locate(image)
-        except DamagedValues as damaged:
-            raise Unreadable(damaged.places, damaged) from damaged
+        located = sources.locate(image)
         if isinstance(located, Located):
             return located
         return encoded_images(image, sources.memory.take(image, sources.wanted), self._shards, sources.wanted)
 
-    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
+    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> DamageError:
         return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, Rejection, ShardctlError
+from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
 from shardctl.format.roles import Mask
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
 from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.images.defaults import MAX_PIXELS
@@ -21,9 +22,9 @@ from shardctl.loader.blocks.gather import Bytes, Located, in_array
 from shardctl.loader.blocks.lists import is_missing
 from shardctl.loader.blocks.locate import Wanted
 from shardctl.loader.blocks.memory import BatchMemory
-from shardctl.loader.blocks.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.loader.blocks.shards import Indices, Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.blocks.unreadable import Unreadable, name_of, unreadable_sample
+from shardctl.loader.blocks.unreadable import name_of, unreadable_sample
 from shardctl.system.dataclass import dataclass
 
 
@@ -251,13 +252,13 @@ class PictureReader:
                     pixels = self._decode(column, data, converter, place, out[place] if out is not None else None)
                 except DatasetError as error:
                     raise self._faulty(column, wanted, place, str(error)) from error
-                except (ShardctlError, MemoryError):  # of the machine, not of the image
-                    raise
                 except Rejection as rejection:
                     raise self._faulty(
                         column, wanted, place, f"{why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
                     ) from rejection
                 except Exception as error:
+                    if isinstance(error, ShardctlError) or not is_of_bytes(error):
+                        raise
                     why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
                     raise self._faulty(column, wanted, place, why) from error
                 self._cache.keep(column.name, sample, pixels)
@@ -281,7 +282,7 @@ class PictureReader:
             pixels = None
         return image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
 
-    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
+    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> DamageError:
         return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
 
     def _jpeg_decoder(self) -> JpegDecoder:
@@ -337,11 +338,11 @@ def missing_images(values: pa.Array) -> Indices:
 
 
 def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
-    """Return where the bytes of images lie in an Arrow array. Raises Unreadable for samples that have none."""
+    """Return where the bytes of images lie in an Arrow array. Raises DamageError for samples that have none."""
     lost = missing_images(values)
     if len(lost):
         where = name_of(shards, wanted, int(lost[0]))
-        raise Unreadable(lost, DatasetError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}"))
+        raise DamageError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}", lost)
     return in_array(values.field("bytes"))
 
 

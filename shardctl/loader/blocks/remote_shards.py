@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DamageError, DatasetError
 from shardctl.format.shard import BlockFile, Opener, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.shards import Indices, OpenShard, Shards, identity
@@ -80,17 +80,17 @@ class RemoteShards(Shards):
         """Return some columns of a block. Raises DatasetError, StoreError."""
         return self.dataset.read(self._first + block, fields, nullcontext())[0]
 
-    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
+    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DamageError]]:
         """Bring blocks to the cache, all at the same time. Those that find no room there must be read into memory."""
         passing: list[int] = []
-        faults: dict[int, DatasetError] = {}
+        faults: dict[int, DamageError] = {}
         with self.wanted([] if self.dataset.keeps_no_more else blocks):
             for block in blocks:
                 try:
                     with stages.stage(CACHE):
                         if not self.dataset.settle(self._first + block, stages.stage(NETWORK)):
                             passing.append(block)
-                except DatasetError as error:
+                except DamageError as error:
                     faults[block] = error
         return passing, faults
 
@@ -137,18 +137,18 @@ class RemoteShards(Shards):
         if path is None:
             file = self.dataset.reader(self._first_shard + shard, fields)
             self._check_content(shard, file, fields)
-            return InMemoryShard(file, Path(), (0, 0, 0), [time.monotonic()])
+            return InMemoryShard(file, Path(), (0, 0, 0))
         file, status = BlockFile.at(path, opener, fields), identity(path)
         if status is None:
             raise _removed(path)
         self._check_content(shard, file, fields)
-        return OpenShard(file, path, status, [time.monotonic()])
+        return OpenShard(file, path, status)
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block."""
-        if isinstance(opened, InMemoryShard) or opened.checked[0] >= since:
+        if isinstance(opened, InMemoryShard) or opened.checked >= since:
             return
-        opened.checked[0] = time.monotonic()
+        opened.checked = time.monotonic()
         found = identity(opened.path)
         if found is None or found[:2] != opened.identity[:2]:
             raise _removed(opened.path)

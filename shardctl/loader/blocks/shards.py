@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import resource
 import threading
 import time
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, cached_property
+from dataclasses import field
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.generations import Generation, beside, folder_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
-from shardctl.format.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
+from shardctl.format.shard import (
+    VERIFY_ADVICE,
+    BlockFile,
+    Opener,
+    ShardFacts,
+    load_file,
+    map_file,
+    map_resident_file,
+    read_file,
+)
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import Stages
 from shardctl.loader.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
-from shardctl.system.machine import memory_bytes
+from shardctl.system.machine import allow_open_files, memory_bytes
+from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable
 
 if TYPE_CHECKING:
@@ -40,24 +50,33 @@ if TYPE_CHECKING:
 
 Indices = npt.NDArray[np.int64]
 
-VERIFY_ADVICE = "run `shardctl verify` on the dataset"
-
 SETTLING_SECONDS = 0.5
 """How long a dataset that takes the place of another one may take to have its kept generations too."""
 
-MAPPED_AT_A_TIME = 8192
-"""Shards that are mapped at a time, which takes no file descriptors; Linux allows 65,530 mappings."""
+MAPPED_AT_A_TIME = 16_384
+"""Shards that are mapped at a time in all datasets of a process, which takes no descriptors; Linux allows 65,530 mappings."""
+
+FILES_AT_A_TIME = 1024
+"""Shards that have a descriptor at a time in all datasets of a process, where the system allows so many."""
+
+SPARE_FILES = 48
+"""Descriptors of which two thirds are left to the rest of the program where shards are opened."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenShard:
     """A shard that is open, the path of its file, what that was then, (inode, bytes, time of change), and when it was `checked`
-    last."""
+    and `used` last."""
 
     file: BlockFile
     path: Path
     identity: tuple[int, int, int]
-    checked: list[float]
+    checked: float = field(default_factory=time.monotonic)
+    used: float = 0.0
+
+
+_Key = tuple[int, Opener, tuple[int, ...] | None]
+"""A shard, how it is opened, and for which fields."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +145,13 @@ class Shards:
         np.cumsum(rows, dtype=np.int64, out=self.starts[1:])  # in place: there may be ten million
         self._first_shard = chosen.start
         self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
-        self._open: OrderedDict[tuple[int, Opener, tuple[int, ...] | None], OpenShard] = OrderedDict()
-        self._renew()
-        _ALIVE.add(self)
+        self.files: dict[_Key, OpenShard] = {}
+        """Those that are open and have a descriptor."""
+        self.mapped: dict[_Key, OpenShard] = {}
+        """Those that are open and have none."""
+        self.renew()
+        keep_renewed(self)
+        _ALIVE.add(weakref.ref(self, _ALIVE.discard))
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -142,9 +165,8 @@ class Shards:
         """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
         return open_same, (self._place, self.split, self.manifest.generation)
 
-    def _renew(self) -> None:
-        """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
-        self._lock = threading.Lock()
+    def renew(self) -> None:
+        """Take a fresh lock: in a forked child the old one may be held by a thread that is not there."""
         self.opening = threading.Lock()
 
     def _shards_of(self, split: str | None, shards: int) -> range:
@@ -276,7 +298,7 @@ class Shards:
         shard, number = self.place_of(block)
         return BlockFile.at(self.path(shard), read_file, fields).fetch(number)[0]
 
-    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
+    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DamageError]]:
         """Put blocks where `open` shows them. Return those that must be read into memory, and what is wrong with others."""
         return [], {}
 
@@ -316,21 +338,13 @@ class Shards:
 
     def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
         """Open a shard, or return it where it is open. Raises DatasetError for one that is not what the manifest says."""
-        wanted = (shard, opener, fields)
-        found = self._open.get(wanted)
-        if found is not None and len(self._open) < 16:  # nothing is about to be closed, whatever was used last
-            return found
-        with self._lock:
-            found = self._open.get(wanted)
-            if found is not None:
-                self._open.move_to_end(wanted)
-                return found
-        opened = self._open_now(shard, opener, fields)
-        with self._lock:
-            self._open[wanted] = opened
-            while len(self._open) > (_files_at_a_time() if opener is read_file else MAPPED_AT_A_TIME):
-                self._open.popitem(last=False)
-        return opened
+        wanted, there = (shard, opener, fields), self.files if opener is read_file else self.mapped
+        found = there.get(wanted)
+        if found is None:
+            _make_room(opener is read_file)
+            found = there[wanted] = self._open_now(shard, opener, fields)
+        found.used = time.monotonic()
+        return found
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
         while True:
@@ -338,20 +352,27 @@ class Shards:
             path = self.path(shard)
             try:
                 file = BlockFile.at(path, opener, fields)
-            except DatasetError:
+            except DatasetError as error:
                 if self._is_in_place:
-                    if identity(path) is None:
-                        raise self._other(self.name_of(shard), "no such shard") from None
+                    if isinstance(error, DamageError) or identity(path) is None:
+                        self._status_of(shard, path)
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset
                 break
-        status = identity(path)
-        size = int(self._table.sizes[self._first_shard + shard])
-        if file.bytes != size or status is None or status[1] != size:
-            raise self._other(self.name_of(shard), f"{file.bytes} bytes where the dataset has {size}")
+        status = self._status_of(shard, path)
+        if file.bytes != status[1]:
+            raise self._other(self.name_of(shard), "truncated, rewritten or replaced while it was opened")
         self._check_content(shard, file, fields)
-        return OpenShard(file, path, status, [time.monotonic()])
+        return OpenShard(file, path, status)
+
+    def _status_of(self, shard: int, path: Path) -> tuple[int, int, int]:
+        """Return what tells the file of a shard from the next at its path. Raises DatasetError for one of another size."""
+        status, size = identity(path), int(self._table.sizes[self._first_shard + shard])
+        if status is None or status[1] != size:
+            what = "no such shard" if status is None else f"{status[1]} bytes where the dataset has {size}"
+            raise self._other(self.name_of(shard), what)
+        return status
 
     def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
@@ -382,9 +403,9 @@ class Shards:
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file that is not what it was when it was opened, unless that was made sure `since`."""
-        if opened.checked[0] >= since:
+        if opened.checked >= since:
             return
-        opened.checked[0] = time.monotonic()
+        opened.checked = time.monotonic()
         found = identity(self._path(shard))
         if found != opened.identity:
             self._read_on()
@@ -433,23 +454,41 @@ def _root_of(place: Path, generation: Generation) -> Path:
                 if Manifest.load(LocalFolder(root)).generation == generation:
                     return root
         if time.monotonic() > until:
-            raise DatasetError(f"{printable(str(place))}: replaced by another dataset while it was read; open it again")
+            what = "moved, renamed or removed while it was read; open it where it is now"
+            if identity(place / MANIFEST):
+                what = "replaced by another dataset while it was read; open it again"
+            raise DatasetError(f"{printable(str(place))}: {what}")
         time.sleep(SETTLING_SECONDS / 10)
 
 
-@cache
-def _files_at_a_time() -> int:
-    """Return how many shards to keep open: a share of what the system lets a process open, for others open files too."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, min(1024, allowed // 8)) if allowed > 0 else 1024
+def _make_room(descriptors: bool) -> None:
+    """Before a shard is opened: where too many are open in this process, close a quarter, those that were used longest ago.
+
+    Shards of all datasets count, those with descriptors and those without by themselves. One that a thread is reading is closed
+    when it has done so.
+    """
+    alive = [shards for shards in (found() for found in _ALIVE.copy()) if shards is not None]
+    every = [shards.files if descriptors else shards.mapped for shards in alive]
+    count = sum(map(len, every))
+    if count < MAPPED_AT_A_TIME and (not descriptors or (count < FILES_AT_A_TIME and _has_descriptors())):
+        return
+    opened = [(each.used, there, wanted) for there in every for wanted, each in there.copy().items()]
+    for _, there, wanted in sorted(opened, key=itemgetter(0))[: 1 + count // 4]:
+        there.pop(wanted, None)
 
 
-_ALIVE: weakref.WeakSet[Shards] = weakref.WeakSet()
+def _has_descriptors() -> bool:
+    """Return whether this process may open another file, and leaves some to the rest of the program. To count takes long."""
+    if not _ALLOWED:
+        _ALLOWED.extend([None] * (SPARE_FILES // 3 * allow_open_files(SPARE_FILES)))
+    with contextlib.suppress(IndexError):
+        _ALLOWED.pop()
+        return True
+    return False
 
 
-def _renew_all() -> None:
-    for shards in list(_ALIVE):
-        shards._renew()
+_ALLOWED: list[None] = []
+"""An item for each file that may be opened before the next look. (Threads share it: a number would need a lock.)"""
 
-
-os.register_at_fork(after_in_child=_renew_all)
+_ALIVE: set[weakref.ref[Shards]] = set()
+"""Not a WeakSet: threads may add to this one while others look through it."""

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DamageError
 from shardctl.loader.blocks.blocks import Faults, key_of_row, name_samples
 from shardctl.loader.blocks.locate import Wanted
-from shardctl.loader.blocks.shards import Indices, Shards
-
-
-class Unreadable(Exception):
-    """Some samples cannot be read: their places among the requested ones, and the reason."""
-
-    def __init__(self, places: Indices, error: DatasetError) -> None:
-        super().__init__(str(error))
-        self.places, self.error = places, error
+from shardctl.loader.blocks.shards import Shards
 
 
 def name_of(shards: Shards, wanted: Wanted, place: int) -> str:
@@ -24,16 +16,15 @@ def name_of(shards: Shards, wanted: Wanted, place: int) -> str:
     return f"{shards.where(block)}, row {row}, key {key_of_row(shards, block, row)!r}"
 
 
-def unreadable_sample(shards: Shards, wanted: Wanted, place: int, why: str) -> Unreadable:
+def unreadable_sample(shards: Shards, wanted: Wanted, place: int, why: str) -> DamageError:
     """Return the error for one of the requested samples."""
-    return Unreadable(np.array([place]), DatasetError(f"{name_of(shards, wanted, place)}: {why}"))
+    return DamageError(f"{name_of(shards, wanted, place)}: {why}", [place])
 
 
-def unreadable_blocks(shards: Shards, wanted: Wanted, faults: Faults) -> Unreadable:
+def unreadable_blocks(shards: Shards, wanted: Wanted, faults: Faults) -> DamageError:
     """Return the error for blocks that cannot be read."""
     places = np.flatnonzero(np.isin(wanted.block, list(faults)))
     block = int(wanted.block[places[0]])
-    error = faults[block]
-    named = name_samples(shards, block, error)
-    named.__cause__ = error.__cause__
-    return Unreadable(places, named)
+    named = DamageError(name_samples(shards, block, faults[block]), places)
+    named.__cause__ = faults[block].__cause__
+    return named

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks import Batch
 from shardctl.loader.processes.messages import ALIGNED, INLINE, Found, Place, Question, send_answer
 from shardctl.loader.processes.shared_memory import SMALL, SegmentPool, SharedMemory
@@ -167,7 +168,7 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
         else:
             small += [array.data, memoryview(bytes(-array.nbytes % ALIGNED))]
     if mended() != before:  # a mapped file shrank, perhaps one of those that were copied now
-        raise DatasetError("a shard was cut short while it was copied; run `shardctl verify` on the dataset")
+        raise DatasetError(f"a shard was cut short while it was copied; {VERIFY_ADVICE}")
     return message, arrays, small
 
 

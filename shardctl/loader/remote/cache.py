@@ -24,7 +24,6 @@ import os
 import re
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -41,6 +40,7 @@ from shardctl.system import file_locks
 from shardctl.system.dataclass import dataclass
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import PARTIAL, is_folder, naming_the_path, read_bytes, remove_tree, write_atomically
+from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import printable
 
 LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
@@ -312,16 +312,21 @@ class CachedDataset:
         """Find which blocks are here. Raises StorageError."""
         self._tails = shards
         with naming_the_path(self.folder / BLOCKS):
-            self._renew()
+            self._open_locks()
             if os.fstat(self._descriptor.number).st_size != shards + blocks:
                 shown = printable(str(self.folder))
                 raise StorageError(
                     f"{shown}: the cache is damaged; stop the programs that use it, and run `shardctl cache clear`"
                 )
             self._state = np.frombuffer(mmap.mmap(self._descriptor.number, shards + blocks), np.uint8)
-        _ALIVE.add(self)
+        keep_renewed(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Open the locks of a forked child, unless the dataset was removed: whoever wants to keep a block in it is told."""
+        with suppress(OSError):
+            self._open_locks()
+
+    def _open_locks(self) -> None:
         """Open the locks, for this process alone: a forked child has those of its parent, which do not keep the two apart."""
         self._descriptor = _Descriptor(open_own(self.folder / BLOCKS, os.O_RDWR))
         self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor.number)
@@ -581,15 +586,3 @@ def _is_name(name: str) -> bool:
     """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or removed."""
     first, dash, second = name.partition("-")
     return bool(dash) and all(len(part) == 16 and set(part) <= set("0123456789abcdef") for part in (first, second))
-
-
-_ALIVE: weakref.WeakSet[CachedDataset] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for dataset in list(_ALIVE):
-        with suppress(OSError):  # it was removed: whoever wants to keep a block in it is told
-            dataset._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

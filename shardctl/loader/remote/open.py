@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
 
-from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, ShortAnswerError, UsageError
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError, UsageError, WrongAnswerError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS
 from shardctl.format.on_store.manifest import missing_dataset, read_manifest
@@ -22,7 +23,7 @@ from shardctl.system.locations.local import LocalFolder
 from shardctl.system.locations.stored import StoreFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import forget_clients
-from shardctl.system.stores.base import Entry
+from shardctl.system.stores.base import Entry, asked_again
 from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
@@ -116,7 +117,7 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
         about, data = _about(folder)
         if not mine:
             return _in_scratch(folder, (about, data), None)
-        manifest = _manifest(folder, data)
+        manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
         facts = manifest.files[SHARDS]
 
         def fetch(tables: Path) -> tuple[int, int]:
@@ -130,14 +131,14 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
 
 def _from_cache(about: About, kept: CachedDataset) -> RemoteDataset:
     data = read_bytes(kept.tables / MANIFEST)
-    base = _manifest(StoreFolder(about.url), data).base
+    base = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST)).base
     return RemoteDataset(About(about.url, about.version, _digest(data)), base, kept.tables, kept)
 
 
 def _in_scratch(folder: StoreFolder, found: tuple[About, bytes], kept: CachedDataset | None) -> RemoteDataset:
     """Bring the tables to a folder that is removed when the dataset is no longer used."""
     about, data = found
-    manifest = _manifest(folder, data)
+    manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
     with ExitStack() as stack:
         tables = stack.enter_context(scratch_folder())
         _fetch_tables(folder, manifest, data, tables)
@@ -161,15 +162,6 @@ def _about(folder: StoreFolder) -> tuple[About, bytes]:
     return About(folder.url, version, _digest(data)), data
 
 
-def _manifest(folder: StoreFolder, data: bytes) -> Manifest:
-    shown = folder.shown(MANIFEST)
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{shown}: cannot be read ({error}); convert it again") from error
-    return Manifest.from_record(record, shown)
-
-
 def _fetch_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: Path) -> tuple[int, int]:
     """Bring what a reader needs to the folder `tables`, and return how many shards and blocks there are."""
     _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
@@ -181,17 +173,21 @@ def _fetch_tables(folder: StoreFolder, manifest: Manifest, data: bytes, tables: 
 def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
     """Bring a file of the dataset: the one that the manifest says, by its digest. Raises DatasetError if it is another one."""
     shown = folder.shown(base + name)
-    another = DatasetError(f"{shown}: not the file that {MANIFEST} names; check that the dataset was copied whole")
-    try:
+
+    def bring() -> None:
         with replacing(tables / name) as sink:
             for piece in folder.store.pieces(Entry(base + name, facts.bytes)):
                 sink.write(piece)
             if sink.facts != facts:
-                raise another
+                raise WrongAnswerError(shown)
+
+    try:
+        asked_again(bring)
     except NoSuchKeyError:
         raise DatasetError(f"{shown}: no such file; check that the dataset was copied whole") from None
-    except ShortAnswerError:
-        raise another from None
+    except WrongAnswerError:
+        why = f"not the file that {MANIFEST} names; check that the dataset was copied whole"
+        raise DatasetError(f"{shown}: {why}, and that no proxy changes it") from None
 
 
 def _digest(data: bytes) -> str:

@@ -9,15 +9,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, NoSuchKeyError, ObjectChangedError
+from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.format.footer import END_BYTES, Extents, extents_of, footer_bytes
-from shardctl.format.shard import CHECKSUM_KEY, BlockFile, block_checksum, map_file
+from shardctl.format.on_store.block_reads import TAIL, read_tail
+from shardctl.format.shard import VERIFY_ADVICE, BlockFile, check_intact, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.format.virtual import HeldFile
 from shardctl.loader.remote.cache import About, CachedDataset
@@ -25,7 +27,9 @@ from shardctl.loader.remote.counts import Counts
 from shardctl.loader.remote.request_threads import Ahead, Fetcher
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import ordinary
+from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of
+from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable
 
 Fields = tuple[int, ...] | None
@@ -37,10 +41,8 @@ Waiting = AbstractContextManager[None]
 OPEN_SHARDS = 1024
 """Shards of which the footer is in memory, some 20 kB each."""
 
-TAIL_BYTES = 16 << 10
-"""Bytes from the end of a shard that are asked for first, beside 24 for each of its blocks: a footer has the schema too."""
-
 _BLOCK_BYTES = 24
+"""Bytes of a footer for each block; it has the schema too."""
 
 _STRIPES = 256
 
@@ -82,13 +84,13 @@ class RemoteDataset:
         self._fetched = np.zeros(blocks, bool)  # over the network, by this process
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
-        self._tail_bytes = TAIL_BYTES
+        self._tail_bytes = TAIL
         self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(*_weakly(self), blocks)
         self._table = table
-        self._renew()
-        _ALIVE.add(self)
+        self.renew()
+        keep_renewed(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
         self._lock = threading.Lock()
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
@@ -143,7 +145,7 @@ class RemoteDataset:
         """
         try:
             return self._read(block, fields, waiting)
-        except _DamagedError:
+        except DatasetError:
             self._forget(block)
         return self._read(block, fields, waiting)
 
@@ -156,7 +158,7 @@ class RemoteDataset:
             return False
         try:
             return self._settle(block, waiting)
-        except _DamagedError:
+        except DatasetError:
             self._forget(block)
         return self._settle(block, waiting)
 
@@ -203,10 +205,7 @@ class RemoteDataset:
 
     def _checked_in_place(self, block: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         shard, number = self._place_of(block)
-        try:
-            batch, metadata = self._reader(shard, None, mapped=True).fetch(number)
-        except DatasetError as error:
-            raise _DamagedError(str(error)) from error
+        batch, metadata = self._reader(shard, None, mapped=True).fetch(number)
         self._check(block, batch, metadata)
         with self._lock:
             if not self._checked[block] and not self._fetched[block]:
@@ -219,21 +218,14 @@ class RemoteDataset:
         shard, number = self._place_of(block)
         opened = self._shard(shard)
         reader = self._reader_of(opened, shard, None, mapped=False)
-        try:
-            with opened.held.holding(int(opened.extents.starts[number]), data):
-                batch, metadata = reader.fetch(number)
-        except DatasetError as error:
-            raise _DamagedError(str(error)) from error
+        with opened.held.holding(int(opened.extents.starts[number]), data):
+            batch, metadata = reader.fetch(number)
         self._check(block, batch, metadata)
         return batch, metadata
 
     def _check(self, block: int, batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> None:
-        if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
-            shard, number = self._place_of(block)
-            raise _DamagedError(
-                f"{printable(self.name_of(shard))}, block {number}: damaged, its checksum does not match; run `shardctl verify`"
-                " on the dataset"
-            )
+        shard, number = self._place_of(block)
+        check_intact(batch, metadata, f"{printable(self.name_of(shard))}, block {number}")
 
     def _place_of(self, block: int) -> tuple[int, int]:
         """Return the shard of a block, and its number in it."""
@@ -269,7 +261,7 @@ class RemoteDataset:
         name, shown = self._key_of(shard), printable(self.name_of(shard))
         version = self._versions.get(shard) or self._look(shard)
         try:
-            data = client_of(self.url).get(name, start, length, version)
+            data = client_of(self.url).exactly(Entry(name, 0, version), start, length)
         except NoSuchKeyError:
             raise DatasetError(f"{shown}: no such shard") from None
         except ObjectChangedError:
@@ -277,20 +269,20 @@ class RemoteDataset:
         with self._lock:
             self.counts.requests += 1
             self.counts.network_bytes += data.size
-        if data.size != length:
-            raise _DamagedError(f"{shown}: {data.size} bytes came where {length} were asked for; run `shardctl verify` on it")
         return data
 
     def _look(self, shard: int) -> str:
         """Note which version of a shard's object is read from now on."""
         shown, size = printable(self.name_of(shard)), int(self.table.sizes[shard])
         found = client_of(self.url).stat(self._key_of(shard))
+        if found is None or found.size != size:  # perhaps a proxy's answer
+            found = client_of(self.url).stat(self._key_of(shard))
         with self._lock:
             self.counts.requests += 1
         if found is None:
             raise DatasetError(f"{shown}: no such shard")
         if found.size != size:
-            raise DatasetError(f"{shown}: {found.size} bytes where the dataset has {size}; run `shardctl verify` on it")
+            raise DatasetError(f"{shown}: {found.size} bytes where the dataset has {size}; {VERIFY_ADVICE}")
         with self._lock:
             return self._versions.setdefault(shard, found.version)
 
@@ -316,15 +308,17 @@ class RemoteDataset:
         return found
 
     def _opened(self, shard: int) -> _OpenShard:
-        if self.cached is not None:
-            for _ in range(2):
-                tail = self._kept_tail(shard)
-                if tail is not None:
-                    return self._made(shard, tail, in_cache=False)
-                with suppress(DatasetError):  # not what was written: fetched anew
-                    return self._made(shard, self._tail_here(shard), in_cache=True)
+        """Look at a shard. A footer that is not what was written is fetched once more."""
+        try:
+            return self._looked_at(shard)
+        except DatasetError:
+            if self.cached is not None:
                 self.cached.forget_tail(shard)
-        return self._made(shard, self._fetched_tail(shard), in_cache=False)
+        return self._looked_at(shard)
+
+    def _looked_at(self, shard: int) -> _OpenShard:
+        tail = self._fetched_tail(shard) if self.cached is None else self._kept_tail(shard)
+        return self._made(shard, self._tail_here(shard) if tail is None else tail, in_cache=tail is None)
 
     def _made(self, shard: int, tail: bytes, in_cache: bool) -> _OpenShard:
         return _OpenShard(self._extents(shard, tail), HeldFile(int(self.table.sizes[shard]), tail), in_cache)
@@ -351,16 +345,12 @@ class RemoteDataset:
             raise DatasetError(f"{printable(str(path))}: {error}") from error
 
     def _fetched_tail(self, shard: int) -> bytes:
-        """Return the last bytes of a shard, with all of its footer: in one request, or two if it is large."""
-        size = int(self.table.sizes[shard])
-        length = min(size, self._tail_bytes + _BLOCK_BYTES * int(self.table.block_counts[shard]))
-        tail: bytes = self._get(shard, size - length, length).to_pybytes()
+        """Return the last bytes of a shard, with all of its footer and no more."""
+        likely = self._tail_bytes + _BLOCK_BYTES * int(self.table.block_counts[shard])
+        tail = read_tail(int(self.table.sizes[shard]), partial(self._get, shard), likely)
         with suppress(ValueError):  # what is wrong is said where the footer is read
-            needed = min(size, footer_bytes(tail))
-            if needed > length:
-                self._tail_bytes = max(self._tail_bytes, needed)
-                tail = self._get(shard, size - needed, needed - length).to_pybytes() + tail
-            return tail[len(tail) - needed :]
+            tail = tail[-footer_bytes(tail) :]
+        self._tail_bytes = max(self._tail_bytes, len(tail) if len(tail) > likely else 0)
         return tail
 
     def _extents(self, shard: int, tail: bytes) -> Extents:
@@ -368,9 +358,9 @@ class RemoteDataset:
         try:
             extents = extents_of(tail, int(self.table.sizes[shard]))
         except ValueError as error:
-            raise DatasetError(f"{shown}: not a readable Arrow file ({error}); run `shardctl verify` on the dataset") from None
+            raise DamageError(f"{shown}: not a readable Arrow file ({error}); {VERIFY_ADVICE}") from None
         if len(extents.starts) != self.table.block_counts[shard]:
-            raise DatasetError(f"{shown}: its blocks do not fit the dataset; run `shardctl verify` on the dataset")
+            raise DatasetError(f"{shown}: its blocks do not fit the dataset; {VERIFY_ADVICE}")
         return extents
 
     def _reader(self, shard: int, fields: Fields, mapped: bool) -> BlockFile:
@@ -399,18 +389,3 @@ def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], 
         return found
 
     return lambda block: there().fetch(block), lambda block: there().cost(block)
-
-
-class _DamagedError(DatasetError):
-    """A block is not what was written; fetched anew, it may be."""
-
-
-_ALIVE: weakref.WeakSet[RemoteDataset] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for dataset in list(_ALIVE):
-        dataset._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from shardctl.system.processes.fork import keep_renewed
 
 Result = TypeVar("Result")
 
@@ -86,10 +87,10 @@ class Fetcher(Generic[Result]):
 
     def __init__(self, fetch: Callable[[int], Result], cost: Callable[[int], int], blocks: int) -> None:
         self._fetch, self._cost, self._blocks = fetch, cost, blocks
-        self._renew()
-        _ALIVE.add(self)
+        self.renew()
+        keep_renewed(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Begin with nothing under way: in a forked child, the threads that fetched blocks are not there."""
         self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
         self._changed = threading.Condition(self._lock)
@@ -289,14 +290,3 @@ def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -
         assert fetcher is not None
         fetcher.serve(found)
         del fetcher, found
-
-
-_ALIVE: weakref.WeakSet[Fetcher[Any]] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for fetcher in list(_ALIVE):
-        fetcher._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

@@ -14,7 +14,6 @@ from shardctl.errors import (
     NotPermittedError,
     ObjectChangedError,
     Rejection,
-    ShortAnswerError,
     SourceGoneError,
     StoreError,
 )
@@ -63,7 +62,7 @@ def asking(what: Object) -> Iterator[None]:
         yield
     except NoSuchKeyError as error:
         raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url) from error
-    except (ObjectChangedError, ShortAnswerError) as error:
+    except ObjectChangedError as error:
         raise changed() from error
     except NotPermittedError as error:
         if _others_can_be_read(what):

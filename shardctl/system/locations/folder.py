@@ -77,17 +77,6 @@ class FolderHere(Folder, Protocol):
         ...
 
 
-class EditableFolder(FolderHere, Protocol):
-    """A folder that is changed file by file: what is put into `work` under a name is the file of that name from then on.
-
-    Jobs that change the folder lie in `work` too, so that their files can be renamed into their place.
-    """
-
-    def rename(self, old: str, new: str) -> None:
-        """Give a file another name. What has that name is gone then."""
-        ...
-
-
 def is_regular_file(folder: Folder, name: str) -> bool:
     """Return whether there is an ordinary file: not a link, a folder, a pipe or a device."""
     found = folder.stat(name)

@@ -57,10 +57,6 @@ class LocalFolder:
         """The path of the folder."""
         return self.root
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file."""
-        (self.root / old).rename(self.root / new)
-
     def path(self, name: str) -> Path:
         """Return the path of a file, which need not be there."""
         return self.root / name

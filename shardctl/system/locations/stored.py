@@ -95,4 +95,4 @@ class _RangedFile(PlacedFile):
 
     def stretch(self, start: int, count: int) -> pa.Buffer:
         """Return some bytes. Raises StoreError."""
-        return self._folder.read_found(self._found, start, count)
+        return self._folder.store.exactly(self._found, start, count)

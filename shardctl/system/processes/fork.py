@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -78,6 +79,25 @@ def redirect(output: int) -> None:
     os.close(nothing)
     for stream in (1, 2):
         os.dup2(output, stream)
+
+
+def keep_renewed(thing: Any) -> None:
+    """Have `renew` of an object called in the processes that are forked from this one, as long as it is there.
+
+    A thread that is not there may hold its locks.
+    """
+    _RENEWED.add(thing)
+
+
+_RENEWED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for thing in list(_RENEWED):
+        thing.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
 
 
 def close_in_forks(descriptor: int) -> None:

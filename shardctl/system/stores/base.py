@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+
+from shardctl.errors import WrongAnswerError
 
 if TYPE_CHECKING:
     import pyarrow as pa  # is_url is asked where nothing else needs Arrow
 
+
+Answer = TypeVar("Answer")
 
 Kind = Literal["file", "link", "folder", "other"]
 
@@ -35,6 +39,18 @@ PIECES_AT_ONCE = 8
 at 900 MiB/s, and with 4 of them at 650."""
 
 
+WRONG_ADVICE = "the store, or a proxy before it, sends something else than it has: check both, then try again"
+"""What to do where a store does not send what was asked for."""
+
+
+def asked_again(ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` does. What is not what was asked for is asked for once more: a proxy may have sent it."""
+    try:
+        return ask()
+    except WrongAnswerError:
+        return ask()
+
+
 class Store(Protocol):
     """Objects below one prefix of one bucket. Threads may share it; a forked process may not.
 
@@ -55,11 +71,15 @@ class Store(Protocol):
         """
         ...
 
+    def exactly(self, found: Entry, start: int, length: int) -> pa.Buffer:
+        """Return `length` bytes of an object that was found. Raises as `pieces` does."""
+        ...
+
     def pieces(self, found: Entry, start: int = 0, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
         """Yield the bytes of an object from `start` on, in order, PIECE at a time.
 
         `at_once` of the pieces are requested, or in memory. Raises ObjectChangedError if the object has another version than
-        `found` (where that is "", none is asked for), ShortAnswerError if it ends before the size of `found`.
+        `found` (where that is "", none is asked for), WrongAnswerError if it ends before the size of `found`.
         """
         ...
 

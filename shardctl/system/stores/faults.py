@@ -16,8 +16,10 @@ from shardctl.errors import (
     StandstillError,
     StoreError,
     UnansweredError,
+    WrongAnswerError,
     first_line,
 )
+from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.stores.client import RETRY, TIMEOUT
 from shardctl.system.stores.cloud import Action, Cloud
 from shardctl.system.text import printable
@@ -37,6 +39,9 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 _WRONG = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "InvalidAuthenticationInfo"}
 _ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "TemporaryRedirect", "IllegalLocationConstraintException"}
+
+_SENSELESS = ("NotPartial", "UnexpectedRange", "InvalidListResponse", "header missing")
+"""What obstore says of an answer that no store gives."""
 
 _NETWORK = (
     ("dns error", "its host name is not known"),
@@ -86,6 +91,8 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         return ObjectChangedError(f"{where}: has changed since it was first read; start again with the new object")
     if kind == "InvalidPathError":
         return StoreError(f"{doing} failed: the name of an object there cannot be used ({_short(error)}); rename or delete it")
+    if any(sign in text for sign in _SENSELESS):
+        return WrongAnswerError(f"{doing} failed: {_short(error)}, twice; {WRONG_ADVICE}")
     return _unanswered(text, status, code, cloud, doing) or StoreError(f"{doing} failed: {_short(error)}")
 
 

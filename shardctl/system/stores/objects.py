@@ -20,13 +20,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from shardctl.errors import (
     BrokenAnswerError,
     NoSuchKeyError,
-    ShortAnswerError,
     StandstillError,
     StorageError,
     StoreError,
     UnansweredError,
+    WrongAnswerError,
 )
-from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, Entry
+from shardctl.system.stores.base import PIECE, PIECES_AT_ONCE, WRONG_ADVICE, Entry, asked_again
 from shardctl.system.stores.cloud import Action, Cloud
 from shardctl.system.stores.faults import described, is_past_the_end
 from shardctl.system.stores.forks import note_use
@@ -120,13 +120,20 @@ class Objects:
                 each.cancel()
 
     def _piece(self, found: Entry, start: int) -> pa.Buffer:
-        length = min(PIECE, found.size - start)
-        data = self.get(found.name, start, length, found.version or None)
-        if data.size != length:
-            raise ShortAnswerError(
-                f"{self._where(found.name)}: the store sent {data.size} bytes in place of {length}; run the same command again"
-            )
-        return data
+        return self.exactly(found, start, min(PIECE, found.size - start))
+
+    def exactly(self, found: Entry, start: int, length: int) -> pa.Buffer:
+        """Return `length` bytes of an object that was found, from `start` on. Where others come, it is asked once more."""
+
+        def read() -> pa.Buffer:
+            data = self.get(found.name, start, length, found.version or None)
+            if data.size != length:
+                raise WrongAnswerError(
+                    f"{self._where(found.name)}: the store sent {data.size} bytes in place of {length}, twice; {WRONG_ADVICE}"
+                )
+            return data
+
+        return asked_again(read)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -333,17 +340,18 @@ class Objects:
     def _ask(self, action: Action, key: str, call: Callable[[], Answer]) -> Answer:
         """Return what a call of obstore returns, made again where its answer breaks off. What it raises becomes a StoreError.
 
-        It is made once more where this process may have stood still (Ctrl-Z) for as long as requests are made again. To write,
-        to delete or to copy the same twice does no harm; `_write_if` looks at what a refusal means.
+        It is made once more where this process may have stood still (Ctrl-Z) for as long as requests are made again, and where
+        the answer makes no sense: a proxy may have given it. To write, to delete or to copy the same twice does no harm;
+        `_write_if` looks at what a refusal means.
         """
-        stood_still = False
+        again = False
         for attempt in range(BROKEN_TRIES - 1):
             try:
                 return self._ask_once(action, key, call)
-            except StandstillError:
-                if stood_still:
+            except (StandstillError, WrongAnswerError):
+                if again:
                     raise
-                stood_still = True
+                again = True
             except BrokenAnswerError:
                 pass
             time.sleep(random.uniform(0, 0.05 * 2**attempt))

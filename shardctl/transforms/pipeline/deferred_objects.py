@@ -7,12 +7,12 @@ import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
@@ -22,7 +22,7 @@ from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, open_image
-from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.codecs.resampling import patch_mover, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, Stage
 from shardctl.images.object_geometry import (
@@ -168,7 +168,7 @@ class Annotated:
         runs = given.get("rle")
         if not runs or all(each is None for each in runs):
             return moved_objects(given, motion, role, self._rule)
-        masks = MovedMasks(len(runs))
+        masks, moves = MovedMasks(len(runs)), [patch_mover(stage) for stage in stages]
         visible: VisibleSpans | None = None
         made: list[dict[str, Any] | None] = []
         for place, each in enumerate(runs):
@@ -177,16 +177,10 @@ class Annotated:
                 continue
             height, width = each["size"]
             visible = visible or visible_columns(motion, (width, height))
-            mask = rle.decode(each["counts"], (height, width))
-            moved = masks.moved(place, mask, visible, lambda mask: _resampled(mask, stages))
-            made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode(moved)})
+            mask = rle.decode_patch(each["counts"], (height, width))
+            moved = masks.moved(place, mask, visible, lambda mask: reduce(lambda made, move: move(made), moves, mask))
+            made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode_patch(moved)})
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
-
-
-def _resampled(mask: npt.NDArray[Any], stages: Sequence[Stage]) -> npt.NDArray[Any]:
-    for stage in stages:
-        mask = resampled_mask(mask, stage, 0)
-    return mask
 
 
 def _members(layout: Layout | None, name: str) -> frozenset[str]:
@@ -308,7 +302,7 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
     """Raise Rejection for the RLE of an object that is none, or is not of the size of its image."""
     try:
         height, width = runs["size"]
-        rle.decode(runs["counts"], (height, width))
+        rle.decode_patch(runs["counts"], (height, width))
     except (TypeError, KeyError, ValueError):
         raise Rejection("transform", BAD, f"an RLE of {name} is not one, with a size and counts") from None
     if (width, height) != size:

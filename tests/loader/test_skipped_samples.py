@@ -1,0 +1,174 @@
+"""What `on_error="skip"` leaves out: samples whose own bytes are damaged, and only a few of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from annotated import png
+from handmade import write_dataset
+from remote_datasets import upload
+
+import shardctl
+from shardctl.errors import DatasetError
+from shardctl.format.layout import ENCODED_IMAGE
+
+PHOTOS = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
+PHOTO = png(np.zeros((4, 4, 3), np.uint8))
+
+ENDS: dict[str, Callable[[Path], Any]] = {
+    "moved": lambda root: root.rename(root.with_name("elsewhere")),
+    "removed": shutil.rmtree,
+    "a shard is gone": lambda root: (root / "train-00001.arrow").unlink(),
+    "a shard is cut short": lambda root: os.truncate(root / "train-00001.arrow", 1000),
+    "replaced": lambda root: (shutil.rmtree(root), photos(root, 40, ())),
+}
+
+
+def photos(root: Path, samples: int, damaged: Any, compression: str = "none") -> Path:
+    """Write a dataset in which the images with these numbers do not decode."""
+    rows = ((f"k{n:05d}", (b"no image" if n in damaged else PHOTO, f"{n}.png")) for n in range(samples))
+    write_dataset(root, PHOTOS, rows, max(1, samples // 4), compression)
+    return root
+
+
+def keys_of(loader: Any) -> list[str]:
+    return [key for batch in loader for key in batch["key"]]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("end", ENDS)
+def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path: Path, end: str, compression: str) -> None:
+    root = photos(tmp_path / "out", 800, (), compression)
+    loader = shardctl.open(root).loader(1, on_error="skip", threads=1, prefetch=1)
+    batches = iter(loader)
+    next(batches)
+    ENDS[end](root)
+    with pytest.raises(DatasetError, match="moved, renamed or removed" if end in ("moved", "removed") else "out"):
+        list(batches)
+    assert loader.stats().skipped == 0
+
+
+def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path: Path) -> None:
+    ds = shardctl.open(photos(tmp_path / "out", 40, ()))
+    ENDS["moved"](tmp_path / "out")
+    with pytest.raises(DatasetError, match=r"out: moved, renamed or removed while it was read; open it where it is now"):
+        keys_of(ds.loader(8))
+    photos(tmp_path / "out", 44, ())
+    with pytest.raises(DatasetError, match=r"out: replaced by another dataset while it was read; open it again"):
+        keys_of(ds.loader(8))
+
+
+@pytest.mark.parametrize("options", [{"mmap": False}, {}, {"preload": True}])
+def test_a_program_without_a_free_descriptor_is_told_so(tmp_path: Path, options: dict[str, Any]) -> None:
+    root = photos(tmp_path / "out", 400, (), "zstd" if options else "none")
+    code = (
+        "import gc, os, resource, sys\n"
+        "import shardctl\n"
+        "shardctl.open(sys.argv[1])[0]\n"
+        f"loader = shardctl.open(sys.argv[1]).loader(8, on_error='skip', threads=1, **{options})\n"
+        "batches = iter(loader.map(lambda batch: batch['key']))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "gc.collect()\n"
+        "held = []\n"
+        "while True:\n"
+        "    try:\n"
+        "        held.append(os.open(os.devnull, os.O_RDONLY))\n"
+        "    except OSError:\n"
+        "        break\n"
+        "try:\n"
+        "    print(sum(map(len, batches)), 'samples')\n"
+        "except shardctl.errors.DatasetError as error:\n"
+        "    print(error, loader.stats().skipped)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    assert "cannot be read (Too many open files); raise the limit of open files" in ran.stdout, ran.stderr
+    assert ran.stdout.endswith(" 0\n")
+
+
+def mixture(ds: Any) -> Any:
+    return shardctl.mix([ds[::2], ds[1::2]], [1, 1])
+
+
+@pytest.mark.parametrize("of", [lambda ds: ds, mixture], ids=["dataset", "mixture"])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "threads": 3}, {"processes": 2}], ids=str)
+def test_more_than_a_hundredth_of_an_epoch_is_too_many(tmp_path: Path, of: Any, options: dict[str, Any]) -> None:
+    few, many = (of(shardctl.open(photos(tmp_path / str(every), 1500, range(0, 1500, every)))) for every in (123, 51))
+    loader = few.loader(10, on_error="skip", **options)
+    read = len(keys_of(loader))
+    assert 10 <= loader.stats().skipped == 1500 - read <= 15
+    assert len(keys_of(loader)) in range(1485, 1491), "each epoch counts by itself"
+    found = r"16 of 1,500 samples of epoch 0 cannot be read, which is too many to skip; the first: .*image: it does not decode"
+    with pytest.raises(DatasetError, match=found):
+        keys_of(many.loader(10, on_error="skip", **options))
+
+
+def test_of_a_small_dataset_ten_may_be_damaged_and_never_all(tmp_path: Path) -> None:
+    def skipped(samples: int, damaged: int) -> int:
+        root = photos(tmp_path / f"{samples}-{damaged}", samples, range(damaged))
+        loader = shardctl.open(root).loader(4, on_error="skip")
+        keys_of(loader)
+        return loader.stats().skipped
+
+    assert [skipped(40, 10), skipped(5, 4)] == [10, 4]
+    for samples, damaged in ((40, 11), (5, 5), (1, 1)):
+        with pytest.raises(DatasetError, match=r"too many to skip; the first: .*key 'k00000'"):
+            skipped(samples, damaged)
+
+
+def test_a_state_has_what_was_skipped_before_it(tmp_path: Path) -> None:
+    """Else a job that is stopped every now and then would skip any number."""
+    ds = shardctl.open(photos(tmp_path / "out", 1000, range(0, 1000, 50)))
+    state = ds.loader(10).state_dict()
+    assert "skipped" not in state
+
+    def read_on() -> dict[str, Any]:
+        loader = ds.loader(10, on_error="skip")
+        loader.load_state_dict(state)
+        assert len(keys_of(itertools.islice(loader, 7))) in (68, 69)
+        return loader.state_dict()
+
+    for _ in range(7):
+        state = read_on()
+    assert (state["samples"], state["skipped"]) == (490, 10)
+    with pytest.raises(DatasetError, match="11 of 1,000 samples of epoch 0"):
+        read_on()
+
+
+def test_each_rank_counts_its_own_part(tmp_path: Path) -> None:
+    few, many = (shardctl.open(photos(tmp_path / str(every), 4000, range(0, 4000, every))) for every in (163, 81))
+    skipped = 0
+    for rank in range(2):
+        loader = few.loader(10, on_error="skip", rank=rank, world_size=2)
+        keys_of(loader)
+        skipped += loader.stats().skipped
+    assert skipped == 25
+    with pytest.raises(DatasetError, match=r"21 of 2,000 samples of epoch 0"):
+        keys_of(many.loader(10, on_error="skip", rank=0, world_size=2))
+
+
+def test_a_dataset_on_a_store_skips_as_few(tmp_path: Path, bucket: str) -> None:
+    few, many = (upload(photos(tmp_path / str(count), 40, range(count)), f"{bucket}/{count}") for count in (10, 11))
+    assert len(keys_of(shardctl.open(few, cache=False).loader(4, on_error="skip"))) == 30
+    with pytest.raises(DatasetError, match=r"11 of 40 samples of epoch 0 .*the first: s3://.*key 'k00000'"):
+        keys_of(shardctl.open(many, cache=False).loader(4, on_error="skip"))
+
+
+def test_a_dataset_of_torch_skips_as_few(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from shardctl.torch import IterableDataset, Loader
+
+    few, many = (shardctl.open(photos(tmp_path / str(count), 40, range(count))) for count in (10, 11))
+    for made in (lambda ds: Loader(ds.loader(4, on_error="skip")), lambda ds: IterableDataset(ds, 4, on_error="skip")):
+        assert len(keys_of(made(few))) == 30
+        with pytest.raises(DatasetError, match="11 of 40 samples of epoch 0"):
+            keys_of(made(many))
