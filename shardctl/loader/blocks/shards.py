@@ -359,10 +359,9 @@ class Shards:
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset
-                break
-        status = self._status_of(shard, path)
-        if file.bytes != status[1]:
-            raise self._other(self.name_of(shard), "truncated, rewritten or replaced while it was opened")
+                status = self._status_of(shard, path)
+                if file.bytes == status[1]:  # else it came just now
+                    break
         self._check_content(shard, file, fields)
         return OpenShard(file, path, status)
 

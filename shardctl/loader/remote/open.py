@@ -30,6 +30,8 @@ CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""
 
 
+_COPY_ADVICE = "check that the dataset was copied whole"
+
 _TRIES = 3
 """How often a dataset is opened that is replaced between the reading of two of its files."""
 
@@ -184,10 +186,11 @@ def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileF
     try:
         asked_again(bring)
     except NoSuchKeyError:
-        raise DatasetError(f"{shown}: no such file; check that the dataset was copied whole") from None
+        raise DatasetError(f"{shown}: no such file; {_COPY_ADVICE}") from None
     except WrongAnswerError:
-        why = f"not the file that {MANIFEST} names; check that the dataset was copied whole"
-        raise DatasetError(f"{shown}: {why}, and that no proxy changes it") from None
+        raise DatasetError(
+            f"{shown}: not the file that {MANIFEST} names; {_COPY_ADVICE}, and that no proxy changes it"
+        ) from None
 
 
 def _digest(data: bytes) -> str:

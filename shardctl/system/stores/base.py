@@ -39,7 +39,7 @@ PIECES_AT_ONCE = 8
 at 900 MiB/s, and with 4 of them at 650."""
 
 
-WRONG_ADVICE = "the store, or a proxy before it, sends something else than it has: check both, then try again"
+WRONG_ADVICE = "the store, or a proxy before it, sends something else: check both, then try again"
 """What to do where a store does not send what was asked for."""
 
 
