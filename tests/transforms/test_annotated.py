@@ -76,6 +76,36 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: s
             assert (kept.getpalette() or [])[:9] == list(range(9))
 
 
+@examples(40)
+@given(
+    st.integers(1, 256),
+    st.sampled_from([255, 254, 16, 1]),
+    st.sampled_from([1, 3, 6]),
+    st.sampled_from(["png", "jpeg:90", "webp:80", "raw", "source"]),
+)
+def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
+    tmp_path_factory: pytest.TempPathFactory, colours: int, ignore: int, orientation: int, store: str
+) -> None:
+    """Those of the void that a move draws in too, which need no colour."""
+    folder = tmp_path_factory.mktemp("palettes")
+    values = (np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % colours).astype(np.uint8)
+    mask = Image.fromarray(values)
+    mask.putpalette([7 * number % 256 for number in range(3 * colours)])
+    (folder / "photos").mkdir()
+    (folder / "masks").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (WIDTH, HEIGHT)).save(folder / "photos" / "a.jpg", exif=exif)
+    mask.save(folder / "masks" / "a.png")
+    options = {"labels": f"masks+ignore={ignore}:{folder / 'masks'}", "annotation_frame": "stored"}
+    size = f"{HEIGHT + 6}x{WIDTH + 6}" if orientation == 6 else f"{WIDTH + 6}x{HEIGHT + 6}"
+    steps: list[dict[str, Any]] = [{"name": "pad", "margin": 3}, {"name": "crop", "size": size}] if store != "source" else []
+    sample = converted(folder / "photos", steps, recipe={"store": store}, **options)
+    upright = {1: values, 3: values[::-1, ::-1], 6: np.rot90(values, -1)}[orientation]
+    expected = upright if store == "source" else np.pad(upright, 3, constant_values=ignore)
+    assert np.array_equal(sample["mask"], expected)
+
+
 def test_a_mask_is_void_where_there_is_no_image(tmp_path: Path) -> None:
     source = source_with(tmp_path, None, Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)))
     steps = [{"name": "pad", "margin": 3}]

@@ -345,6 +345,20 @@ def decode_mask(
     return (values // step if step > 1 else values).astype(np.uint8, copy=False)
 
 
+def mask_png(values: npt.NDArray[Any], like: bytes) -> bytes:
+    """Return the numbers of a mask, (height, width), as a PNG, with the palette of another mask if that has one.
+
+    Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond them: so it has all of them.
+    """
+    image, target = Image.fromarray(np.ascontiguousarray(values)), io.BytesIO()
+    with _open(like) as before:
+        palette = before.getpalette() if before.mode == "P" and values.dtype == np.uint8 else None
+    if palette:
+        image.putpalette(palette if values.max() < len(palette) // 3 else palette + [0] * (3 * 256 - len(palette)))
+    image.save(target, "PNG")
+    return target.getvalue()
+
+
 def turned(image: Image.Image, orientation: int) -> Image.Image:
     """Return an image of an EXIF orientation, 1 to 8, upright: the same one where it is so already."""
     return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image

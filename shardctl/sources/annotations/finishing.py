@@ -17,7 +17,7 @@ from PIL import Image
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Opened, decode_mask, turned
+from shardctl.images.codecs.image import Opened, decode_mask, mask_png, turned
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import left_of
 from shardctl.images.polygons import Polygons
@@ -268,8 +268,6 @@ def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) 
 
 def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
     """Return a mask of these numbers turned as an image of this EXIF orientation is, as PNG with the same palette."""
-    target = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:
-        as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
-        turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
-    return target.getvalue()
+        numbers = values > 0 if image.mode == "1" else values
+    return mask_png(np.asarray(turned(Image.fromarray(numbers), orientation)), data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from PIL import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Opened, open_image
+from shardctl.images.codecs.image import Opened, mask_png, open_image
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, Stage
@@ -378,10 +376,4 @@ def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: 
         values = values.astype(np.uint16)
     for stage in stages:
         values = resampled_mask(values, stage, fill)
-    with Image.open(io.BytesIO(mask["bytes"])) as before:
-        made = Image.fromarray(np.ascontiguousarray(values))
-        if before.mode == "P" and values.dtype == np.uint8 and (palette := before.getpalette()):
-            made.putpalette(palette)
-    target = io.BytesIO()
-    made.save(target, "PNG")
-    return {**mask, "bytes": target.getvalue()}
+    return {**mask, "bytes": mask_png(values, mask["bytes"])}
