@@ -28,8 +28,7 @@ from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.transforms.filter import Filter
-from shardctl.transforms.picture import resampling_by
-from shardctl.transforms.recipe_options import FORMATS, KINDS, OPENCV, RESAMPLING, TRUNCATED, UNDECIDED, RecipeOptions
+from shardctl.transforms.recipe_options import FORMATS, KINDS, TRUNCATED, UNDECIDED, RecipeOptions
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -193,7 +192,6 @@ class Recipe(Settings):
     format: str = setting_as(_OPTIONS["format"], Word(FORMATS), later=True)
     fields: str | None = setting_as(_OPTIONS["fields"], Optional(Parsed(_written_fields)), later=True)
     schema: str | None = setting_as(_OPTIONS["schema"], Optional(Parsed(_written_schema)))
-    resampling: str = setting_as(_OPTIONS["resampling"], Word(RESAMPLING), later=True)
     keep_objects: float | str = setting_as(_OPTIONS["keep_objects"], KeptShare(), later=True)
     unmoved: tuple[str, ...] = setting_as(_OPTIONS["unmoved"], Names(), later=True)
     mask_fields: tuple[str, ...] = setting_as(_OPTIONS["mask_fields"], Names(), later=True)
@@ -348,11 +346,6 @@ class Recipe(Settings):
         return any(step.random for step in self.transforms)
 
     @property
-    def uses_opencv(self) -> bool:
-        """Whether OpenCV resamples, or does a step."""
-        return self.resampling == OPENCV or any(_is_by_opencv(step.settings()) for step in self.image_transforms)
-
-    @property
     def output_size(self) -> Size | None:
         """The (width, height) of every image where the transforms fix it."""
         size: Size | None = None
@@ -415,7 +408,6 @@ class Recipe(Settings):
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
-        resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
         return loaded
 
     @classmethod
@@ -598,11 +590,6 @@ def _is_deep(steps: Any) -> bool:
             for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
         ]
     return bool(level)
-
-
-def _is_by_opencv(settings: dict[str, Any]) -> bool:
-    """Return whether a step, or one inside it, is done by OpenCV."""
-    return settings.get("backend") == OPENCV or any(_is_by_opencv(step) for step in settings.get("steps", ()))
 
 
 def _of_step(place: int, problem: str) -> SettingError:

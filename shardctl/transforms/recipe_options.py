@@ -22,7 +22,6 @@ KINDS = (UNDECIDED, "image", "text", "table", *FORMAT_NAMES)
 FORMATS = (UNDECIDED, *FORMAT_NAMES)
 TRUNCATED = ("reject", "keep")
 
-RESAMPLING = PILLOW, OPENCV = "pillow", "opencv"
 """What resamples images."""
 
 
@@ -205,14 +204,6 @@ class RecipeOptions:
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
         alike={"dedup dedupe deduplicate remove-duplicates drop-duplicates minhash": "exact"},
-    )
-    resampling: str | None = _key(
-        Word(*RESAMPLING),
-        PILLOW,
-        "Library that resamples images in crops, resizes and warps: pillow or opencv. opencv is faster, but its pixels differ"
-        " slightly. It needs the extra opencv.",
-        heading=IMAGES,
-        alike={"interpolation resample": "opencv"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),

@@ -161,9 +161,5 @@ def _environment(recipe: Recipe) -> dict[str, str]:
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    if recipe.uses_opencv:
-        from shardctl.images.codecs import opencv  # an extra
-
-        versions["opencv"] = opencv.VERSION
     of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
     return {**versions, **{name: version for name, _, version in of_steps}}
