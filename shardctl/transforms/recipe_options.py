@@ -21,8 +21,7 @@ UNDECIDED = "auto"
 KINDS = (UNDECIDED, "image", "text", "table", *FORMAT_NAMES)
 FORMATS = (UNDECIDED, *FORMAT_NAMES)
 TRUNCATED = ("reject", "keep")
-
-"""What resamples images."""
+FRAMES = ("first", "all")
 
 
 def _key(type: OptionType, otherwise: Any, help: str, **more: Any) -> Any:
@@ -191,6 +190,22 @@ class RecipeOptions:
         "reject",
         "Truncated images: reject them, or keep the part that can be read and fill the rest with grey.",
         heading=IMAGES,
+    )
+    gray16: str | None = _key(
+        Text("range"),
+        None,
+        "Gray of 16 or 32 bits or floating point: what becomes black and white. range: the least and the largest value of each"
+        " image. LOW:HIGH: these values, such as 0:4095 for 12 bits. Default: the range of the type.",
+        metavar="range|LOW:HIGH",
+        heading=IMAGES,
+        alike={"gray-range grey16 window bit-depth": "0:4095"},
+    )
+    frames: str | None = _key(
+        Word(*FRAMES),
+        "first",
+        "Animations and files of several pages: take the first frame of each, or make a sample of each frame.",
+        heading=IMAGES,
+        alike={"pages n-frames": "all"},
     )
     duplicates: str | None = _key(
         Text("exact"),

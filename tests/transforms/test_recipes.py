@@ -207,6 +207,8 @@ WRONG_VALUES = {
     "format": "avi",
     "fields": 3,
     "schema": 1,
+    "gray16": 4095,
+    "frames": "two",
     "keep_objects": 1.5,
     "unmoved": 3,
     "mask_fields": 3,

@@ -77,7 +77,7 @@ class KnownInputs:
 
         Only lists of images can be told without it: names of other files may be those of parts of something.
         """
-        if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.file is not None:
+        if self.recipe.kind != "image" or self.recipe.reading.has_image_records or request.labels.file is not None:
             return None
         if not len(self._now) or self._are_in_series or self._may_differ_by_case:
             return None

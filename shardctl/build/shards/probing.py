@@ -31,6 +31,8 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
+from shardctl.images.codecs.deep_gray import GrayOfImages
+from shardctl.images.codecs.image import look_at_gray
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.made_sample import MadeSample
@@ -69,7 +71,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints), sink, rejects.append)
+    gray = GrayOfImages()
+    build = ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray))
+    builder = ShardBuilder(build, sink, rejects.append)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     content, totals = builder.finish(), builder.totals
@@ -91,7 +95,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         records=records,
         rejected=totals.rejected,
         notices=[*first.notices, *notices],
-        warnings=list(first.warnings),
+        warnings=[*first.warnings, *gray.warnings()],
         frames=first.frames,
         reasons=reasons,
         examples=examples,

@@ -11,10 +11,11 @@ import math
 import os
 import re
 import struct
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import backend
+from shardctl.images.codecs.deep_gray import MODES, GrayOfImages, GrayRange, to_8_bits
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
@@ -33,20 +35,6 @@ from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""
-
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".avif", ".tga", ".ico", ".mpo", ".qoi")
-)
-"""File names that are taken for images of these formats."""
-
-OTHER_SUFFIXES = frozenset(
-    (".eps", ".ps", ".psd", ".dds", ".fli", ".flc", ".sgi", ".rgb", ".bw", ".pcx", ".blp", ".fits", ".fit", ".cur", ".pkm")
-    + (".nie", ".icns", ".hdr", ".xpm", ".xbm", ".wmf", ".emf", ".wbmp", ".msp", ".iff", ".heif", ".heic", ".dcm", ".xwd")
-    + (".svg", ".exr", ".jxl", ".pict", ".pct", ".ff", ".raw", ".cr2", ".nef", ".dng", ".jls", ".im", ".spider")
-    + (".dcx", ".ftc", ".ftu", ".gbr", ".p7", ".pxr", ".ras", ".im1", ".mng", ".fpx", ".wal", ".mic", ".gd", ".svgz", ".bpg")
-)
-"""File names of images that are not read: they become rejects, so that none is missing silently."""
 
 DRAFT_MARGIN = 2
 """Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling filter."""
@@ -117,7 +105,8 @@ class Opened:
 
     `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as EXIF counts it.
     `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault. `jpeg` is the header
-    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it.
+    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it. `gray16` is that
+    of `open_image`.
     """
 
     data: bytes
@@ -129,6 +118,16 @@ class Opened:
     jpeg: JpegHeader | None
     is_usual: bool
     _unread: Image.Image | None
+    gray16: GrayRange | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether it is one of several frames or pages. To be asked before `load`."""
+        try:
+            image = _open(self.data) if self.format == "GIF" else self._unread  # a GIF goes on to its second frame
+            return self.format not in _JPEG and bool(getattr(image, "is_animated", False))
+        except Exception:  # noqa: BLE001 - what is wrong with it, `load` says
+            return False
 
     def load(self, least: Size | None = None) -> Image.Image:
         """Decode the pixels and return them as they are stored, not turned. Raises what Pillow raises, and Rejection.
@@ -174,10 +173,17 @@ class TooManyPixels(Rejection):
         self.size = size
 
 
-def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False, pixels_only: bool = False) -> Opened:
+def open_image(
+    data: bytes,
+    max_pixels: int = MAX_PIXELS,
+    keep_truncated: bool = False,
+    pixels_only: bool = False,
+    gray16: GrayRange | None = None,
+) -> Opened:
     """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`.
 
-    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP.
+    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP. `gray16` is
+    the range of gray of more than 8 bits, None: that of its type.
     """
     _prepare()
     if not data:
@@ -207,7 +213,9 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
         width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
     size = (height, width) if orientation >= 5 else (width, height)
     jpeg = jpeg if form in _JPEG else None
-    return Opened(data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image)
+    return Opened(
+        data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image, gray16
+    )
 
 
 def _open_or_reject(data: bytes) -> Image.Image:
@@ -277,11 +285,18 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
     Raises Rejection (stage `decode`).
     """
     try:
-        return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation))
+        return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation), opened.gray16)
     except _OUR_ERRORS:
         raise
     except Exception as error:
         raise _broken(error) from error
+
+
+def look_at_gray(opened: Opened, found: GrayOfImages) -> None:
+    """Look at an image of gray of more than 8 bits, where the range of its type decides. What is damaged shows nothing."""
+    if opened.gray16 is None and opened.mode.startswith(MODES):
+        with suppress(Exception):
+            found.add(np.asarray(opened.load()))
 
 
 def render(opened: Opened, look: Look) -> Pixels:
@@ -345,6 +360,48 @@ def decode_mask(
     return (values // step if step > 1 else values).astype(np.uint8, copy=False)
 
 
+def frame_count(data: bytes) -> int:
+    """Return how many frames or pages an image file has. Raises Rejection."""
+    opened = open_image(data, sys.maxsize)
+    try:
+        return int(getattr(_open(data), "n_frames", 1)) if opened.has_frames else 1
+    except Exception as error:
+        raise _broken(error) from error
+
+
+def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[bytes | Rejection]:
+    """Yield some frames of an image file, counted from 0 and in order, upright: PNG, or TIFF for what PNG does not hold.
+
+    A file of one frame stays as it is.
+    """
+    try:
+        opened = open_image(data, max_pixels)
+        image = _open(data) if opened.has_frames else None
+    except Rejection as rejection:
+        yield from (rejection for _ in wanted)
+        return
+    for number in wanted:
+        try:
+            yield data if image is None else _frame(image, number, opened.orientation, max_pixels)
+        except Rejection as rejection:
+            yield rejection
+        except Exception as error:  # noqa: BLE001 - as in `upright`
+            yield _broken(error)
+
+
+def _frame(image: Image.Image, number: int, orientation: int, max_pixels: int) -> bytes:
+    image.seek(number)
+    if math.prod(image.size) > max_pixels:
+        raise TooManyPixels(image.size, max_pixels)
+    frame, target = turned(image.copy(), orientation), io.BytesIO()
+    frame.info = {name: value for name, value in image.info.items() if name == "transparency"}
+    frame.save(target, "PNG" if frame.mode in _MODES_OF_PNG else "TIFF")
+    return target.getvalue()
+
+
+_MODES_OF_PNG = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
+
+
 def mask_png(values: npt.NDArray[Any], like: bytes) -> bytes:
     """Return the numbers of a mask, (height, width), as a PNG, with the palette of another mask if that has one.
 
@@ -374,14 +431,15 @@ def _resizing(values: npt.NDArray[Any], size: Size) -> View:
     return View.whole((values.shape[1], values.shape[0])).scaled(size)
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image, gray16: GrayRange | None = None) -> Image.Image:
     """Make any image that Pillow decodes 8-bit RGB, by the rules of docs/images.md."""
     mode = image.mode
     if mode == "RGB" and "transparency" not in image.info:
         return image
-    if mode.startswith("I") or mode == "F":  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
+    if mode.startswith(MODES):  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
         values = np.asarray(image)
-        grey, clear = _to_8_bits(values), image.info.get("transparency")
+        grey = to_8_bits(values) if gray16 is None else gray16.to_8_bits(values)
+        clear = image.info.get("transparency")
         if isinstance(clear, int):
             grey[values == clear] = 255
         return Image.fromarray(grey).convert("RGB")
@@ -429,20 +487,6 @@ def _lower_halves(data: bytes) -> Image.Image:
     image.tile = [(*tile[:3], "RGB;16L") for tile in image.tile]
     image.load()
     return image  # type: ignore[no-any-return]
-
-
-def _to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:
-    """Scale 16-bit, 32-bit and floating point grey to 0..255 by the range of the type, not of the picture."""
-    if values.dtype.kind == "f":
-        values = np.nan_to_num(values)
-        peak = 1.0 if values.max() <= 1.0 else 255.0
-        scaled: Pixels = (np.clip(values, 0, peak) * (255.0 / peak) + 0.5).astype(np.uint8)
-        return scaled
-    wide = values.astype(np.int64)
-    if values.dtype.itemsize <= 2 or (wide.min() >= 0 and wide.max() <= 0xFFFF):
-        return (np.clip(wide, 0, 0xFFFF) >> 8).astype(np.uint8)
-    narrow: Pixels = (np.clip(wide, 0, None) >> 23).astype(np.uint8)
-    return narrow
 
 
 def _lab_to_rgb(image: Image.Image) -> Image.Image:

@@ -65,7 +65,8 @@ class SamplePipeline:
 
     Without a layout (`probe`), samples have all of their fields, from which a layout can be made. `enter` is called with the
     name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
-    yet: the roles of fields. `of_records` says how masks and objects of records are read.
+    yet: the roles of fields. `of_records` says how masks and objects of records are read. `look` is given each image before it
+    is decoded. `first_frames` counts the images that are the first of several frames.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class SamplePipeline:
         enter: Callable[[str], None],
         known: Layout | None = None,
         of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
+        look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
         self._recipe = recipe
-        self._enter = enter
+        self._enter, self._look = enter, look
+        self.first_frames = 0
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
         self._is_annotated = bool(self._annotated)
@@ -190,10 +193,12 @@ class SamplePipeline:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
         self._enter("decode")
         data = sample["image"]["bytes"]
-        opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated, self._pixels_only)
+        opened = self._recipe.open_image(data, self._pixels_only)
         dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)
+        self.first_frames += opened.has_frames
+        self._look(opened)
         return opened, dropped
 
     def _pictures(self, record: Sample) -> Iterator[tuple[Sample, Picture, int]]:

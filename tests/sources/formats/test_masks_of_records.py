@@ -151,7 +151,7 @@ def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path: 
     twice = cli("convert", source, tmp_path / "no", *told, "--unmoved", "trimap.png")
     assert (twice.code, "leave one of them out" in twice.err) == (2, True)
     tables = cli("convert", source, tmp_path / "no", "--kind", "table", "--mask-fields", "trimap.png")
-    assert (tables.code, "mask_fields are of images" in tables.err) == (2, True)
+    assert (tables.code, "mask_fields is about images" in tables.err) == (2, True)
 
 
 def test_without_steps_that_move_pixels_a_mask_is_any_field(tmp_path: Path) -> None:
