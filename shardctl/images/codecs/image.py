@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import backend
@@ -400,6 +400,37 @@ def _frame(image: Image.Image, number: int, orientation: int, max_pixels: int) -
 
 
 _MODES_OF_PNG = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
+
+
+def without_turn(data: bytes) -> bytes | None:
+    """Return an image whose pixels are upright as they are stored, in the same format; None for one that EXIF does not turn.
+
+    The pixels of a JPEG are rounded once more, with its own tables and as many colours. Raises Rejection.
+    """
+    opened = open_image(data, sys.maxsize, pixels_only=True)
+    if opened.is_usual or (orientation := _orientation(image := _open(data), data)) == 1:
+        return None
+    try:
+        pixels = opened.load()  # a TIFF is upright then
+        target, info = io.BytesIO(), image.info
+        kept: dict[str, Any] = {name: info[name] for name in ("icc_profile", "transparency") if name in info}
+        if opened.format in _JPEG:
+            exif: Any = image.getexif()
+            exif.pop(_ORIENTATION, None)
+            tables = getattr(image, "quantization")  # noqa: B009 - of a JPEG alone
+            if orientation >= 5:  # steps across and down change places
+                tables = {number: np.reshape(table, (8, 8)).T.ravel().tolist() for number, table in tables.items()}
+            sampling = JpegImagePlugin.get_sampling(image)
+            kept |= {"exif": exif, "qtables": tables, "subsampling": sampling if sampling in (0, 2) else 0}
+            kept["progressive"] = "progressive" in info
+        elif opened.format == "WEBP":
+            kept |= {"lossless": data[12:16] != b"VP8 " and b"VP8L" in data[:4096], "quality": 95}
+        upright = turned(pixels.copy(), opened.orientation)
+        upright.info = {}
+        upright.save(target, "JPEG" if opened.format in _JPEG else opened.format, **kept)
+    except Exception as error:
+        raise _broken(error) from error
+    return target.getvalue()
 
 
 def mask_png(values: npt.NDArray[Any], like: bytes) -> bytes:
