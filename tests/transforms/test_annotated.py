@@ -560,3 +560,63 @@ def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path:
     shardctl.convert(source, tmp_path / "alone", labels=labels, recipe=steps, workers=0)
     alone, together = ((tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together"))
     assert alone == together
+
+
+def halves(sample: dict[str, Any]) -> dict[str, Any]:
+    """Half of the image, and nothing of what is marked in it."""
+    return {**sample, "image": sample["image"][::2, ::2]}
+
+
+def halves_all(sample: dict[str, Any]) -> dict[str, Any]:
+    with Image.open(io.BytesIO(sample["mask"]["bytes"])) as mask:
+        target = io.BytesIO()
+        mask.resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.NEAREST).save(target, "PNG")
+    boxes = [[number / 2 for number in box] for box in sample["objects"]["bbox"]]
+    return {
+        **halves(sample),
+        "objects": {**sample["objects"], "bbox": boxes},
+        "mask": {**sample["mask"], "bytes": target.getvalue()},
+    }
+
+
+def halves_without_mask(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**halves_all(sample), "mask": sample["mask"]}
+
+
+def mirrors(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "image": np.ascontiguousarray(sample["image"][:, ::-1])}
+
+
+class Halving:
+    """A model that does the same."""
+
+    def __call__(self, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return list(map(halves, samples))
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [("halves", "objects, mask"), ("halves_without_mask", "mask"), ("Halving", "objects, mask"), ("halves_all", None)],
+)
+def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path: Path, function: str, left: str | None) -> None:
+    mask = Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8))
+    source = source_with(tmp_path, {"bbox": [[20, 16, 10, 8]], "category": [0]}, mask)
+    steps = [{"name": "custom", "target": f"test_annotated:{function}"}]
+    options: dict[str, Any] = {"labels": ["auto", f"masks:{tmp_path / 'masks'}"]}
+    if left is None:
+        sample = converted(source, steps, **options)
+        assert (sample["image"].shape, sample["mask"].shape) == ((20, 30, 3), (20, 30))
+        assert sample["objects"]["bbox"].tolist() == [[10, 8, 5, 4]]
+        return
+    with pytest.raises(InputError, match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}:"):
+        converted(source, steps, **options)
+
+
+def test_a_function_that_changes_pixels_alone_is_named(tmp_path: Path) -> None:
+    """Whether it moves them, nothing shows."""
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    for function, is_named in (("mirrors", True), ("adds_a_box", False)):
+        recipe = {"store": "png", "transform": [{"name": "custom", "target": f"test_annotated:{function}"}]}
+        result = shardctl.convert(source, tmp_path / function, recipe=recipe, workers=0)
+        named = f"test_annotated:{function} changes pixels and leaves objects"
+        assert any(named in said for said in result.notices) == is_named

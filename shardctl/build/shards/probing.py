@@ -65,9 +65,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     job = first.job
     refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
-        samples, setters = _own_samples(job, units, progress, hints)
+        samples, setters, notices = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
-        notices = _notices_on_roles(job.layout, layout, setters)
+        notices += _notices_on_roles(job.layout, layout, setters)
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
@@ -153,8 +153,8 @@ def _empty_shard_bytes(layout: Layout) -> int:
 
 def _own_samples(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> tuple[list[MadeSample], dict[str, str]]:
-    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+) -> tuple[list[MadeSample], dict[str, str], list[str]]:
+    """Return what a user's functions make of a few records, by field the function that set it, if one did, and notices."""
     pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[MadeSample]()
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
@@ -176,11 +176,15 @@ def _own_samples(
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     progress.leave()
+    notices = [
+        f"{who} changes pixels and leaves {name} as it is: right for colors, but what moves pixels must move {name} too"
+        for name, who in pipeline.unmoved.items()
+    ]
     if not samples:
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""
         raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
-    return samples, setters
+    return samples, setters, notices
 
 
 def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
