@@ -326,7 +326,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         tuple(sorted(SUFFIXES | OTHER_SUFFIXES)),
         "frames:Frames",
         Family.OWN,
-        begins="frames:begins",
+        begins="frames:is_image",
         record=FRAME,
         option=False,
     ),

@@ -194,18 +194,15 @@ class RecipeOptions:
     gray16: str | None = _key(
         Text("range"),
         None,
-        "Gray of 16 or 32 bits or floating point: what becomes black and white. range: the least and the largest value of each"
-        " image. LOW:HIGH: these values, such as 0:4095 for 12 bits. Default: the range of the type.",
+        "Values of deep gray that become black and white: LOW:HIGH, or range: those of each image. Default: those of its type.",
         metavar="range|LOW:HIGH",
         heading=IMAGES,
-        alike={"gray-range grey16 window bit-depth": "0:4095"},
     )
     frames: str | None = _key(
         Word(*FRAMES),
         "first",
-        "Animations and files of several pages: take the first frame of each, or make a sample of each frame.",
+        "Of animations and pages: the first, or all as samples.",
         heading=IMAGES,
-        alike={"pages n-frames": "all"},
     )
     duplicates: str | None = _key(
         Text("exact"),

@@ -608,7 +608,7 @@ def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path: Path
         assert (sample["image"].shape, sample["mask"].shape) == ((20, 30, 3), (20, 30))
         assert sample["objects"]["bbox"].tolist() == [[10, 8, 5, 4]]
         return
-    with pytest.raises(InputError, match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}:"):
+    with pytest.raises(InputError, match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}$"):
         converted(source, steps, **options)
 
 

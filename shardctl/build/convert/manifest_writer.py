@@ -108,7 +108,7 @@ def write_dataset(
     commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
     if not first_frames:
         return ()
-    advice = "" if job.fields is not None else "; --frames all makes a sample of each frame"
+    advice = "" if job.fields is not None else "; --frames all takes all"
     return (f"{counted(first_frames, 'image')} with several frames or pages: the first is taken{advice}",)
 
 

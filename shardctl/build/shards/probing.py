@@ -31,7 +31,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
-from shardctl.images.codecs.deep_gray import GrayOfImages
+from shardctl.images.codecs.deep_gray import warnings_on_gray
 from shardctl.images.codecs.image import look_at_gray
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
@@ -71,7 +71,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    gray = GrayOfImages()
+    gray = list[tuple[float, float] | None]()
     build = ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray))
     builder = ShardBuilder(build, sink, rejects.append)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
@@ -95,7 +95,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         records=records,
         rejected=totals.rejected,
         notices=[*first.notices, *notices],
-        warnings=[*first.warnings, *gray.warnings()],
+        warnings=[*first.warnings, *warnings_on_gray(gray)],
         frames=first.frames,
         reasons=reasons,
         examples=examples,
@@ -177,7 +177,7 @@ def _own_samples(
             reason = rejection
     progress.leave()
     notices = [
-        f"{who} changes pixels and leaves {name} as it is: right for colors, but what moves pixels must move {name} too"
+        f"{who} changes pixels and leaves {name} as it is: what moves pixels must move {name} too"
         for name, who in pipeline.unmoved.items()
     ]
     if not samples:

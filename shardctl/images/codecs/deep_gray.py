@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class GrayRange:
         except ValueError:
             found = cls()
         if not -math.inf < found.low < found.high < math.inf:
-            raise UsageError(f"gray16 {text!r} is not known; use range, or LOW:HIGH with two numbers, such as 0:4095")
+            raise UsageError(f"gray16 must be range or LOW:HIGH, such as 0:4095; it is {text!r}")
         return found
 
     def __str__(self) -> str:
@@ -63,12 +64,11 @@ def extent(values: Values) -> tuple[float, float]:
 
 def to_8_bits(values: Values) -> npt.NDArray[np.uint8]:
     """Scale values by the range of their type, not of the picture."""
+    most = type_range(values)[1]
     if values.dtype.kind == "f":
-        peak = type_range(values)[1]
-        scaled: npt.NDArray[np.uint8] = (np.clip(np.nan_to_num(values), 0, peak) * (255.0 / peak) + 0.5).astype(np.uint8)
+        scaled: npt.NDArray[np.uint8] = (np.clip(np.nan_to_num(values), 0, most) * (255.0 / most) + 0.5).astype(np.uint8)
         return scaled
-    wide = values.astype(np.int64)
-    return (np.clip(wide, 0, type_range(values)[1]) >> (8 if type_range(values)[1] == _16_BITS else 23)).astype(np.uint8)
+    return (np.clip(values.astype(np.int64), 0, most) >> (8 if most == _16_BITS else 23)).astype(np.uint8)
 
 
 _16_BITS, _31_BITS = 0xFFFF, 0x7FFFFFFF
@@ -82,26 +82,20 @@ def type_range(values: Values) -> tuple[int, int]:
     return 0, _16_BITS if is_short else _31_BITS
 
 
-class GrayOfImages:
-    """What images of such gray have shown of it: `count` of them, of which `little` is left of some, with values from `low` to
-    `high`."""
+def lost_extent(values: Values) -> tuple[float, float] | None:
+    """Return the extent of an image if `to_8_bits` cuts numbers off, or they use little of the range; None for others."""
+    (low, high), (least, most) = extent(values), type_range(values)
+    loses = low < least or high > most or high - low < (most - least) * LITTLE
+    return (low, high) if loses and low < high else None
 
-    count = little = 0
-    low, high = math.inf, -math.inf
 
-    def add(self, values: Values) -> None:
-        """Look at an image: `to_8_bits` may cut its numbers off, or these use little of the range."""
-        (low, high), (least, most) = extent(values), type_range(values)
-        self.count += 1
-        if low < high and (low < least or high > most or high - low < (most - least) * LITTLE):
-            self.little += 1
-            self.low, self.high = min(self.low, low), max(self.high, high)
-
-    def warnings(self) -> list[str]:
-        """Say that little is left of some, and what to do."""
-        if not self.little:
-            return []
-        return [
-            f"{self.little:,} of {counted(self.count, 'image')} of deep gray that were looked at lose most of their levels in 8"
-            f" bits (values {self.low:g} to {self.high:g}); give the range: --gray16 LOW:HIGH, or range for that of each image"
-        ]
+def warnings_on_gray(found: Sequence[tuple[float, float] | None]) -> list[str]:
+    """Say of how many images little is left, given what `lost_extent` returned for some, and what to do."""
+    lost = [each for each in found if each is not None]
+    if not lost:
+        return []
+    values = f"{min(low for low, _ in lost):g} to {max(high for _, high in lost):g}"
+    return [
+        f"{len(lost):,} of {counted(len(found), 'image')} of deep gray that were looked at lose most levels in 8 bits (values"
+        f" {values}): give --gray16 LOW:HIGH, or range"
+    ]

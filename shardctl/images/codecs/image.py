@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.images.codecs import backend
-from shardctl.images.codecs.deep_gray import MODES, GrayOfImages, GrayRange, to_8_bits
+from shardctl.images.codecs.deep_gray import MODES, GrayRange, lost_extent, to_8_bits
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
@@ -292,11 +292,11 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
         raise _broken(error) from error
 
 
-def look_at_gray(opened: Opened, found: GrayOfImages) -> None:
+def look_at_gray(opened: Opened, found: list[tuple[float, float] | None]) -> None:
     """Look at an image of gray of more than 8 bits, where the range of its type decides. What is damaged shows nothing."""
     if opened.gray16 is None and opened.mode.startswith(MODES):
         with suppress(Exception):
-            found.add(np.asarray(opened.load()))
+            found.append(lost_extent(np.asarray(opened.load())))
 
 
 def render(opened: Opened, look: Look) -> Pixels:
@@ -365,6 +365,8 @@ def frame_count(data: bytes) -> int:
     opened = open_image(data, sys.maxsize)
     try:
         return int(getattr(_open(data), "n_frames", 1)) if opened.has_frames else 1
+    except MemoryError:
+        raise
     except Exception as error:
         raise _broken(error) from error
 
@@ -372,19 +374,17 @@ def frame_count(data: bytes) -> int:
 def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[bytes | Rejection]:
     """Yield some frames of an image file, counted from 0 and in order, upright: PNG, or TIFF for what PNG does not hold.
 
-    A file of one frame stays as it is.
+    A file of one frame stays as it is. Raises Rejection where none can be read.
     """
-    try:
-        opened = open_image(data, max_pixels)
-        image = _open(data) if opened.has_frames else None
-    except Rejection as rejection:
-        yield from (rejection for _ in wanted)
-        return
+    opened = open_image(data, max_pixels)
+    image = _open(data) if opened.has_frames else None
     for number in wanted:
         try:
             yield data if image is None else _frame(image, number, opened.orientation, max_pixels)
         except Rejection as rejection:
             yield rejection
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - as in `upright`
             yield _broken(error)
 
@@ -412,9 +412,9 @@ def without_turn(data: bytes) -> bytes | None:
         return None
     try:
         pixels = opened.load()  # a TIFF is upright then
-        target, info = io.BytesIO(), image.info
+        target, info, form = io.BytesIO(), image.info, "JPEG" if opened.format in _JPEG else opened.format
         kept: dict[str, Any] = {name: info[name] for name in ("icc_profile", "transparency") if name in info}
-        if opened.format in _JPEG:
+        if form == "JPEG":
             exif: Any = image.getexif()
             exif.pop(_ORIENTATION, None)
             tables = getattr(image, "quantization")  # noqa: B009 - of a JPEG alone
@@ -423,11 +423,13 @@ def without_turn(data: bytes) -> bytes | None:
             sampling = JpegImagePlugin.get_sampling(image)
             kept |= {"exif": exif, "qtables": tables, "subsampling": sampling if sampling in (0, 2) else 0}
             kept["progressive"] = "progressive" in info
-        elif opened.format == "WEBP":
+        elif form == "WEBP":
             kept |= {"lossless": data[12:16] != b"VP8 " and b"VP8L" in data[:4096], "quality": 95}
         upright = turned(pixels.copy(), opened.orientation)
         upright.info = {}
-        upright.save(target, "JPEG" if opened.format in _JPEG else opened.format, **kept)
+        upright.save(target, form, **kept)
+    except _OUR_ERRORS:
+        raise
     except Exception as error:
         raise _broken(error) from error
     return target.getvalue()
@@ -616,29 +618,10 @@ class ImageEncoding:
         target = io.BytesIO()
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
         try:
-            _SAVE[self.name](image, target, self.quality or 0)
+            image.save(target, self.name.upper(), **({"quality": self.quality} if self.quality else {}))
         except (OSError, ValueError, KeyError) as error:
             raise Rejection("encode", "not-encoded", f"cannot be stored as {self}: {error}") from error
         return target.getvalue()
-
-
-def _save_jpeg(image: Image.Image, target: io.BytesIO, quality: int) -> None:
-    image.save(target, "JPEG", quality=quality)
-
-
-def _save_png(image: Image.Image, target: io.BytesIO, _quality: int) -> None:
-    image.save(target, "PNG")
-
-
-def _save_webp(image: Image.Image, target: io.BytesIO, quality: int) -> None:
-    image.save(target, "WEBP", quality=quality)
-
-
-_SAVE: dict[str, Callable[[Image.Image, io.BytesIO, int], None]] = {
-    "jpeg": _save_jpeg,
-    "png": _save_png,
-    "webp": _save_webp,
-}
 
 
 @cache

@@ -77,9 +77,8 @@ def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
     from shardctl.images.codecs.image import decode_mask, mask_png, without_turn
 
     made = dict[int, bytes]()
-    data = array.field("bytes")
-    for row in range(len(array)):
-        if (given := data[row].as_py()) is None:
+    for row, data in enumerate(array.field("bytes")):
+        if (given := data.as_py()) is None:
             continue
         try:
             if (turned := without_turn(given)) is not None:

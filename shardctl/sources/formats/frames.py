@@ -11,15 +11,9 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.images.codecs.image import frame_count, frames_of, is_image
+from shardctl.images.codecs.image import frame_count, frames_of, is_image  # noqa: F401 - is_image is in the table of formats
 from shardctl.sources.formats.base import Choose, Cut, Digest, Parsed, Reading, Unit
-from shardctl.sources.formats.columns import BATCH_BYTES
 from shardctl.sources.types import Types
-
-IMAGE = pa.schema([("image", ENCODED_IMAGE)])
-
-begins = is_image
-"""Tells such files by their first bytes."""
 
 
 class Frames:
@@ -42,7 +36,7 @@ class Frames:
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return that of the image."""
-        return Types.of_schema(IMAGE, reading.label)
+        return Types.of_schema(pa.schema([("image", ENCODED_IMAGE)]), reading.label)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
@@ -52,20 +46,8 @@ class Frames:
         digest.update(data)
         numbers = np.arange(unit.first, unit.first + unit.records)
         wanted = numbers if choose is None else numbers[choose(numbers)]
-        found, rejects, size = dict[int, bytes](), list[tuple[int, Rejection]](), 0
         frames = frames_of(data, (wanted - unit.first + unit.skip).tolist(), reading.max_pixels)
-        for number, frame in zip(wanted.tolist(), frames, strict=True):
-            if isinstance(frame, Rejection):
-                rejects.append((number, frame))
-                continue
-            found[number] = frame
-            size += len(frame)
-            if size >= BATCH_BYTES:
-                yield _parsed(found, rejects, schema)
-                found, rejects, size = {}, [], 0
-        yield _parsed(found, rejects, schema)
-
-
-def _parsed(found: dict[int, bytes], rejects: list[tuple[int, Rejection]], schema: pa.Schema) -> Parsed:
-    rows = [{name: {"bytes": frame} for name in schema.names} for frame in found.values()]
-    return Parsed(np.array(list(found), np.int64), pa.RecordBatch.from_pylist(rows, pa.schema(schema)), rejects)
+        for number, frame in zip(wanted, frames, strict=True):
+            rejects = [(int(number), frame)] if isinstance(frame, Rejection) else []
+            rows = [] if rejects else [{name: {"bytes": frame} for name in schema.names}]
+            yield Parsed(wanted[:0] if rejects else number[None], pa.RecordBatch.from_pylist(rows, schema), rejects)
