@@ -84,7 +84,7 @@ if [ "${SHARDCTL_BROWSER:-no}" = yes ] && ! command -v chromium >/dev/null; then
 fi
 # The frameworks are large, and their tests are skipped without them.
 if [ "${SHARDCTL_FRAMEWORKS:-no}" = yes ]; then
-    { $pip install 'torch==2.13.0' torchdata 'transformers[torch]' lightning jax grain tensorflow-cpu opencv-python-headless 'ray>=2.49' &&
+    { $pip install 'torch==2.13.0' torchdata 'transformers[torch]' lightning jax grain tensorflow-cpu 'ray>=2.49' &&
         $pip install --no-deps 'torchvision==0.28.0' tensorboard; } 2>.venv/frameworks.log || # they ask for Pillow, and the package that is there will do
         echo "setup: could not install the frameworks (.venv/frameworks.log says why); their tests will be skipped" >&2
 fi

@@ -220,7 +220,7 @@ def test_the_environment_of_developers_has_one_of_the_two_however_often_it_is_ma
     assert set_up() == {"pillow"}
     assert developers.check() == "Pillow"
     assert "it can be pillow or pillow-simd" in developers.run(
-        "sh", project / "scripts" / "setup.sh", imaging="opencv", fails=True
+        "sh", project / "scripts" / "setup.sh", imaging="wand", fails=True
     )
 
 

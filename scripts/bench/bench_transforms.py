@@ -7,7 +7,7 @@ is the processor's time, so that other work on the machine changes little.
 
 TV is an environment with torch, torchvision (installed with --no-deps) and the imaging package that it shall use, A one with
 albumentations 2.0.8 and opencv-python-headless; `--tensorflow` takes one with tensorflow-cpu and Pillow. Any may be left out.
-`shardctl` is measured in the environment that runs this script, and `shardctl+opencv` where OpenCV is installed in it.
+`shardctl` is measured in the environment that runs this script.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ import numpy as np
 
 with suppress(ImportError):  # albumentations has an environment of its own, without what we need
     from shardctl.system.startup import reuse_memory
-    from shardctl.transforms.picture import Picture, Resampler, resampling_by
-    from shardctl.transforms.recipe_options import OPENCV, PILLOW
+    from shardctl.transforms.picture import Picture
     from shardctl.transforms.table import parse_step
 
 PHOTOS = 8
@@ -57,25 +56,13 @@ VIEWS: list[Any] = [{"name": "random_resized_crop", "size": CROP}, {"name": "hfl
 Call = Callable[[Any], Any]
 
 
-def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
+def ours() -> tuple[Call, dict[str, Call]]:
     from shardctl.images.pixels import artefacts, backends, blur, colour, erasing, noise, tables
 
     reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
-    by = resampling_by(OPENCV if opencv else PILLOW)
-    recipes = {name: in_order(steps, rng, by) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
-    recipes |= {name: in_order([step], rng, by) for name, step in GEOMETRY.items()}
-    if opencv:
-        from shardctl.images.pixels import with_opencv
-
-        adjustments = {"brightness": 1.3, "contrast": 1.3, "saturation": 1.3, "hue": 0.1}
-        return same, {
-            **{name: lambda i, each=(name, factor): with_opencv.adjust(i, [each]) for name, factor in adjustments.items()},
-            "blur 1": lambda i: with_opencv.gaussian_blur(i, 1.0, 9),
-            "color_jitter": lambda i: with_opencv.adjust(i, JITTER),
-            **recipes,
-        }
-
+    recipes = {name: in_order(steps, rng) for name, steps in our_recipes().items()}
+    recipes |= {name: in_order([step], rng) for name, step in GEOMETRY.items()}
     return same, {
         "brightness": lambda i: tables.brightness(i, 1.3),
         "contrast": lambda i: tables.contrast(i, 1.3),
@@ -98,11 +85,11 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
     }
 
 
-def our_recipes(backend: str) -> dict[str, list[Any]]:
+def our_recipes() -> dict[str, list[Any]]:
     weak = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
-    jitter = {"name": "color_jitter", "backend": backend}
+    jitter = {"name": "color_jitter"}
     strong = {**jitter, "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
-    blurred = {"name": "gaussian_blur", "kernel_size": 23, "backend": backend}
+    blurred = {"name": "gaussian_blur", "kernel_size": 23}
     return {
         "ImageNet": [*VIEWS, {**jitter, **weak, "hue": 0.1}],
         "ImageNet without hue": [*VIEWS, {**jitter, **weak}],
@@ -117,16 +104,16 @@ def our_recipes(backend: str) -> dict[str, list[Any]]:
     }
 
 
-def in_order(given: list[Any], rng: np.random.Generator, by: Resampler) -> Call:
-    """Return what does the steps of a recipe to a decoded image; the result has the form in which the steps leave it."""
+def in_order(given: list[Any], rng: np.random.Generator) -> Call:
+    """Return what does the steps of a recipe to a decoded image."""
     steps = [parse_step(each) for each in given]
 
     def call(image: Any) -> Any:
-        picture = Picture(image.size, 0, by)
+        picture = Picture(image.size)
         picture.begin(image)
         for step in steps:
             step.apply(picture, rng)
-        return picture.raster
+        return picture.image
 
     return call
 
@@ -282,7 +269,6 @@ def tensorflow() -> tuple[Call, dict[str, Call]]:
 
 PACKAGES: dict[str, Callable[[], tuple[Call, dict[str, Call]]]] = {
     "shardctl": ours,
-    "shardctl+opencv": lambda: ours(opencv=True),
     "v2 on PIL": lambda: torchvision(tensors=False),
     "v2 on tensors": lambda: torchvision(tensors=True),
     "albumentations": albumentations,
@@ -335,10 +321,6 @@ class Child:
 
 def children(arguments: argparse.Namespace) -> Iterator[Child]:
     yield Child("shardctl", sys.executable, arguments)
-    with suppress(ImportError):
-        import cv2  # noqa: F401 - whether it is there
-
-        yield Child("shardctl+opencv", sys.executable, arguments)
     if arguments.torchvision:
         yield Child("v2 on PIL", arguments.torchvision, arguments)
         yield Child("v2 on tensors", arguments.torchvision, arguments)

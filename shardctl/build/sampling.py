@@ -64,6 +64,7 @@ def take_inputs(roots: Sequence[SourceRoot], recipe: dict[str, Any], most: int, 
     """
     reading = Recipe.reading_of(recipe)
     in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
+    in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
     kind = KINDS["table" if in_tables else recipe["kind"]]
     listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
     folder = scratch / "inputs"
@@ -71,9 +72,9 @@ def take_inputs(roots: Sequence[SourceRoot], recipe: dict[str, Any], most: int, 
     if not listing.whole:
         placed = not recipe.get("fields") and not recipe.get("key_field")
         count, faults = _take_records(listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed)
-        kept = {name: recipe[name] for name in recipe if name not in OF_TEXT}
+        kept = {name: recipe[name] for name in recipe if name not in (*OF_TEXT, "frames")}
         by_place = {"key_field": PLACE} if placed else {}
-        return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_tables else "table"}, faults)
+        return Inputs(count, {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}, faults)
     rows = listing.table.take(pa.array(evenly_spaced(len(listing), most))).to_pylist()
     fetch_all(listing.opened(row) for row in rows)
     for number, row in enumerate(rows):

@@ -186,11 +186,14 @@ def why_places(moves: str, places: Sequence[str], names: Collection[str]) -> tup
     columns = list(dict.fromkeys(name for place in places if (name := column_of(place, names)) is not None))
     if not places:
         return [], ""
-    they = "it looks like a place in the image, a mask or another image, and is"
-    if len(places) > 1:
-        they = "they look like places in the image, masks or other images, and are"
-    why = f"{they} no mask and no objects by role (`shardctl help annotations`)"
-    return columns, f"{moves} moves the content of the images, but not {some(places)}: {why}"
+    by_role = "is no mask and no objects by role (`shardctl help annotations`)"
+    return columns, not_moved(moves, places, f"looks like a place in the image, a mask or another image, and {by_role}")
+
+
+def not_moved(step: str, names: Sequence[str], why: str) -> str:
+    """Return that a step of a recipe leaves columns where they are, and `why` not: what one of them is."""
+    it = "it" if len(names) == 1 else "each"
+    return f"{step} moves the content of the images, but not {some(names)}: {it} {why}"
 
 
 def values_matter(field: pa.Field) -> bool:
@@ -203,8 +206,7 @@ def values_matter(field: pa.Field) -> bool:
 
 def why_images(step: str, columns: list[str]) -> str:
     """Return why a step of a recipe is refused beside columns of records whose values are images, and what to do."""
-    they = "its values are images" if len(columns) == 1 else "their values are images"
-    return f"{step} moves the content of the images, but not {some(columns)}: {they}. {ways_out(step, columns, [])}"
+    return f"{not_moved(step, columns, 'is an image by its values')}. {ways_out(step, columns, [])}"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
@@ -225,9 +227,8 @@ def is_named_mask(field: pa.Field) -> bool:
 
 def why_no_masks(step: str, columns: list[str]) -> str:
     """Return why a step is refused beside columns that are called masks and are none, and what to do."""
-    they = "its name says mask, and its first values are" if len(columns) == 1 else "their names say mask, and first values are"
-    none = "not images with one number for each pixel of the main image"
-    return f"{step} moves the content of the images, but not {some(columns)}: {they} {none}. {ways_out(step, columns, [])}"
+    why = "is a mask by its name, and its first values are not images with one number for each pixel of the main image"
+    return f"{not_moved(step, columns, why)}. {ways_out(step, columns, [])}"
 
 
 def why_not_as_said(columns: list[str]) -> str:

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from shardctl.errors import Rejection
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.files import copy_of_begin, present_copy
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
@@ -35,6 +36,8 @@ _OTHERS = frozenset(
 )
 """Endings of files that are none of these formats: they are not opened to see what they are."""
 
+_IMAGES = SUFFIXES | OTHER_SUFFIXES
+
 SNIFFED_BYTES = 512
 """How much of the beginning of a file tells its format: a header of tar."""
 
@@ -60,7 +63,8 @@ def ending_of(path: str, opened: str) -> str:
     spelled = next((ending for pattern, ending in _SPELLINGS if pattern.search(lower)), None)
     if spelled is not None:
         return spelled
-    return "" if suffix in _OTHERS else _ending_by_content(opened)
+    of_image = suffix if suffix in _IMAGES else ""
+    return of_image if suffix in _OTHERS else _ending_by_content(opened) or of_image
 
 
 def _ending_by_content(opened: str) -> str:

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.list_types import is_list
-from shardctl.images.codecs.image import OTHER_SUFFIXES, SUFFIXES, open_image
+from shardctl.images.codecs.image import open_image
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.images.geometry import Size
 
 _SEPARATED = re.compile(r"[\s,;:|]+")

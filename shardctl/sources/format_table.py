@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.system.dataclass import dataclass
 from shardctl.system.packages import to_install
 
@@ -181,6 +182,9 @@ TFRECORD_NEEDS = Needs("TFRecord", "google-crc32c and protobuf", "tfrecord")
 OF_EXPORT = "beside:of_export"
 """What says more of a file that an export may have."""
 
+FRAME = "frame"
+"""The record of image files whose frames are records each."""
+
 INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat("lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile", option=False),
     InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph", option=False),
@@ -317,10 +321,19 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
             "lance:manifest_of",
         ),
     ),
+    InputFormat(
+        "frames",
+        tuple(sorted(SUFFIXES | OTHER_SUFFIXES)),
+        "frames:Frames",
+        Family.OWN,
+        begins="frames:is_image",
+        record=FRAME,
+        option=False,
+    ),
 )
 """The formats, in the order in which help texts name them."""
 
-RECORDS = ("file", *(row.record for row in INPUT_FORMATS if row.record))
+RECORDS = ("file", *(row.record for row in INPUT_FORMATS if row.record and row.is_text))
 """The words of `--record`."""
 
 
@@ -336,7 +349,7 @@ def _endings_by_name() -> dict[str, tuple[str, ...]]:
 FORMAT_NAMES: dict[str, tuple[str, ...]] = {**_endings_by_name(), "huggingface": (".parquet", ".arrow")}
 """The formats that a person may name, and the endings of their files."""
 
-TEXT_SUFFIXES = _endings(lambda row: row.record != "")
+TEXT_SUFFIXES = _endings(lambda row: row.record != "" and row.is_text)
 """The endings of plain text: `Reading.record` says what a record of it is."""
 
 TABLE_SUFFIXES = _endings(lambda row: row.record == "")

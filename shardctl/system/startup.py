@@ -100,7 +100,7 @@ class _NoDocs(ModuleType):
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Variables by which torch, OpenCV and other libraries that a person's code imports compute in one thread."""
+"""Variables by which torch and other libraries that a person's code imports compute in one thread."""
 
 
 def one_thread_each() -> None:

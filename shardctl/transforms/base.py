@@ -14,7 +14,6 @@ from PIL import Image
 from shardctl.errors import Rejection
 from shardctl.format.roles import Role
 from shardctl.format.sample import Sample
-from shardctl.images.codecs.resampling import Raster, image_of
 from shardctl.images.geometry import Look, Size
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.records import BatchRun
@@ -136,22 +135,6 @@ class PixelTransform(ImageTransform):
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Change the pixels."""
         picture.image = self.pixels(picture.image, rng)
-
-
-class RasterTransform(PixelTransform):
-    """Changes the values of pixels by one of several packages, which take images in the form in which they are."""
-
-    @abstractmethod
-    def changed(self, raster: Raster, rng: Rng) -> Raster:
-        """Return the changed image, of the same size."""
-
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
-        """Return the changed RGB image, of the same size."""
-        return image_of(self.changed(image, rng))
-
-    def apply(self, picture: Picture, rng: Rng) -> None:
-        """Change the pixels."""
-        picture.raster = self.changed(picture.raster, rng)
 
 
 class SampleTransform(Transform):

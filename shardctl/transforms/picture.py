@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 from PIL import Image
 
-from shardctl.images.codecs import resampling
 from shardctl.images.codecs.image import Pixels, TooManyPixels
-from shardctl.images.codecs.resampling import Field, Raster, image_of, pixels_of, size_of
+from shardctl.images.codecs.resampling import pixels_of, resampled
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
-from shardctl.transforms.recipe_options import OPENCV
-
-
-class Resampler(Protocol):
-    """A module that resamples images: codecs.resampling with images of Pillow, or codecs.opencv."""
-
-    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
-        """Return what a stage makes of an image; `size` is the one that the stage is for where the image was reduced."""
-        ...
-
-    def smoothed(self, field: Field, sigma: float) -> Field:
-        """Return a field blurred by a Gaussian."""
-        ...
-
-
-class _Pillow:
-    """Pillow and numpy."""
-
-    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
-        return resampling.resampled(image_of(raster), stage, size)
-
-    def smoothed(self, field: Field, sigma: float) -> Field:
-        return resampling.smoothed(field, sigma)
-
-
-_PILLOW = _Pillow()
-
-
-def resampling_by(backend: str) -> Resampler:
-    """Return what resamples images: PILLOW, or OPENCV. Raises InstallError where OpenCV is wanted and is not there."""
-    if backend == OPENCV:
-        from shardctl.images.codecs import opencv
-
-        return opencv
-    return _PILLOW
 
 
 class Picture:
@@ -54,22 +17,22 @@ class Picture:
 
     `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
     already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
-    of one. `by` does the resamplings, each of which makes `max_pixels` at most.
+    of one. A resampling makes `max_pixels` at most.
     """
 
-    def __init__(self, size: Size, part: int = 0, by: Resampler = _PILLOW, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, size: Size, part: int = 0, max_pixels: int = MAX_PIXELS) -> None:
         self.look: Look = View.whole(size)
         self.part = part
-        self.by, self.max_pixels = by, max_pixels
+        self.max_pixels = max_pixels
         self._stages: list[Stage] = []
-        self._base: Raster | None = None
+        self._base: Image.Image | None = None
         self._base_size = size
 
     @classmethod
-    def of(cls, raster: Raster, by: Resampler = _PILLOW) -> Picture:
+    def of(cls, image: Image.Image) -> Picture:
         """Return the picture of an image that is there."""
-        picture = cls(size_of(raster), 0, by)
-        picture._settle(raster)
+        picture = cls(image.size)
+        picture._settle(image)
         return picture
 
     def begin(self, image: Image.Image) -> None:
@@ -93,36 +56,25 @@ class Picture:
         return [*self._stages, stage]
 
     @property
-    def raster(self) -> Raster:
-        """The pixels of what is seen, as Pillow's image or as the array that OpenCV made: in the form in which they are."""
+    def image(self) -> Image.Image:
+        """The pixels of what is seen, RGB."""
         assert self._base is not None, "`begin` comes first"
-        if not self._is_settled() or size_of(self._base) != self._base_size:
+        if not self._is_settled() or self._base.size != self._base_size:
             self._stages = self.stages
-            made = self.by.resampled(self._base, self.look, self._base_size)
+            made = resampled(self._base, self.look, self._base_size)
             self._settle(made)
             return made
         return self._base
 
-    @raster.setter
-    def raster(self, raster: Raster) -> None:
-        assert size_of(raster) == self.size, "a step that changes pixels keeps the size"
-        self._settle(raster)
-
-    @property
-    def image(self) -> Image.Image:
-        """The pixels of what is seen, RGB."""
-        image = image_of(self.raster)
-        self._base = image
-        return image
-
     @image.setter
     def image(self, image: Image.Image) -> None:
-        self.raster = image
+        assert image.size == self.size, "a step that changes pixels keeps the size"
+        self._settle(image)
 
     @property
     def pixels(self) -> Pixels:
         """The pixels of what is seen, (height, width, 3) uint8, RGB. They must not be changed."""
-        return pixels_of(self.raster)
+        return pixels_of(self.image)
 
     def warp(self, warp: Warp) -> None:
         """Turn, shear or bend what is seen: `warp.view` must be a whole image of its size.
@@ -133,10 +85,10 @@ class Picture:
         if isinstance(self.look, View) and not warp.nearest:
             self.look = Warp(self.look, warp.inverse, warp.size, warp.fill)
             return
-        _ = self.raster
+        _ = self.image
         self.look = warp
         if warp.nearest:
-            _ = self.raster
+            _ = self.image
 
     def pad(self, pad: Pad) -> None:
         """Put what is seen onto a larger canvas."""
@@ -147,12 +99,12 @@ class Picture:
         self._resample(displacement)
 
     def _resample(self, stage: Stage) -> None:
-        raster = self.raster
+        image = self.image
         self._stages = self._stages_with(stage)
-        self._settle(self.by.resampled(raster, stage, None))
+        self._settle(resampled(image, stage))
 
-    def _settle(self, raster: Raster) -> None:
-        self._base, self._base_size = raster, size_of(raster)
+    def _settle(self, image: Image.Image) -> None:
+        self._base, self._base_size = image, image.size
         self.look = View.whole(self._base_size)
 
     def _is_settled(self) -> bool:

@@ -15,10 +15,11 @@ import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
-from shardctl.images.codecs.image import ImageEncoding
+from shardctl.images.codecs.deep_gray import GrayRange
+from shardctl.images.codecs.image import ImageEncoding, Opened, open_image
 from shardctl.images.geometry import Size
 from shardctl.images.object_geometry import CENTRE
-from shardctl.sources.format_table import RECORDS
+from shardctl.sources.format_table import FRAME, RECORDS
 from shardctl.sources.formats import CHOSEN, GIVEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
@@ -29,8 +30,7 @@ from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import BatchTransform, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.transforms.filter import Filter
-from shardctl.transforms.picture import resampling_by
-from shardctl.transforms.recipe_options import FORMATS, KINDS, OPENCV, RESAMPLING, TRUNCATED, UNDECIDED, RecipeOptions
+from shardctl.transforms.recipe_options import FORMATS, FRAMES, KINDS, TRUNCATED, UNDECIDED, RecipeOptions
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -151,6 +151,7 @@ def _known_encoding(name: str) -> str:
 
 
 _STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
+_GRAYS = {"pattern": r"^(range|[^:]+:[^:]+)$"}
 _DUPLICATES = {"pattern": r"^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$"}
 _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 
@@ -182,6 +183,8 @@ class Recipe(Settings):
     variants: int = setting_as(_OPTIONS["variants"], Whole(1, 10_000))
     max_pixels: int = setting_as(_OPTIONS["max_pixels"], Whole(1, 2**40))
     truncated: str = setting_as(_OPTIONS["truncated"], Word(TRUNCATED))
+    gray16: GrayRange | None = setting_as(_OPTIONS["gray16"], Optional(Parsed(GrayRange.parse, _GRAYS)), later=True)
+    frames: str = setting_as(_OPTIONS["frames"], Word(FRAMES), later=True)
     duplicates: DuplicateRule = setting_as(_OPTIONS["duplicates"], Parsed(DuplicateRule.parse, _DUPLICATES), later=True)
     record: str = setting_as(_OPTIONS["record"], Word(RECORDS))
     encoding: str = setting_as(_OPTIONS["encoding"], Parsed(_known_encoding))
@@ -195,7 +198,6 @@ class Recipe(Settings):
     format: str = setting_as(_OPTIONS["format"], Word(FORMATS), later=True)
     fields: str | None = setting_as(_OPTIONS["fields"], Optional(Parsed(_written_fields)), later=True)
     schema: str | None = setting_as(_OPTIONS["schema"], Optional(Parsed(_written_schema)))
-    resampling: str = setting_as(_OPTIONS["resampling"], Word(RESAMPLING), later=True)
     keep_objects: float | str = setting_as(_OPTIONS["keep_objects"], KeptShare(), later=True)
     unmoved: tuple[str, ...] = setting_as(_OPTIONS["unmoved"], Names(), later=True)
     mask_fields: tuple[str, ...] = setting_as(_OPTIONS["mask_fields"], Names(), later=True)
@@ -262,7 +264,7 @@ class Recipe(Settings):
         image = self.image_field if self.kind == "image" else None
         only, format_ = tuple(self.chosen_fields), "" if self.format == UNDECIDED else self.format
         return Reading(
-            self.record,
+            FRAME if self.frames == "all" else self.record,
             self.encoding,
             self.columns,
             self.delimiter,
@@ -271,6 +273,7 @@ class Recipe(Settings):
             format=format_,
             only=only,
             null_values=self.null_values,
+            max_pixels=self.max_pixels,
         )
 
     @classmethod
@@ -288,6 +291,10 @@ class Recipe(Settings):
     def keep_truncated(self) -> bool:
         """Whether images that end too early are kept."""
         return self.truncated == "keep"
+
+    def open_image(self, data: bytes, pixels_only: bool = False) -> Opened:
+        """Open an image as the recipe says. Raises Rejection."""
+        return open_image(data, self.max_pixels, self.keep_truncated, pixels_only, self.gray16)
 
     @property
     def image_transforms(self) -> tuple[ImageTransform, ...]:
@@ -348,11 +355,6 @@ class Recipe(Settings):
     def random(self) -> bool:
         """Whether the recipe draws random numbers."""
         return any(step.random for step in self.transforms)
-
-    @property
-    def uses_opencv(self) -> bool:
-        """Whether OpenCV resamples, or does a step."""
-        return self.resampling == OPENCV or any(_is_by_opencv(step.settings()) for step in self.image_transforms)
 
     @property
     def output_size(self) -> Size | None:
@@ -417,7 +419,6 @@ class Recipe(Settings):
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
-        resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
         return loaded
 
     @classmethod
@@ -453,7 +454,7 @@ class Recipe(Settings):
         images = self.kind == "image" or (self.kind == UNDECIDED and not self.batch_transforms)
         store = self.store
         if store is None and images:
-            store = ImageEncoding.parse("jpeg:90" if self.changes else "source")
+            store = ImageEncoding.parse("jpeg:90" if self.changes or self.gray16 else "source")
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/dev/measurements/commands.md): both
@@ -482,8 +483,8 @@ class Recipe(Settings):
         if self.kind not in (UNDECIDED, "image"):
             if self.store is not None:
                 yield SettingError(f"store {self.store} is for images, and these inputs are {self.kind}", "store")
-            if self.mask_fields:
-                yield SettingError(f"mask_fields are of images, and these inputs are {self.kind}", "mask_fields")
+            for key in self.given().keys() & {"mask_fields", "gray16", "frames"}:
+                yield SettingError(f"{key} is about images, and these inputs are {self.kind}", key)
             for place, step in enumerate(self.transforms):
                 if isinstance(step, ImageTransform | Filter):
                     yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
@@ -495,10 +496,10 @@ class Recipe(Settings):
             yield SettingError(
                 "variants above 1 would store the same sample several times: nothing in the recipe is random", "variants"
             )
-        if self.store and self.store.name == "source" and self.changes:
+        if self.store and self.store.name == "source" and (self.changes or self.gray16):
+            what = self.changes[0].name if self.changes else "gray16"
             yield SettingError(
-                f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
-                " use store jpeg:90, png, webp:80 or raw",
+                f"store source keeps the original bytes, so {what} cannot apply; use store jpeg:90, png, webp:80 or raw",
                 "store",
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
@@ -519,10 +520,10 @@ class Recipe(Settings):
         mode, images = self.duplicates.mode, self.kind in (UNDECIDED, "image")
         if mode == "keep":
             return
-        if self.reading.image is not None and self.kind == "image":
+        if self.reading.has_image_records and self.kind == "image":
             yield SettingError(
-                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are tables with"
-                " images; leave it out",
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are records"
+                " with images; leave it out",
                 "duplicates",
             )
         elif self.kind == "image" and mode in OF_TEXTS:
@@ -574,6 +575,8 @@ class Recipe(Settings):
             )
         if self.image_field is None:
             return
+        if self.kind == "image" and self.frames == "all":
+            yield SettingError("frames is about images, and these inputs are tables of images", "frames")
         if self.kind == "table" and self.image_field != NO_IMAGES:
             yield SettingError(
                 f"--image-field {printable(self.image_field)} is for --kind image; in a table, all structs of bytes and path"
@@ -600,11 +603,6 @@ def _is_deep(steps: Any) -> bool:
             for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
         ]
     return bool(level)
-
-
-def _is_by_opencv(settings: dict[str, Any]) -> bool:
-    """Return whether a step, or one inside it, is done by OpenCV."""
-    return settings.get("backend") == OPENCV or any(_is_by_opencv(step) for step in settings.get("steps", ()))
 
 
 def _of_step(place: int, problem: str) -> SettingError:

@@ -21,9 +21,7 @@ UNDECIDED = "auto"
 KINDS = (UNDECIDED, "image", "text", "table", *FORMAT_NAMES)
 FORMATS = (UNDECIDED, *FORMAT_NAMES)
 TRUNCATED = ("reject", "keep")
-
-RESAMPLING = PILLOW, OPENCV = "pillow", "opencv"
-"""What resamples images."""
+FRAMES = ("first", "all")
 
 
 def _key(type: OptionType, otherwise: Any, help: str, **more: Any) -> Any:
@@ -201,6 +199,19 @@ class RecipeOptions:
         "Truncated images: reject them, or keep the part that can be read and fill the rest with grey.",
         heading=IMAGES,
     )
+    gray16: str | None = _key(
+        Text("range"),
+        None,
+        "Values of deep gray that become black and white: LOW:HIGH, or range: those of each image. Default: those of its type.",
+        metavar="range|LOW:HIGH",
+        heading=IMAGES,
+    )
+    frames: str | None = _key(
+        Word(*FRAMES),
+        "first",
+        "Of animations and pages: the first, or all as samples.",
+        heading=IMAGES,
+    )
     duplicates: str | None = _key(
         Text("exact"),
         "keep",
@@ -213,14 +224,6 @@ class RecipeOptions:
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
         alike={"dedup dedupe deduplicate remove-duplicates drop-duplicates minhash": "exact"},
-    )
-    resampling: str | None = _key(
-        Word(*RESAMPLING),
-        PILLOW,
-        "Library that resamples images in crops, resizes and warps: pillow or opencv. opencv is faster, but its pixels differ"
-        " slightly. It needs the extra opencv.",
-        heading=IMAGES,
-        alike={"interpolation resample": "opencv"},
     )
     keep_objects: float | str | None = _key(
         NumberOrText(),

@@ -460,7 +460,7 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     flip(here / "out" / SHARD)
     before = (here / "out" / SHARD).read_bytes()
     real = image.to_rgb
-    monkeypatch.setattr(image, "to_rgb", lambda picture: ImageOps.invert(real(picture)))
+    monkeypatch.setattr(image, "to_rgb", lambda picture, *_: ImageOps.invert(real(picture)))
     result = shardctl.repair(here / "out", workers=0)
     what = "the rebuilt file differs from the recorded one: its sources are unchanged, but other versions of shardctl or of"
     assert result.unrepaired[0].message.startswith(what)

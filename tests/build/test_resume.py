@@ -224,7 +224,7 @@ def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> 
 
 
 JOB_KEYS = {
-    *("roots", "recipe", "layout", "splits", "fields", "by_field", "upright", "draw", "shuffle", "recorded", "url", "base"),
+    *("roots", "recipe", "layout", "splits", "fields", "by_field", "draw", "shuffle", "recorded", "url", "base"),
     *("parts", "beside", "updates", "kept_records", "changes", "warnings"),
     *("sample_bytes", "samples_per_record", "record_seconds", "shard_bytes", "probed", "probe_rejects"),
 }

@@ -8,14 +8,13 @@ import numpy as np
 from PIL import Image
 
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.picture import Picture, resampling_by
-from shardctl.transforms.recipe_options import PILLOW
+from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import parse_step
 
 
-def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resampling: str = PILLOW) -> Picture:
+def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0) -> Picture:
     """Do the steps of a recipe to an image."""
-    picture = Picture(image.size, 0, resampling_by(resampling))
+    picture = Picture(image.size)
     picture.begin(image)
     rng = np.random.default_rng(seed)
     for given_step in steps:
@@ -25,8 +24,8 @@ def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resamp
     return picture
 
 
-def done(image: Image.Image, *steps: dict[str, Any], seed: int = 0, resampling: str = PILLOW) -> Any:
-    return picture_of(image, *steps, seed=seed, resampling=resampling).pixels
+def done(image: Image.Image, *steps: dict[str, Any], seed: int = 0) -> Any:
+    return picture_of(image, *steps, seed=seed).pixels
 
 
 TURNING: list[dict[str, Any]] = [

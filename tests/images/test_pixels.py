@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
-import itertools
 import math
-import re
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -18,10 +15,8 @@ from hypothesis import strategies as st
 from pictures import picture, values
 from PIL import Image, ImageEnhance, ImageOps
 
-from shardctl.errors import InstallError
-from shardctl.images.codecs.resampling import image_of, pixels_of
-from shardctl.images.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
-from shardctl.system.packages import to_install
+from shardctl.images.codecs.resampling import pixels_of
+from shardctl.images.pixels import artefacts, blending, blur, colour, erasing, noise, tables
 
 seeds = st.integers(0, 2**31)
 sizes = st.integers(1, 60)
@@ -179,32 +174,6 @@ def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
     assert (made == made[..., :1]).all()
     counts = [(made[..., 0] == value).sum() / 60_000 for value in (255, 0, 128)]
     assert np.abs(np.array(counts) - (0.025, 0.075, 0.9)).max() < 0.006
-
-
-def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    for module in ("shardctl.images.codecs.opencv", "shardctl.images.pixels.with_opencv"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
-    with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('opencv')}")):
-        import shardctl.images.pixels.with_opencv  # noqa: F401 - the import itself is refused
-
-
-def test_opencv_is_close_to_our_own() -> None:
-    pytest.importorskip("cv2")
-    from shardctl.images.pixels import with_opencv
-
-    limits = {"brightness": 0, "contrast": 2, "saturation": 2, "hue": 12}
-    for seed in range(6):
-        image = picture(seed)
-        for (name, limit), factor in itertools.product(limits.items(), (-0.4, 0.0, 0.13, 0.5)):
-            setting = [(name, factor if name == "hue" else 1 + factor)]
-            ours, theirs = backends.adjust(image, setting), image_of(with_opencv.adjust(image, setting))
-            assert np.abs(values(ours) - values(theirs)).max() <= limit, setting
-        for sigma in (0.3, 1.0, 2.5):
-            for kernel in (None, 3, 9):
-                ours, theirs = blur.gaussian_blur(image, sigma, kernel), with_opencv.gaussian_blur(image, sigma, kernel)
-                assert np.abs(values(ours) - values(image_of(theirs))).max() <= 1
 
 
 @pytest.mark.parametrize("size", [(1, 1), (32, 32), (7, 5), (1, 300), (500, 333)])

@@ -340,7 +340,8 @@ def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli
 
 def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(
-        UsageError, match=r"moves the content of the images, but not mask: its name says mask, .* unmoved='mask'; or leave"
+        UsageError,
+        match=r"moves the content of the images, but not mask: it is a mask by its name, .* unmoved='mask'; or leave",
     ):
         shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
     ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})

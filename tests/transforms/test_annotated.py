@@ -76,6 +76,36 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path: Path, mode: s
             assert (kept.getpalette() or [])[:9] == list(range(9))
 
 
+@examples(40)
+@given(
+    st.integers(1, 256),
+    st.sampled_from([255, 254, 16, 1]),
+    st.sampled_from([1, 3, 6]),
+    st.sampled_from(["png", "jpeg:90", "webp:80", "raw", "source"]),
+)
+def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
+    tmp_path_factory: pytest.TempPathFactory, colours: int, ignore: int, orientation: int, store: str
+) -> None:
+    """Those of the void that a move draws in too, which need no colour."""
+    folder = tmp_path_factory.mktemp("palettes")
+    values = (np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % colours).astype(np.uint8)
+    mask = Image.fromarray(values)
+    mask.putpalette([7 * number % 256 for number in range(3 * colours)])
+    (folder / "photos").mkdir()
+    (folder / "masks").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (WIDTH, HEIGHT)).save(folder / "photos" / "a.jpg", exif=exif)
+    mask.save(folder / "masks" / "a.png")
+    options = {"labels": f"masks+ignore={ignore}:{folder / 'masks'}", "annotation_frame": "stored"}
+    size = f"{HEIGHT + 6}x{WIDTH + 6}" if orientation == 6 else f"{WIDTH + 6}x{HEIGHT + 6}"
+    steps: list[dict[str, Any]] = [{"name": "pad", "margin": 3}, {"name": "crop", "size": size}] if store != "source" else []
+    sample = converted(folder / "photos", steps, recipe={"store": store}, **options)
+    upright = {1: values, 3: values[::-1, ::-1], 6: np.rot90(values, -1)}[orientation]
+    expected = upright if store == "source" else np.pad(upright, 3, constant_values=ignore)
+    assert np.array_equal(sample["mask"], expected)
+
+
 def test_a_mask_is_void_where_there_is_no_image(tmp_path: Path) -> None:
     source = source_with(tmp_path, None, Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)))
     steps = [{"name": "pad", "margin": 3}]
@@ -530,3 +560,63 @@ def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path:
     shardctl.convert(source, tmp_path / "alone", labels=labels, recipe=steps, workers=0)
     alone, together = ((tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together"))
     assert alone == together
+
+
+def halves(sample: dict[str, Any]) -> dict[str, Any]:
+    """Half of the image, and nothing of what is marked in it."""
+    return {**sample, "image": sample["image"][::2, ::2]}
+
+
+def halves_all(sample: dict[str, Any]) -> dict[str, Any]:
+    with Image.open(io.BytesIO(sample["mask"]["bytes"])) as mask:
+        target = io.BytesIO()
+        mask.resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.NEAREST).save(target, "PNG")
+    boxes = [[number / 2 for number in box] for box in sample["objects"]["bbox"]]
+    return {
+        **halves(sample),
+        "objects": {**sample["objects"], "bbox": boxes},
+        "mask": {**sample["mask"], "bytes": target.getvalue()},
+    }
+
+
+def halves_without_mask(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**halves_all(sample), "mask": sample["mask"]}
+
+
+def mirrors(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "image": np.ascontiguousarray(sample["image"][:, ::-1])}
+
+
+class Halving:
+    """A model that does the same."""
+
+    def __call__(self, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return list(map(halves, samples))
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [("halves", "objects, mask"), ("halves_without_mask", "mask"), ("Halving", "objects, mask"), ("halves_all", None)],
+)
+def test_a_function_moves_what_is_marked_when_it_changes_the_size(tmp_path: Path, function: str, left: str | None) -> None:
+    mask = Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8))
+    source = source_with(tmp_path, {"bbox": [[20, 16, 10, 8]], "category": [0]}, mask)
+    steps = [{"name": "custom", "target": f"test_annotated:{function}"}]
+    options: dict[str, Any] = {"labels": ["auto", f"masks:{tmp_path / 'masks'}"]}
+    if left is None:
+        sample = converted(source, steps, **options)
+        assert (sample["image"].shape, sample["mask"].shape) == ((20, 30, 3), (20, 30))
+        assert sample["objects"]["bbox"].tolist() == [[10, 8, 5, 4]]
+        return
+    with pytest.raises(InputError, match=rf"test_annotated:{function} changed the image from 60x40 to 30x20, and not {left}$"):
+        converted(source, steps, **options)
+
+
+def test_a_function_that_changes_pixels_alone_is_named(tmp_path: Path) -> None:
+    """Whether it moves them, nothing shows."""
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    for function, is_named in (("mirrors", True), ("adds_a_box", False)):
+        recipe = {"store": "png", "transform": [{"name": "custom", "target": f"test_annotated:{function}"}]}
+        result = shardctl.convert(source, tmp_path / function, recipe=recipe, workers=0)
+        named = f"test_annotated:{function} changes pixels and leaves objects"
+        assert any(named in said for said in result.notices) == is_named

@@ -169,7 +169,7 @@ def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path:
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
         ({"duplicates": "near", "kind": "image"}, "near:0.8 compares texts, and these inputs are images; use exact or similar"),
-        ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are tables with images"),
+        ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are records with images"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(source: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,11 @@ from PIL import Image
 from stepped_pictures import done, picture_of
 
 import shardctl
-from shardctl.errors import InstallError, UsageError
+from shardctl.errors import UsageError
 from shardctl.format.roles import Objects
 from shardctl.images.object_geometry import KeepRule, Motion, moved_objects
 from shardctl.images.pixels import blur, colour, noise, tables
 from shardctl.images.pixels.backends import adjust
-from shardctl.system.packages import to_install
 from shardctl.transforms.base import EVERYTHING, ImageTransform
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import parse_step
@@ -136,7 +133,7 @@ def test_erasing_a_given_part() -> None:
         ({"name": "jpeg", "quality": True}, "it is True"),
         ({"name": "color_jitter", "hue": 0.6}, "hue must be one number, or two rising numbers from -0.5 to 0.5; it is 0.6"),
         ({"name": "color_jitter", "brightness": -0.1}, "brightness must be"),
-        ({"name": "color_jitter", "backend": "cv2"}, "backend must be numpy, pillow or opencv; it is 'cv2'"),
+        ({"name": "color_jitter", "backend": "cv2"}, "backend must be numpy or pillow; it is 'cv2'"),
         ({"name": "rand_augment", "magnitude": 31}, "magnitude must be 0 to 30; it is 31"),
         ({"name": "auto_augment", "policy": "mnist"}, "policy must be imagenet, cifar10 or svhn"),
         ({"name": "posterize", "bits": 9}, "bits must be a whole number from 0 to 8"),
@@ -148,21 +145,6 @@ def test_erasing_a_given_part() -> None:
 def test_what_cannot_be_is_refused_by_name(step: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         parse_step(step)
-
-
-def test_opencv_that_is_missing_is_told_before_anything_is_written(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    for module in ("shardctl.images.codecs.opencv", "shardctl.images.pixels.with_opencv"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
-    with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('opencv')}")):
-        shardctl.convert(photos, tmp_path / "out", recipe={"resampling": "opencv"}, workers=0)
-    for step in ({"name": "color_jitter", "hue": 0.1}, {"name": "gaussian_blur"}, {"name": "adjust_hue", "factor": 0.1}):
-        with pytest.raises(InstallError, match=re.escape(f"pip install {to_install('opencv')}")):
-            shardctl.convert(photos, tmp_path / "out", recipe={"transform": [{**step, "backend": "opencv"}]}, workers=0)
-    assert not (tmp_path / "out").exists()
 
 
 def test_boxes_follow_what_the_policies_move() -> None:

@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.cli.convert import convert as convert_command
-from shardctl.errors import InstallError, UsageError
+from shardctl.errors import UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.system.locations.local import LocalFolder
-from shardctl.transforms.image import blur
 from shardctl.transforms.recipe import KEYS, RECORDS, Recipe
-from shardctl.transforms.recipe_files import checking
 from shardctl.transforms.recipe_files.checking import check_recipe
 from shardctl.transforms.recipe_files.places import nearest_place, places
 from shardctl.transforms.recipe_files.reading import load_recipe
@@ -210,7 +208,8 @@ WRONG_VALUES = {
     "format": "avi",
     "fields": 3,
     "schema": 1,
-    "resampling": "cv2",
+    "gray16": 4095,
+    "frames": "two",
     "keep_objects": 1.5,
     "unmoved": 3,
     "mask_fields": 3,
@@ -245,31 +244,6 @@ def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, phot
         UsageError, match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
     ):
         shardctl.convert(photos, tmp_path / "out", recipe=recipe)
-
-
-def test_a_step_whose_package_is_missing_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise InstallError(f"pip install {name}")
-
-    monkeypatch.setattr(blur, "blurrer", missing)
-    steps = "".join(f'[[transform]]\nname = "gaussian_blur"\n{setting}' for setting in ("", "sigma = -2\n", ""))
-    found = check_recipe(written(tmp_path, f"seed = -1\n{steps}"))
-    assert [(problem.line, problem.key) for problem in found.problems] == [
-        (1, "seed"),
-        (2, "transform[0]"),
-        (6, "transform[1].sigma"),
-        (7, "transform[2]"),
-    ]
-    assert found.problems[1].message == "step 1 (gaussian_blur): pip install numpy"
-
-
-def test_a_recipe_that_needs_opencv_is_told_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(backend: str) -> None:
-        raise InstallError(f"{backend} is not installed")
-
-    monkeypatch.setattr(checking, "resampling_by", missing)
-    (problem,) = check_recipe(written(tmp_path, 'kind = "image"\nresampling = "opencv"\n')).problems
-    assert (problem.line, problem.key, problem.message) == (2, "resampling", "opencv is not installed")
 
 
 # Places

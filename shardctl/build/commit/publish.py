@@ -60,7 +60,7 @@ that cannot give a file a second name, which the lease needs."""
 class _Mark:
     """What gives way: the names of its files, the SHA-256 of its manifest, and that of the new one.
 
-    Both are "" where an earlier version of shardctl made the mark, the first one too where there was no dataset.
+    The first one is "" where there was no dataset.
     """
 
     names: tuple[str, ...]
@@ -183,8 +183,6 @@ def _read_mark(job: Path) -> _Mark:
         record = json.loads(read_bytes(path))
     except ValueError:
         record = None
-    if isinstance(record, list):  # of an earlier version
-        record = {"replaced": record, "old": "", "new": ""}
     try:
         names, digests = record["replaced"], (record["old"], record["new"])
         sound = isinstance(names, list) and all(map(is_file_name, names)) and all(isinstance(each, str) for each in digests)
@@ -258,7 +256,7 @@ def recover(target: Path) -> str | None:
 def _is_new(beside: Path, job: Path) -> bool:
     """Return whether a folder is the new dataset of a job, which was to be exchanged: it shares the lease, and no more."""
     mark = _read_mark(job)
-    if not is_folder(beside) or not is_file(beside / MANIFEST) or (mark.new and _digest(beside) != mark.new):
+    if not is_folder(beside) or not is_file(beside / MANIFEST) or _digest(beside) != mark.new:
         return False
     return is_folder(beside / STAGING) and set(os.listdir(beside / STAGING)) <= {LEASE}
 
@@ -271,7 +269,7 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     new, mark = job / NEW_FOLDER, _read_mark(job)
     left = set(os.listdir(new)) - {STAGING} if is_folder(new) else set()
     moved = (target / MANIFEST).exists()
-    if left if moved else MANIFEST not in left or mark.new not in ("", _digest(new)):
+    if left if moved else MANIFEST not in left or mark.new != _digest(new):
         raise StorageError(
             f"{printable(str(job))}: has some files of a new dataset, and others are missing or changed; move this folder away,"
             " then run the same command again"

@@ -20,7 +20,7 @@ from shardctl.images.codecs import backend
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import ITEMS, OBJECTS
-from shardctl.sources.boxes import is_named_mask, place_columns, ways_out, why_unmoved
+from shardctl.sources.boxes import is_named_mask, not_moved, place_columns, ways_out, why_unmoved
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.image_columns import (
@@ -460,13 +460,8 @@ def _refuse_members(recipe: Recipe, type_: pa.StructType) -> None:
     """Raise UsageError if objects of a table have places or masks that steps do not move."""
     if left := unmoved_members(type_):
         step = recipe.moving[0].name
-        they = "it looks like a place or a mask, and is not a member of objects that shardctl moves"
-        if len(left) > 1:
-            they = "they look like places or masks, and are no members of objects that shardctl moves"
-        raise UsageError(
-            f"{step} moves the content of the images, but not {some(left)}: {they} (`shardctl help annotations`)."
-            f" {ways_out(step, [OBJECTS], [])}"
-        )
+        why = "looks like a place or a mask, and is not a member of objects that shardctl moves (`shardctl help annotations`)"
+        raise UsageError(f"{not_moved(step, left, why)}. {ways_out(step, [OBJECTS], [])}")
 
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")

@@ -110,7 +110,12 @@ class _Search:
             listed = zip(self.discovery.opened(files[rows]), sizes[rows].tolist(), times[rows].tolist(), strict=True)
             recipe = self.recipe
             return ImageHashTask(
-                tuple(map(ListedFile._make, listed)), what, recipe.max_pixels, recipe.keep_truncated, recipe.filters
+                tuple(map(ListedFile._make, listed)),
+                what,
+                recipe.max_pixels,
+                recipe.keep_truncated,
+                recipe.filters,
+                recipe.gray16,
             )
 
         def on_found(number: int, found: Found) -> None:

@@ -119,15 +119,16 @@ def _finish(
         shown.close()
     target.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
+    notices: tuple[str, ...] = ()
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            write_dataset(job, parted.closing, before, target, shown.counter(Phase("finishing", "shards")))
+            notices = write_dataset(job, parted.closing, before, target, shown.counter(Phase("finishing", "shards")))
         refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
     leave_out_others(job, target)
     target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
-    result = result_of(folder, status, seconds, parted.notices, parted.warnings, parted.labelled)
+    result = result_of(folder, status, seconds, (*parted.notices, *notices), parted.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))
 
 

@@ -31,6 +31,7 @@ from shardctl.images.codecs import backend
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
 from shardctl.system.progress import Report
+from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe
 from shardctl.version import __version__
 
@@ -76,8 +77,8 @@ def write_dataset(
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
-) -> Manifest:
-    """Complete the new dataset in the folder of a job whose shards are all built.
+) -> tuple[str, ...]:
+    """Complete the new dataset in the folder of a job whose shards are all built, and return what must be said of these.
 
     `before` is the dataset that it brings up to date, `target` where it is. `report` is told how many shards are joined.
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
@@ -94,12 +95,21 @@ def write_dataset(
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"file_states": job.files, "beside": job.lineage.beside, "pruned": pruned}
 
+    first_frames = 0
+
     def done(shard: int) -> ShardMarker:
+        nonlocal first_frames
         report(shard, shards.job.shards)
-        return shards.done(shard)
+        found = shards.done(shard)
+        first_frames += found.first_frames
+        return found
 
     commit = TableWriter(shards.job, closing.settings, done, shards.lines, **given)
-    return commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
+    commit.run(lambda facts: _manifest(shards.job, closing, before, facts, target.base(job)))
+    if not first_frames:
+        return ()
+    advice = "" if job.fields is not None else "; --frames all takes all"
+    return (f"{counted(first_frames, 'image')} with several frames or pages: the first is taken{advice}",)
 
 
 def leave_out_others(job: DatasetJob, target: Target) -> None:
@@ -161,9 +171,5 @@ def _environment(recipe: Recipe) -> dict[str, str]:
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    if recipe.uses_opencv:
-        from shardctl.images.codecs import opencv  # an extra
-
-        versions["opencv"] = opencv.VERSION
     of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
     return {**versions, **{name: version for name, _, version in of_steps}}

@@ -156,7 +156,7 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
         seconds = conversion.seconds if planned.status == "created" else None
         closing = manifest_facts(conversion, planned.inputs, planned.before, seconds)
         try:
-            write_dataset(job, closing, planned.before, target)
+            planned.inputs.listing.notices += write_dataset(job, closing, planned.before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise

@@ -93,7 +93,7 @@ def _kind_of(roots: Sequence[SourceRoot], reading: Reading, image_field: str | N
 
 def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
     """Return whether there are tables, and no file that may be an image."""
-    if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.UNKNOWN)) is not None:
+    if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.MANY, Form.UNKNOWN)) is not None:
         return False
     return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
 

@@ -76,7 +76,7 @@ class KnownInputs:
 
         Only lists of images can be told without it: names of other files may be those of parts of something.
         """
-        if self.recipe.kind != "image" or self.recipe.reading.image is not None or request.labels.files:
+        if self.recipe.kind != "image" or self.recipe.reading.has_image_records or request.labels.files:
             return None
         if not len(self._now) or self._are_in_series or self._may_differ_by_case:
             return None

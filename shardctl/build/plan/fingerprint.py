@@ -105,10 +105,6 @@ def _versions(recipe: Recipe) -> list[str]:
         import simplejpeg  # loaded by the decoders anyway
 
         names += [backend.require_one(), *backend.libraries(), f"simplejpeg {simplejpeg.__version__}"]
-    if recipe.uses_opencv:
-        from shardctl.images.codecs import opencv  # an extra
-
-        names.append(f"OpenCV {opencv.VERSION}")
     return names + [version for step in recipe.transforms for version in step.versions()]
 
 

@@ -365,6 +365,8 @@ def list_files(
                 taken = take_objects(column, listing.side_rows, rule.annotation_rule, side.shown, category)
                 listing.annotations.append(taken)
             listing.notices += without_category(side.columns.schema, side.shown)
+        if kind.name == "image" and not listing.whole and OBJECTS in listing.side.columns.column_names:
+            raise _about_files(f"{listing.side.shown}: {OBJECTS}", listing)
     elif rule.drop:
         lines = "; of the fields of the inputs, name those to keep with --fields A,B" if not listing.whole else ""
         raise UsageError(f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there is none{lines}")
@@ -400,11 +402,16 @@ def _walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Itera
     return begins_ahead(files, looked_into)
 
 
+def _about_files(what: str, listing: Listing) -> UsageError:
+    """Return why annotations are refused beside inputs that are records."""
+    inputs = "images in tables, or frames" if listing.kind.name == "image" else listing.kind.name
+    return UsageError(f"{what} is about files that are images each, and the inputs are {inputs}")
+
+
 def _annotate(listing: Listing, rule: LabelRule) -> None:
     """Read the annotations. Raises InputError, and UsageError where the inputs are no images."""
     if listing.kind.name != "image" or not listing.whole:
-        what = "images in tables" if listing.kind.name == "image" else listing.kind.name
-        raise UsageError(f"--labels {rule.annotations[0]} is about files that are images each, and the inputs are {what}")
+        raise _about_files(f"--labels {rule.annotations[0]}", listing)
     inputs = Inputs(tuple(listing.roots), listing.table)
     listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, listing.path.parent)
     columns = listing.side.columns.column_names if listing.side else []

@@ -40,14 +40,15 @@ class ShardContent:
     """What was written into a shard.
 
     `raw_bytes` are those of all blocks before compression. `objects` are marked in its images, and `cut_off` of them are no
-    longer. `jpegs` is what its images are as JPEG, None where their original bytes are not kept. `steps` counts what became of
-    its records in each step of text and tables.
+    longer; `first_frames` of the images are the first of several frames. `jpegs` is what its images are as JPEG, None where
+    their original bytes are not kept. `steps` counts what became of its records in each step of text and tables.
     """
 
     block_rows: tuple[int, ...]
     raw_bytes: int
     objects: int
     cut_off: int
+    first_frames: int
     jpegs: JpegRecord | None
     steps: tuple[Counts, ...]
 
@@ -61,7 +62,8 @@ class ShardBuilder:
         self._shard = ShardWriter(
             sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression, place.blocks
         )
-        pipeline = SamplePipeline(job.recipe, job.layout, progress.enter, of_records=job.annotation_rules)
+        pipeline = SamplePipeline(job.recipe, job.layout, progress.enter, of_records=job.annotation_rules, look=build.look)
+        self._pipeline = pipeline
         self._rows = _rows_of(build, self._shard, pipeline)
         self.totals = ShardTotals()
         self._writer = SampleWriter(build, self._rows, self.totals)
@@ -126,7 +128,8 @@ class ShardBuilder:
         block_rows, rows = self._shard.finish(), self._rows
         jpegs = record_of_jpegs(rows.jpegs) if self._job.keeps_sources else None
         steps = tuple(self._maker.step_counts)
-        return ShardContent(block_rows, self._shard.raw_bytes, rows.objects, rows.cut_off, jpegs, steps)
+        counts = (rows.objects, rows.cut_off, self._pipeline.first_frames)
+        return ShardContent(block_rows, self._shard.raw_bytes, *counts, jpegs, steps)
 
     def _reject_unit(self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection) -> None:
         """Reject all records of a unit that are of this split."""

@@ -17,7 +17,7 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Roles
 from shardctl.format.sample import Sample
-from shardctl.images.codecs.image import Opened, decode_mask, open_image
+from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.frames import Evidence
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares
@@ -110,9 +110,8 @@ class _Look:
 
     def add(self, planned: PlannedUnit, key: str, fields: Sample) -> None:
         """Look at one record. Raises Rejection if its image cannot be opened."""
-        recipe = self._job.recipe
         data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[0]
-        opened = open_image(data, recipe.max_pixels, recipe.keep_truncated)
+        opened = self._job.recipe.open_image(data)
         self.count += 1
         self.turned += opened.orientation != 1
         for name, found in self._masks.items():
@@ -132,7 +131,7 @@ class _Look:
         recipe = self._job.recipe
         try:
             data = self._images.find(value, name, planned)[0]
-            mask = open_image(data, recipe.max_pixels, recipe.keep_truncated)
+            mask = recipe.open_image(data)
             bits = 8 * decode_mask(data, recipe.max_pixels, recipe.keep_truncated).dtype.itemsize
         except Rejection as rejection:
             found.odd |= rejection.error == "not-a-mask"

@@ -11,6 +11,7 @@ from shardctl.build.shards.inputs import NO_ANSWER, read_file
 from shardctl.build.shards.prefetch import ReadRequest, take
 from shardctl.build.shards.scan import Found
 from shardctl.errors import Rejection
+from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import Opened, check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.sources.formats import ranges
@@ -56,6 +57,7 @@ class ImageHashTask:
     max_pixels: int
     keep_truncated: bool
     filters: tuple[Filter, ...] = ()
+    gray16: GrayRange | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -65,13 +67,14 @@ class ImageHashTask:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {**asdict(self), "filters": list(map(settings_of, self.filters))}
+        return {**asdict(self), "filters": list(map(settings_of, self.filters)), "gray16": self.gray16 and str(self.gray16)}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ImageHashTask:
         """Build what `to_json` gave."""
         files, filters = tuple(ListedFile(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
-        return cls(**{**record, "files": files, "filters": filters})
+        gray16 = record["gray16"] and GrayRange.parse(record["gray16"])
+        return cls(**{**record, "files": files, "filters": filters, "gray16": gray16})
 
     def reads(self, number: int) -> Sequence[ReadRequest]:
         """Return the object that a file is."""
@@ -83,7 +86,7 @@ class ImageHashTask:
         if self.what == "bytes":
             return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
         progress.enter("decode")
-        opened = open_image(data, self.max_pixels, self.keep_truncated)
+        opened = open_image(data, self.max_pixels, self.keep_truncated, gray16=self.gray16)
         judge(self.filters, opened)
         return {"hash": _HASHES[self.what](opened)}
 

@@ -29,6 +29,7 @@ class ShardMarker:
     Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
     and `cut_off` of them are no longer (None: it is not known how many). `units` has MARKER_SCHEMA. `jpegs` is what its images
     are as JPEG, None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
+    `first_frames` of its images are the first of several frames.
     """
 
     facts: ShardFacts
@@ -41,6 +42,7 @@ class ShardMarker:
     units: pa.Table
     jpegs: JpegRecord | None = None
     steps: tuple[Counts, ...] = ()
+    first_frames: int = 0
 
 
 def read_finished(job: Job, shard: int) -> ShardMarker | None:
@@ -55,7 +57,6 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
         return None
-    whole = whole and (done.jpegs is not None) == job.keeps_sources  # an older shardctl recorded none
     return done if whole and done.units.num_rows == job.place(shard).units else None
 
 
@@ -69,8 +70,8 @@ def read_marker(path: Path) -> ShardMarker:
     numbers = (record["inputs"], record["rejected"])
     marked = (record["objects"], record["cut_off"])
     jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
-    steps = tuple(record.get("steps", ()))
-    return ShardMarker(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs, steps)
+    steps, frames = tuple(record.get("steps", ())), record.get("first_frames", 0)
+    return ShardMarker(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs, steps, frames)
 
 
 def rows_made(path: Path) -> int:
@@ -84,8 +85,9 @@ def write_marker(path: Path, done: ShardMarker) -> None:
     record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
     if done.jpegs is not None:
         record["jpegs"] = done.jpegs.to_json()
-    if done.steps:
-        record["steps"] = done.steps
+    for name in ("steps", "first_frames"):
+        if getattr(done, name):
+            record[name] = getattr(done, name)
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.units)

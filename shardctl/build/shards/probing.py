@@ -31,6 +31,8 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
+from shardctl.images.codecs.deep_gray import warnings_on_gray
+from shardctl.images.codecs.image import look_at_gray
 from shardctl.system.processes.progress_slot import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.made_sample import MadeSample
@@ -63,13 +65,15 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     job = first.job
     refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
-        samples, setters = _own_samples(job, units, progress, hints)
+        samples, setters, notices = _own_samples(job, units, progress, hints)
         layout = _with_own_fields(job, samples, setters)
-        notices = _notices_on_roles(job.layout, layout, setters)
+        notices += _notices_on_roles(job.layout, layout, setters)
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
-    builder = ShardBuilder(ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints), sink, rejects.append)
+    gray = list[tuple[float, float] | None]()
+    build = ShardBuild(job, ShardPlace(0, "probe", 0, 0, 0, 0), progress, hints, partial(look_at_gray, found=gray))
+    builder = ShardBuilder(build, sink, rejects.append)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     content, totals = builder.finish(), builder.totals
@@ -91,7 +95,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         records=records,
         rejected=totals.rejected,
         notices=[*first.notices, *notices],
-        warnings=list(first.warnings),
+        warnings=[*first.warnings, *warnings_on_gray(gray)],
         frames=first.frames,
         reasons=reasons,
         examples=examples,
@@ -149,8 +153,8 @@ def _empty_shard_bytes(layout: Layout) -> int:
 
 def _own_samples(
     job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> tuple[list[MadeSample], dict[str, str]]:
-    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+) -> tuple[list[MadeSample], dict[str, str], list[str]]:
+    """Return what a user's functions make of a few records, by field the function that set it, if one did, and notices."""
     pipeline, samples = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules), list[MadeSample]()
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
@@ -172,11 +176,15 @@ def _own_samples(
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     progress.leave()
+    notices = [
+        f"{who} changes pixels and leaves {name} as it is: what moves pixels must move {name} too"
+        for name, who in pipeline.unmoved.items()
+    ]
     if not samples:
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""
         raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
-    return samples, setters
+    return samples, setters, notices
 
 
 def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:

@@ -67,7 +67,7 @@ class TableImages:
                     message = f"{printable(name)}: {rejection.message}"
                     raise Rejection(rejection.stage, rejection.error, message) from None
             else:
-                image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
+                image.check(recipe.open_image(data))
             filled[name] = {"bytes": data, "path": path}
         if self._job.main_image is not None:
             data, path = self.find(fields.get("image"), self._job.main_image, planned)

@@ -90,6 +90,7 @@ def _build(build: ShardBuild, shard: int, reporter: _Reporter) -> ShardMarker | 
         units=pa.Table.from_pylist([vars(outcome) for outcome in totals.outcomes], MARKER_SCHEMA),
         jpegs=content.jpegs,
         steps=content.steps,
+        first_frames=content.first_frames,
     )
 
 

@@ -18,7 +18,6 @@ from shardctl.build.shards.retry_hints import RetryHints
 from shardctl.errors import Rejection, UsageError
 from shardctl.format.list_types import is_list
 from shardctl.format.sample import Sample
-from shardctl.images.codecs.image import open_image
 from shardctl.images.geometry import Size
 from shardctl.sources.boxes import has_arrays, place_columns, values_matter, ways_out, why_images, why_places
 from shardctl.system.dataclass import dataclass
@@ -98,7 +97,7 @@ def _size(fields: Sample, job: Job, images: TableImages, planned: PlannedUnit) -
     """Return (width, height) of the upright image of a record, None if it cannot be read."""
     try:
         data = images.find(fields.get("image"), job.main_image or "image", planned)[0]
-        return open_image(data, job.recipe.max_pixels, job.recipe.keep_truncated).size
+        return job.recipe.open_image(data).size
     except Rejection:
         return None
 

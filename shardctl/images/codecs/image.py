@@ -11,19 +11,21 @@ import math
 import os
 import re
 import struct
+import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError, is_of_bytes
 from shardctl.images.codecs import backend
+from shardctl.images.codecs.deep_gray import MODES, GrayRange, lost_extent, to_8_bits
 from shardctl.images.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_whole, jpeg_header
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
@@ -33,20 +35,6 @@ from shardctl.system.dataclass import dataclass
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""
-
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".avif", ".tga", ".ico", ".mpo", ".qoi")
-)
-"""File names that are taken for images of these formats."""
-
-OTHER_SUFFIXES = frozenset(
-    (".eps", ".ps", ".psd", ".dds", ".fli", ".flc", ".sgi", ".rgb", ".bw", ".pcx", ".blp", ".fits", ".fit", ".cur", ".pkm")
-    + (".nie", ".icns", ".hdr", ".xpm", ".xbm", ".wmf", ".emf", ".wbmp", ".msp", ".iff", ".heif", ".heic", ".dcm", ".xwd")
-    + (".svg", ".exr", ".jxl", ".pict", ".pct", ".ff", ".raw", ".cr2", ".nef", ".dng", ".jls", ".im", ".spider")
-    + (".dcx", ".ftc", ".ftu", ".gbr", ".p7", ".pxr", ".ras", ".im1", ".mng", ".fpx", ".wal", ".mic", ".gd", ".svgz", ".bpg")
-)
-"""File names of images that are not read: they become rejects, so that none is missing silently."""
 
 DRAFT_MARGIN = 2
 """Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling filter."""
@@ -117,7 +105,8 @@ class Opened:
 
     `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as EXIF counts it.
     `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault. `jpeg` is the header
-    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it.
+    of a JPEG, None where it is broken. One that `is_usual` is decoded without Pillow's look at it. `gray16` is that
+    of `open_image`.
     """
 
     data: bytes
@@ -129,6 +118,16 @@ class Opened:
     jpeg: JpegHeader | None
     is_usual: bool
     _unread: Image.Image | None
+    gray16: GrayRange | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether it is one of several frames or pages. To be asked before `load`."""
+        try:
+            image = _open(self.data) if self.format == "GIF" else self._unread  # a GIF goes on to its second frame
+            return self.format not in _JPEG and bool(getattr(image, "is_animated", False))
+        except Exception:  # noqa: BLE001 - what is wrong with it, `load` says
+            return False
 
     def load(self, least: Size | None = None) -> Image.Image:
         """Decode the pixels and return them as they are stored, not turned. Raises what Pillow raises, and Rejection.
@@ -174,10 +173,17 @@ class TooManyPixels(Rejection):
         self.size = size
 
 
-def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False, pixels_only: bool = False) -> Opened:
+def open_image(
+    data: bytes,
+    max_pixels: int = MAX_PIXELS,
+    keep_truncated: bool = False,
+    pixels_only: bool = False,
+    gray16: GrayRange | None = None,
+) -> Opened:
     """Read the header of an encoded image. Raises Rejection (stage `decode`): TooManyPixels for more than `max_pixels`.
 
-    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP.
+    With `pixels_only`, the image need not bring what an encoder copies: its comment, colour profile and XMP. `gray16` is
+    the range of gray of more than 8 bits, None: that of its type.
     """
     _prepare()
     if not data:
@@ -207,7 +213,9 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
         width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
     size = (height, width) if orientation >= 5 else (width, height)
     jpeg = jpeg if form in _JPEG else None
-    return Opened(data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image)
+    return Opened(
+        data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, jpeg, False, image, gray16
+    )
 
 
 def _open_or_reject(data: bytes) -> Image.Image:
@@ -277,7 +285,14 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
     Raises Rejection (stage `decode`).
     """
     with _decoding(opened):
-        return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation))
+        return to_rgb(turned(_keyed(opened.load(least), opened), opened.orientation), opened.gray16)
+
+
+def look_at_gray(opened: Opened, found: list[tuple[float, float] | None]) -> None:
+    """Look at an image of gray of more than 8 bits, where the range of its type decides. What is damaged shows nothing."""
+    if opened.gray16 is None and opened.mode.startswith(MODES):
+        with suppress(Exception):
+            found.append(lost_extent(np.asarray(opened.load())))
 
 
 def render(opened: Opened, look: Look) -> Pixels:
@@ -330,6 +345,86 @@ def decode_mask(
     return (values // step if step > 1 else values).astype(np.uint8, copy=False)
 
 
+def frame_count(data: bytes) -> int:
+    """Return how many frames or pages an image file has. Raises Rejection."""
+    opened = open_image(data, sys.maxsize)
+    with _decoding(opened):
+        return int(getattr(_open(data), "n_frames", 1)) if opened.has_frames else 1
+
+
+def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[bytes | Rejection]:
+    """Yield some frames of an image file, counted from 0 and in order, upright: PNG, or TIFF for what PNG does not hold.
+
+    A file of one frame stays as it is. Raises Rejection where none can be read.
+    """
+    opened = open_image(data, max_pixels)
+    image = _open(data) if opened.has_frames else None
+    for number in wanted:
+        try:
+            with _decoding(opened):
+                frame = data if image is None else _frame(image, number, opened.orientation, max_pixels)
+        except Rejection as rejection:
+            yield rejection
+        else:
+            yield frame
+
+
+def _frame(image: Image.Image, number: int, orientation: int, max_pixels: int) -> bytes:
+    image.seek(number)
+    if math.prod(image.size) > max_pixels:
+        raise TooManyPixels(image.size, max_pixels)
+    frame, target = turned(image.copy(), orientation), io.BytesIO()
+    frame.info = {name: value for name, value in image.info.items() if name == "transparency"}
+    frame.save(target, "PNG" if frame.mode in _MODES_OF_PNG else "TIFF")
+    return target.getvalue()
+
+
+_MODES_OF_PNG = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
+
+
+def without_turn(data: bytes) -> bytes | None:
+    """Return an image whose pixels are upright as they are stored, in the same format; None for one that EXIF does not turn.
+
+    The pixels of a JPEG are rounded once more, with its own tables and as many colours. Raises Rejection.
+    """
+    opened = open_image(data, sys.maxsize, pixels_only=True)
+    if opened.is_usual or (orientation := _orientation(image := _open(data), data)) == 1:
+        return None
+    with _decoding(opened):
+        pixels = opened.load()  # a TIFF is upright then
+        target, info, form = io.BytesIO(), image.info, "JPEG" if opened.format in _JPEG else opened.format
+        kept: dict[str, Any] = {name: info[name] for name in ("icc_profile", "transparency") if name in info}
+        if form == "JPEG":
+            exif: Any = image.getexif()
+            exif.pop(_ORIENTATION, None)
+            tables = getattr(image, "quantization")  # noqa: B009 - of a JPEG alone
+            if orientation >= 5:  # steps across and down change places
+                tables = {number: np.reshape(table, (8, 8)).T.ravel().tolist() for number, table in tables.items()}
+            sampling = JpegImagePlugin.get_sampling(image)
+            kept |= {"exif": exif, "qtables": tables, "subsampling": sampling if sampling in (0, 2) else 0}
+            kept["progressive"] = "progressive" in info
+        elif form == "WEBP":
+            kept |= {"lossless": data[12:16] != b"VP8 " and b"VP8L" in data[:4096], "quality": 95}
+        upright = turned(pixels.copy(), opened.orientation)
+        upright.info = {}
+        upright.save(target, form, **kept)
+    return target.getvalue()
+
+
+def mask_png(values: npt.NDArray[Any], like: bytes) -> bytes:
+    """Return the numbers of a mask, (height, width), as a PNG, with the palette of another mask if that has one.
+
+    Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond them: so it has all of them.
+    """
+    image, target = Image.fromarray(np.ascontiguousarray(values)), io.BytesIO()
+    with _open(like) as before:
+        palette = before.getpalette() if before.mode == "P" and values.dtype == np.uint8 else None
+    if palette:
+        image.putpalette(palette if values.max() < len(palette) // 3 else palette + [0] * (3 * 256 - len(palette)))
+    image.save(target, "PNG")
+    return target.getvalue()
+
+
 def turned(image: Image.Image, orientation: int) -> Image.Image:
     """Return an image of an EXIF orientation, 1 to 8, upright: the same one where it is so already."""
     return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
@@ -340,14 +435,15 @@ def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
     return resampled_mask(values, View.whole((values.shape[1], values.shape[0])).scaled(size), 0)
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image, gray16: GrayRange | None = None) -> Image.Image:
     """Make any image that Pillow decodes 8-bit RGB, by the rules of docs/images.md."""
     mode = image.mode
     if mode == "RGB" and "transparency" not in image.info:
         return image
-    if mode.startswith("I") or mode == "F":  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
+    if mode.startswith(MODES):  # before any transparency: Pillow cuts these numbers at 255 to make RGBA of them
         values = np.asarray(image)
-        grey, clear = _to_8_bits(values), image.info.get("transparency")
+        grey = to_8_bits(values) if gray16 is None else gray16.to_8_bits(values)
+        clear = image.info.get("transparency")
         if isinstance(clear, int):
             grey[values == clear] = 255
         return Image.fromarray(grey).convert("RGB")
@@ -395,20 +491,6 @@ def _lower_halves(data: bytes) -> Image.Image:
     image.tile = [(*tile[:3], "RGB;16L") for tile in image.tile]
     image.load()
     return image  # type: ignore[no-any-return]
-
-
-def _to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:
-    """Scale 16-bit, 32-bit and floating point grey to 0..255 by the range of the type, not of the picture."""
-    if values.dtype.kind == "f":
-        values = np.nan_to_num(values)
-        peak = 1.0 if values.max() <= 1.0 else 255.0
-        scaled: Pixels = (np.clip(values, 0, peak) * (255.0 / peak) + 0.5).astype(np.uint8)
-        return scaled
-    wide = values.astype(np.int64)
-    if values.dtype.itemsize <= 2 or (wide.min() >= 0 and wide.max() <= 0xFFFF):
-        return (np.clip(wide, 0, 0xFFFF) >> 8).astype(np.uint8)
-    narrow: Pixels = (np.clip(wide, 0, None) >> 23).astype(np.uint8)
-    return narrow
 
 
 def _lab_to_rgb(image: Image.Image) -> Image.Image:
@@ -507,29 +589,10 @@ class ImageEncoding:
         target = io.BytesIO()
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
         try:
-            _SAVE[self.name](image, target, self.quality or 0)
+            image.save(target, self.name.upper(), **({"quality": self.quality} if self.quality else {}))
         except (OSError, ValueError, KeyError) as error:
             raise Rejection("encode", "not-encoded", f"cannot be stored as {self}: {error}") from error
         return target.getvalue()
-
-
-def _save_jpeg(image: Image.Image, target: io.BytesIO, quality: int) -> None:
-    image.save(target, "JPEG", quality=quality)
-
-
-def _save_png(image: Image.Image, target: io.BytesIO, _quality: int) -> None:
-    image.save(target, "PNG")
-
-
-def _save_webp(image: Image.Image, target: io.BytesIO, quality: int) -> None:
-    image.save(target, "WEBP", quality=quality)
-
-
-_SAVE: dict[str, Callable[[Image.Image, io.BytesIO, int], None]] = {
-    "jpeg": _save_jpeg,
-    "png": _save_png,
-    "webp": _save_webp,
-}
 
 
 @cache

@@ -48,46 +48,31 @@ _FLIPS = {
 
 Values = npt.NDArray[Any]
 
-Raster = Image.Image | npt.NDArray[np.uint8]
-"""An RGB image of Pillow, or what OpenCV made of one: (height, width, 3)."""
-
 Field = npt.NDArray[np.float32]
 """(height, width) float32: a number for each pixel."""
 
 
-def image_of(raster: Raster) -> Image.Image:
-    """Return an image as Pillow's."""
-    return raster if isinstance(raster, Image.Image) else Image.fromarray(raster)
-
-
-def pixels_of(raster: Raster) -> npt.NDArray[np.uint8]:
+def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return the pixels of an RGB image, (height, width, 3) uint8. They must not be changed.
 
     By Pillow's own encoder, in one piece: `np.asarray` has it make pieces of 64 KiB, and joins these. For 32 x 32 pixels that
     takes 2 instead of 5.5 microseconds (measured 2026-11-27).
     """
-    if isinstance(raster, np.ndarray):
-        return raster
-    width, height = raster.size
-    if raster.mode == "RGB" and width and height:
-        raster.load()
+    width, height = image.size
+    if image.mode == "RGB" and width and height:
+        image.load()
         encoder = _imaging.raw_encoder("RGB", "RGB")
-        encoder.setimage(raster.im, (0, 0, width, height))
+        encoder.setimage(image.im, (0, 0, width, height))
         _, state, data = encoder.encode(3 * width * height)
         if state == _COMPLETE:
             packed: npt.NDArray[np.uint8] = np.ndarray((height, width, 3), np.uint8, data)
             return packed
-    pixels: npt.NDArray[np.uint8] = np.asarray(raster)
+    pixels: npt.NDArray[np.uint8] = np.asarray(image)
     return pixels
 
 
 _COMPLETE = 1
 """What an encoder of Pillow says when it has encoded the last line."""
-
-
-def size_of(raster: Raster) -> Size:
-    """Return the (width, height) of an image."""
-    return (raster.shape[1], raster.shape[0]) if isinstance(raster, np.ndarray) else raster.size
 
 
 def resampled(image: Image.Image, stage: Stage, size: Size | None = None) -> Image.Image:
@@ -115,7 +100,7 @@ def least_scale(stage: View | Warp, margin: float) -> tuple[float, float]:
 
 
 def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
-    box = box_in_pixels(view.box, image.size, size)
+    box = _box_in_pixels(view.box, image.size, size)
     whole = (round(box[0]), round(box[1]), round(box[2]), round(box[3]))
     if box == whole and view.size == (whole[2] - whole[0], whole[3] - whole[1]):
         image = image if view.size == image.size else image.crop(whole)
@@ -125,7 +110,7 @@ def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def box_in_pixels(box: Box, have: Size, size: Size) -> Box:
+def _box_in_pixels(box: Box, have: Size, size: Size) -> Box:
     """Return a box of an image of `size` in the pixels of the reduced one, which is `have` large."""
     x, y = have[0] / size[0], have[1] / size[1]
     # Within the image: the rounding of a scale may carry a box past the edge by a hair.
@@ -133,7 +118,7 @@ def box_in_pixels(box: Box, have: Size, size: Size) -> Box:
 
 
 def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
-    source = warp_source(warp, image.size, size)
+    source = _warp_source(warp, image.size, size)
     if source is None:
         return Image.new("RGB", warp.size, warp.fill)
     view, to_view = source
@@ -143,7 +128,7 @@ def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
     return image.transform(warp.size, *_pillow_map(to_view), resample=filter_, fillcolor=warp.fill)
 
 
-def warp_source(warp: Warp, have: Size, size: Size) -> tuple[View | None, Matrix] | None:
+def _warp_source(warp: Warp, have: Size, size: Size) -> tuple[View | None, Matrix] | None:
     """Return what a warp interpolates: a view of the image, None for all of it, and the map from the output to that.
 
     Where the map shrinks, the view is one that is reduced, as warps read four pixels at most. The image is `have` large, and
@@ -230,17 +215,10 @@ def smoothed(field: Field, sigma: float) -> Field:
     return _smoothed_along(_smoothed_along(field, sigma, 0), sigma, 1)
 
 
-def smoothing(sigma: float) -> Field:
-    """Return the weights of that Gaussian, from one end to the other: they add up to 1."""
-    half = int(8 * sigma + 1) // 2
+def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
+    half, length = int(8 * sigma + 1) // 2, field.shape[axis]
     heights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
     weights: Field = (heights / heights.sum()).astype(np.float32)
-    return weights
-
-
-def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
-    weights = smoothing(sigma)
-    half, length = len(weights) // 2, field.shape[axis]
     # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
     padded = np.pad(field, [(half, half) if each == axis else (0, 0) for each in range(2)], "reflect" if length > 1 else "edge")
     blurred = np.zeros_like(field)

@@ -188,7 +188,7 @@ def _export(
                 written = Parts(job, staging, processes, report).write()
             _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
-            late = job.export.notes_of(source, staging.files, written)
+            late = job.notes_of(staging.files, written)
             check_target()  # and so may anybody else, in all the time that this took
             writer.check()
             parts = [each for _, each in written]

@@ -69,6 +69,30 @@ class Recoding:
         return "png" if isinstance(role, Mask) else self.name
 
 
+def upright(array: pa.Array, is_mask: bool) -> tuple[pa.Array, int]:
+    """Return a column of encoded images without those that EXIF turns, and how many these were: their pixels are turned.
+
+    Not every reader looks at EXIF, and what is marked in an image fits it upright. Raises InputError for a broken image.
+    """
+    from shardctl.images.codecs.image import decode_mask, mask_png, without_turn
+
+    made = dict[int, bytes]()
+    for row, data in enumerate(array.field("bytes")):
+        if (given := data.as_py()) is None:
+            continue
+        try:
+            if (turned := without_turn(given)) is not None:
+                made[row] = mask_png(decode_mask(given), given) if is_mask else turned
+        except Rejection as fault:
+            raise InputError(f"an image {fault.message}") from fault
+    if not made:
+        return array, 0
+    rows = array.to_pylist()
+    for row, found in made.items():
+        rows[row]["bytes"] = found
+    return pa.array(rows, array.type), len(made)
+
+
 def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
     """Return what encodes a column of raw images: as `png` or `jpeg:Q`."""
     from shardctl.images.codecs.image import ImageEncoding  # Pillow, which datasets without images do not need

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.dataclass import dataclass
 from shardctl.system.locations.local import LocalFolder
+from shardctl.system.text import counted
+
+TURNED = "turned"
+"""The fact of a part that counts the images that were turned."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,15 @@ class ExportJob:
 
     def write(self, part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one part. Raises DatasetError if there is another dataset by the time that it is done."""
+        before = self.source.turned
         written = self.export.write(self.source, self.fields, part, folder, progress)
+        if turned := self.source.turned - before:
+            written = replace(written, facts={**written.facts, TURNED: turned})
         self.source.check_unchanged()  # here too: at the end of the export the first one may be back
         return written
+
+    def notes_of(self, folder: Path, written: Sequence[tuple[ExportPart, PartResult]]) -> tuple[str, ...]:
+        """Return sentences about what was written, known only when all parts are."""
+        turned = sum(each.facts.get(TURNED, 0) for _, each in written)
+        said = self.export.notes_of(self.source, folder, written)
+        return (*said, f"{counted(turned, 'image')} turned as EXIF says, and written anew") if turned else said

@@ -76,7 +76,7 @@ class Shard:
 
 
 class Source:
-    """The dataset that is exported, as far as it was chosen.
+    """The dataset that is exported, as far as it was chosen. `turned` counts the images that were turned upright (rows.py).
 
     Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does not have.
     """
@@ -88,6 +88,7 @@ class Source:
         names = [facts.name for facts in self.manifest.splits]
         if choice.split is not None and choice.split not in names:
             raise UsageError(f"{self.shown}: {lacks('split', choice.split, names)}")
+        self.turned = 0
         self.splits: tuple[str, ...] = tuple(names) if choice.split is None else (choice.split,)
 
     @property

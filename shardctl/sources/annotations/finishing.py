@@ -17,7 +17,7 @@ from PIL import Image
 from shardctl.errors import Rejection
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Opened, decode_mask, open_image, turned
+from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import left_of
 from shardctl.images.polygons import Polygons
@@ -273,7 +273,7 @@ def upright_mask(mask: dict[str, Any], size: Size, frame: str, opened: Opened) -
     orientation = orientation_of(size, frame if own == 1 else "upright", opened.size, opened.orientation, "mask's pixels")
     if orientation == own == 1:
         return mask
-    return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), own, orientation)}
+    return {**mask, "bytes": turned_png(data, mask_values(data, opened.size), orientation)}
 
 
 def may_be_turned(data: bytes) -> bool:
@@ -285,11 +285,8 @@ def may_be_turned(data: bytes) -> bool:
     return data[:4] == b"RIFF" and data[12:16] == b"VP8X" and bool(data[20] & 0x08)
 
 
-def turned_png(data: bytes, values: npt.NDArray[Any], own: int, orientation: int) -> bytes:
-    """Return a mask of these numbers, turned by its own EXIF orientation and by another one, as PNG with the same palette."""
-    target = io.BytesIO()
-    with Image.open(io.BytesIO(data)) as file:
-        image = turned(file, own)
-        as_stored = np.array_equal(np.asarray(image), values)  # Pillow multiplies numbers of 2 and 4 bits
-        turned(image if as_stored else Image.fromarray(values), orientation).save(target, "PNG")
-    return target.getvalue()
+def turned_png(data: bytes, values: npt.NDArray[Any], orientation: int) -> bytes:
+    """Return a mask of these upright numbers, turned as an image of an EXIF orientation is, as PNG with the same palette."""
+    with Image.open(io.BytesIO(data)) as image:
+        numbers = values > 0 if image.mode == "1" else values
+    return mask_png(np.asarray(turned(Image.fromarray(numbers), orientation)), data)

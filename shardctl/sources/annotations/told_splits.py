@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.images.codecs.image import SUFFIXES
+from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import some

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.images.defaults import MAX_PIXELS
+from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
 from shardctl.system.dataclass import dataclass
 
@@ -118,6 +120,12 @@ class Reading:
     format: str = ""
     only: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ()
+    max_pixels: int = MAX_PIXELS
+
+    @property
+    def has_image_records(self) -> bool:
+        """Whether images are records of files: of tables, or frames of images."""
+        return self.image is not None or self.record == FRAME
 
 
 class Cut(NamedTuple):

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import image
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.endings import without_compression
 from shardctl.sources.files import begin_of
-from shardctl.sources.format_table import TABLE_SUFFIXES, TEXT_SUFFIXES
+from shardctl.sources.format_table import FRAME, TABLE_SUFFIXES, TEXT_SUFFIXES
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
@@ -23,7 +24,7 @@ SIDE_FILES = frozenset(
 """Names of files that are often beside images; they are not opened to check whether they are images."""
 
 
-KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))
+KNOWN_SUFFIXES = SUFFIXES | OTHER_SUFFIXES
 
 
 _NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXES))
@@ -46,14 +47,15 @@ class ImageKind:
         if reading.image is not None:
             return TableKind().form(file, reading)
         suffix = file.suffix
+        one = Form.MANY if reading.record == FRAME else Form.ONE
         if suffix in KNOWN_SUFFIXES:
-            return Form.ONE
+            return one
         if suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED)):
             return Form.NOTHING
         if file.fault:
             return Form.UNKNOWN
         try:
-            return Form.ONE if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
+            return one if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
         except OSError:
             return Form.UNKNOWN
 

@@ -181,7 +181,7 @@ class AugMix(ImageTransform):
         drawn = draw_aug_mix(rng, picture.size, self.severity, self.mixture_width, depth, self.alpha, self.all_ops)
         images, weights = [picture.image], [drawn.weight]
         for weight, operations in drawn.chains:
-            chain = Picture.of(images[0], picture.by)
+            chain = Picture.of(images[0])
             do(operations, chain, self.interpolation, self.fill)
             images.append(chain.image)
             weights.append(weight)

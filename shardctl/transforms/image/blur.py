@@ -6,17 +6,15 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.codecs.resampling import Raster
 from shardctl.images.pixels import blur
-from shardctl.images.pixels.backends import BLURS, blurrer
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.base import RasterTransform, Rng, between
+from shardctl.transforms.base import PixelTransform, Rng, between
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Optional, SettingError, Span, Whole, Word, setting
 
 
 @dataclass(frozen=True)
-class GaussianBlur(RasterTransform):
+class GaussianBlur(PixelTransform):
     """Blur by a Gaussian; at the edges the image is mirrored."""
 
     name: ClassVar[str] = "gaussian_blur"
@@ -26,21 +24,20 @@ class GaussianBlur(RasterTransform):
     sigma: tuple[float, float] = setting(
         Span(0.0, 100.0, above=True, alone="fixed"), (0.1, 2.0), "Standard deviation in pixels."
     )
-    backend: str = setting(Word(BLURS), "numpy", "What computes it: numpy, or opencv (fastest).")
+    backend: str = setting(Word(("numpy",)), "numpy", "What computes it.")
 
     def __post_init__(self) -> None:
         if self.kernel_size is not None and self.kernel_size % 2 == 0:
             raise SettingError(f"kernel_size must be odd; it is {self.kernel_size}", "kernel_size")
-        blurrer(self.backend)  # so that a missing package is known before anything is written
 
     @property
     def random(self) -> bool:
         """Whether sigma is drawn."""
         return self.sigma[0] < self.sigma[1]
 
-    def changed(self, raster: Raster, rng: Rng) -> Raster:
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Blur."""
-        return blurrer(self.backend)(raster, between(self.sigma, rng), self.kernel_size)
+        return blur.gaussian_blur(image, between(self.sigma, rng), self.kernel_size)
 
 
 @dataclass(frozen=True)

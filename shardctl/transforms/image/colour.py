@@ -6,11 +6,10 @@ from typing import ClassVar
 
 from PIL import Image
 
-from shardctl.images.codecs.resampling import Raster, image_of
 from shardctl.images.pixels import colour
-from shardctl.images.pixels.backends import ADJUSTERS, adjuster
+from shardctl.images.pixels.backends import BACKENDS, adjust
 from shardctl.system.dataclass import dataclass
-from shardctl.transforms.base import RasterTransform, Rng, between, drawn
+from shardctl.transforms.base import PixelTransform, Rng, between, drawn
 from shardctl.transforms.image.chance import SometimesPixels
 from shardctl.transforms.image.draws import jitter, order, whole
 from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word, setting
@@ -18,23 +17,20 @@ from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word,
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)
 _TURN = Span(-0.5, 0.5, alone="around")
-_BACKEND = Word(ADJUSTERS)
-_BY = "What computes it: numpy, pillow (the hue as torchvision does it to Pillow images), or opencv (fastest)."
+_BACKEND = Word(BACKENDS)
+_BY = "What computes it: numpy, or pillow (the hue as torchvision does it to Pillow images)."
 _CHANCE = "Probability of doing it."
 
 
-class _Adjusted(SometimesPixels, RasterTransform):
+class _Adjusted(SometimesPixels):
     """One adjustment by a factor."""
 
     factor: float
     backend: str
 
-    def __post_init__(self) -> None:
-        adjuster(self.backend)  # so that a missing package is known before anything is written
-
-    def changed(self, raster: Raster, rng: Rng) -> Raster:
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Adjust."""
-        return adjuster(self.backend)(raster, [(self.name.removeprefix("adjust_"), self.factor)])
+        return adjust(image, [(self.name.removeprefix("adjust_"), self.factor)], self.backend)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class AdjustHue(_Adjusted):
 
 
 @dataclass(frozen=True)
-class ColorJitter(RasterTransform):
+class ColorJitter(PixelTransform):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
     name: ClassVar[str] = "color_jitter"
@@ -88,15 +84,12 @@ class ColorJitter(RasterTransform):
     hue: tuple[float, float] = setting(_TURN, (0.0, 0.0), "Part of the circle of colours; n alone is -n to n.")
     backend: str = setting(_BACKEND, "numpy", _BY)
 
-    def __post_init__(self) -> None:
-        adjuster(self.backend)  # so that a missing package is known before anything is written
-
     @property
     def random(self) -> bool:
         """It is drawn."""
         return True
 
-    def changed(self, raster: Raster, rng: Rng) -> Raster:
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw the order and the factors, and adjust."""
         assert rng is not None, "a random step is handed a generator"
         spans = {
@@ -106,11 +99,11 @@ class ColorJitter(RasterTransform):
             "hue": (self.hue, 0.0),
         }
         used = {name: span for name, (span, nothing) in spans.items() if span != (nothing, nothing)}
-        return adjuster(self.backend)(raster, jitter(rng, used))
+        return adjust(image, jitter(rng, used), self.backend)
 
 
 @dataclass(frozen=True)
-class PhotometricDistort(RasterTransform):
+class PhotometricDistort(PixelTransform):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with a probability, as SSD does."""
 
     name: ClassVar[str] = "photometric_distort"
@@ -121,18 +114,15 @@ class PhotometricDistort(RasterTransform):
     p: float = setting(PROBABILITY, 0.5, "Probability of each of the five changes.")
     backend: str = setting(_BACKEND, "numpy", _BY)
 
-    def __post_init__(self) -> None:
-        adjuster(self.backend)  # so that a missing package is known before anything is written
-
     @property
     def random(self) -> bool:
         """It is drawn."""
         return self.p > 0
 
-    def changed(self, raster: Raster, rng: Rng) -> Raster:
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
         """Draw what is changed, and change it: the contrast after the brightness or at last, each with probability 1/2."""
         if not self.p:
-            return raster
+            return image
         assert rng is not None, "a random step is handed a generator"
         middle = (("brightness", self.brightness), ("saturation", self.saturation), ("hue", self.hue))
         adjustments = [(name, between(span, rng)) for name, span in middle if drawn(self.p, rng)]
@@ -140,8 +130,8 @@ class PhotometricDistort(RasterTransform):
             first = adjustments[:1] if adjustments and adjustments[0][0] == "brightness" else []
             place = len(first) if drawn(0.5, rng) else len(adjustments)
             adjustments.insert(place, ("contrast", between(self.contrast, rng)))
-        raster = adjuster(self.backend)(raster, adjustments)
-        return colour.permute_channels(image_of(raster), order(rng, 3)) if drawn(self.p, rng) else raster
+        image = adjust(image, adjustments, self.backend)
+        return colour.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
 
 
 @dataclass(frozen=True)

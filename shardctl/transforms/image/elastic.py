@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardctl.images.codecs.resampling import smoothed
 from shardctl.images.geometry import BLACK, Colour, Displacement
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.base import ImageTransform, Rng
@@ -41,7 +42,7 @@ class Elastic(ImageTransform):
         """Draw a field, and move the pixels."""
         assert rng is not None, "a random step is handed a generator"
         width, height = picture.size
-        x, y = (picture.by.smoothed(rng.random((height, width), np.float32) * 2 - 1, self.sigma) for _ in range(2))
+        x, y = (smoothed(rng.random((height, width), np.float32) * 2 - 1, self.sigma) for _ in range(2))
         for each in (x, y):
             each *= np.float32(self.alpha / 2)
         picture.displace(Displacement(x, y, self.fill, self.interpolation == "nearest"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import struct
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.sample import Sample
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Opened, open_image
+from shardctl.images.codecs.image import Opened, mask_png, open_image
 from shardctl.images.codecs.resampling import patch_mover, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Size, Stage
@@ -38,10 +37,11 @@ from shardctl.sources.annotations.base import BAD, AnnotationRule
 from shardctl.sources.annotations.finishing import fitted, mask_values, orientation_of, turned_objects, upright_mask
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.label_table import some
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import counted, printable
 from shardctl.transforms.pipeline.sizes import value_size
-from shardctl.transforms.values import describe
+from shardctl.transforms.values import UnfitValue, describe, plain_value
 
 WAITING_BYTES = 16 << 10
 """Bytes of the objects of an image from which they are moved at once: there is little to win, and memory that they need and do
@@ -60,6 +60,18 @@ class DeferredObjects:
     stages: tuple[Stage, ...]
     role: Objects
     bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """An image before a person's functions: its (width, height), and its objects and masks."""
+
+    size: Size
+    annotations: Sample
+
+
+PLACE_MEMBERS = ("bbox", "segmentation", "rle", "keypoints")
+"""The members of objects that are places in the image."""
 
 
 class Annotated:
@@ -92,6 +104,27 @@ class Annotated:
         """Return how many objects are marked in a sample."""
         found = (sample.get(name) for name, _ in self._objects)
         return sum(len(objects.get("bbox") or ()) for objects in found if isinstance(objects, dict))
+
+    def marked(self, sample: Sample, size: Size) -> Marked:
+        """Return what is marked in an image of this size."""
+        return Marked(size, {name: sample.get(name) for name, _ in (*self._objects, *self._masks)})
+
+    def unmoved(self, before: Marked, sample: Sample) -> list[str]:
+        """Return the objects and masks of a sample that are where they were before."""
+        given = {name: places for name, value in before.annotations.items() if (places := _places_of(value))}
+        return [name for name, places in given.items() if places == _places_of(sample.get(name))]
+
+    def check_moved(self, before: Marked, sample: Sample, size: Size, who: str) -> None:
+        """Raise Rejection if functions changed the size of an image, and not what is marked in it. `who` set the image."""
+        left = self.unmoved(before, sample) if size != before.size else []
+        for name, _ in self._masks:
+            mask = sample.get(name)
+            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes) and name not in left:
+                left += [name] if open_image(mask["bytes"], sys.maxsize).size != size else []
+        if left:
+            sizes = " to ".join(f"{width}x{height}" for width, height in (before.size, size))
+            message = f"{who} changed the image from {sizes}, and not {some(left)}"
+            raise Rejection("transform", BAD, message)
 
     def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
         """Raise Rejection if a person's functions made objects that could not be read. `setter` names who set a field.
@@ -181,6 +214,18 @@ class Annotated:
             moved = masks.moved(place, mask, visible, lambda mask: reduce(lambda made, move: move(made), moves, mask))
             made.append(None if moved is None else {"size": list(moved.shape), "counts": rle.encode_patch(moved)})
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
+
+
+def _places_of(value: Any) -> Any:
+    """Return what says where objects or a mask are; None, or nothing, for none."""
+    if not isinstance(value, dict):
+        return None
+    if "bytes" in value:
+        return value["bytes"]
+    with suppress(UnfitValue):
+        places = {name: plain_value(value[name]) for name in PLACE_MEMBERS if name in value}
+        return places if any(places.values()) else None
+    return None
 
 
 def _members(layout: Layout | None, name: str) -> frozenset[str]:
@@ -369,10 +414,4 @@ def _moved_mask(mask: dict[str, Any], name: str, stages: Sequence[Stage], role: 
         values = values.astype(np.uint16)
     for stage in stages:
         values = resampled_mask(values, stage, fill)
-    with Image.open(io.BytesIO(mask["bytes"])) as before:
-        made = Image.fromarray(np.ascontiguousarray(values))
-        if before.mode == "P" and values.dtype == np.uint8 and (palette := before.getpalette()):
-            made.putpalette(palette)
-    target = io.BytesIO()
-    made.save(target, "PNG")
-    return {**mask, "bytes": target.getvalue()}
+    return {**mask, "bytes": mask_png(values, mask["bytes"])}

@@ -9,7 +9,7 @@ from itertools import takewhile
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import Opened
 from shardctl.transforms.base import Rng
-from shardctl.transforms.picture import Picture, resampling_by
+from shardctl.transforms.picture import Picture
 from shardctl.transforms.recipe import Recipe
 
 
@@ -25,7 +25,6 @@ class ImageSteps:
         steps = recipe.image_transforms
         self._first = tuple(takewhile(lambda step: step.lazy, steps))
         self._rest = steps[len(self._first) :]
-        self._by = resampling_by(recipe.resampling)
         self._random = any(step.random for step in steps)
 
     def pictures(self, opened: Opened, key: str, enter: Callable[[str], None]) -> Iterator[Picture]:
@@ -35,7 +34,7 @@ class ImageSteps:
         """
         begun = deque[tuple[Picture, Rng]]()
         for number in range(self._samples):
-            picture = Picture(opened.size, number % self._parts, self._by, self._recipe.max_pixels)
+            picture = Picture(opened.size, number % self._parts, self._recipe.max_pixels)
             rng = self._recipe.rng(key, number) if self._random else None
             for step in self._first:
                 step.apply(picture, rng)

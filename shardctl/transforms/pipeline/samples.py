@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +24,7 @@ from shardctl.sources.annotations.objects import ANNOTATED
 from shardctl.system.dataclass import dataclass
 from shardctl.transforms.filter import judge
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects
+from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
 from shardctl.transforms.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.transforms.pipeline.images import ImageSteps
 from shardctl.transforms.pipeline.made_sample import MadeSample, Shape
@@ -38,12 +38,14 @@ from shardctl.transforms.values import describe
 class Prepared:
     """The samples of one record when all image steps are done, each for the user's functions, images as pixels.
 
-    `cut_off` has for each of them the number of objects that the steps have cut off; `name` is that of the image's file.
+    `cut_off` has for each of them the number of objects that the steps have cut off, `marked` what is marked in it; `name` is
+    that of the image's file.
     """
 
     samples: list[Sample]
     cut_off: list[int]
     name: str = ""
+    marked: list[Marked] = field(default_factory=list)
 
 
 class _CallsOfOne:
@@ -65,7 +67,9 @@ class SamplePipeline:
 
     Without a layout (`probe`), samples have all of their fields, from which a layout can be made. `enter` is called with the
     name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
-    yet: the roles of fields. `of_records` says how masks and objects of records are read.
+    yet: the roles of fields. `of_records` says how masks and objects of records are read. `look` is given each image before it
+    is decoded. `first_frames` counts the images that are the first of several frames. Without a layout, `unmoved` has the
+    objects and masks that functions left as they were beside changed pixels, each with the function.
     """
 
     def __init__(
@@ -75,9 +79,11 @@ class SamplePipeline:
         enter: Callable[[str], None],
         known: Layout | None = None,
         of_records: Mapping[str, AnnotationRule] = MappingProxyType({}),
+        look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
         self._recipe = recipe
-        self._enter = enter
+        self._enter, self._look = enter, look
+        self.first_frames, self.unmoved = 0, dict[str, str]()
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(layout or known, KeepRule.of(recipe.keep_objects), of_records, recipe.unmoved)
         self._is_annotated = bool(self._annotated)
@@ -115,8 +121,12 @@ class SamplePipeline:
         if self._store is None:
             samples = self._with_variants([0], [sample])[1]
             return Prepared(samples, [0] * len(samples))
-        made = [(self._for_functions(each, picture), cut_off) for each, picture, cut_off in self._pictures(sample)]
-        return Prepared([each for each, _ in made], [cut_off for _, cut_off in made], _image_name(record))
+        prepared = Prepared([], [], _image_name(record))
+        for each, picture, cut_off in self._pictures(sample):
+            prepared.samples.append(self._for_functions(each, picture))
+            prepared.cut_off.append(cut_off)
+            prepared.marked.append(self._annotated.marked(each, picture.size))
+        return prepared
 
     def finish_together(
         self, prepared: Mapping[int, Prepared], calls: Calls, encoding: Callable[[int], None]
@@ -131,17 +141,15 @@ class SamplePipeline:
         for each in prepared.values():
             each.samples = []
         applied = self._functions.apply(records, samples, calls)
-        cut_off = [
-            prepared[record].cut_off[sample["variant"]]  # before `settle` numbers those that functions have made
-            for record, sample in zip(applied.records, applied.samples, strict=True)
-        ]
+        variants = [sample["variant"] for sample in applied.samples]  # before `settle` numbers those that functions have made
         self._functions.settle(applied)
         shapes: list[Shape | None] = [None] * len(applied.samples)
         for place, record in enumerate(applied.records if self._store is not None else ()):
             if record not in applied.rejects:
                 calls.one(record)
                 try:
-                    shapes[place] = self._store_image(applied, place, prepared[record].name)
+                    before = prepared[record].marked[variants[place]]
+                    shapes[place] = self._store_image(applied, place, prepared[record].name, before)
                 except Rejection as rejection:
                     applied.rejects[record] = rejection
         made: dict[int, list[MadeSample] | Rejection] = {number: [] for number in prepared}
@@ -152,7 +160,8 @@ class SamplePipeline:
                 continue
             encoding(record)
             try:
-                found.append(self._made(applied.samples[place], applied.given[place], shapes[place], cut_off[place]))
+                cut_off = prepared[record].cut_off[variants[place]]
+                found.append(self._made(applied.samples[place], applied.given[place], shapes[place], cut_off))
             except Rejection as rejection:
                 made[record] = rejection
         return made
@@ -190,10 +199,12 @@ class SamplePipeline:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
         self._enter("decode")
         data = sample["image"]["bytes"]
-        opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated, self._pixels_only)
+        opened = self._recipe.open_image(data, self._pixels_only)
         dropped = finish_annotations(sample, opened) + self._annotated.upright(sample, opened)
         if self._filters:
             judge(self._filters, opened)
+        self.first_frames += opened.has_frames
+        self._look(opened)
         return opened, dropped
 
     def _pictures(self, record: Sample) -> Iterator[tuple[Sample, Picture, int]]:
@@ -245,11 +256,15 @@ class SamplePipeline:
         """
         applied, images = Applied(), list[tuple[Shape | None, int]]()
         for fields, picture, cut_off in self._pictures(record):
+            before = self._annotated.marked(fields, picture.size)
             made = self._functions.apply([0], [self._for_functions(fields, picture)], self._calls)
             _raise_rejection(made)
-            for place in range(len(made.samples)):
+            for place, sample in enumerate(made.samples):
+                if self._columns is None and not np.array_equal(np.asarray(sample.get("image")), picture.pixels):
+                    who = self._functions.setter("image", made.given[place], sample)
+                    self.unmoved.update(dict.fromkeys(self._annotated.unmoved(before, sample), who))
                 self._enter("encode")
-                images.append((self._store_image(made, place, name), cut_off))
+                images.append((self._store_image(made, place, name, before), cut_off))
             applied.extend(made)
         return applied, images
 
@@ -260,7 +275,7 @@ class SamplePipeline:
         """
         return {**unshared(fields), "image": np.array(picture.pixels)}
 
-    def _store_image(self, applied: Applied, place: int, name: str) -> Shape | None:
+    def _store_image(self, applied: Applied, place: int, name: str, before: Marked) -> Shape | None:
         """Put what is stored of an image in place of the pixels that functions returned.
 
         Returns the shape of the image, None where none is stored. Raises Rejection.
@@ -272,6 +287,8 @@ class SamplePipeline:
         if pixels is None:
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
             return None
+        size = (pixels.shape[1], pixels.shape[0])
+        self._annotated.check_moved(before, sample, size, self._functions.setter("image", given, sample))
         applied.samples[place] = {**sample, "image": pixels if store.name == "raw" else _encoded(pixels, name, store)}
         return pixels.shape
 

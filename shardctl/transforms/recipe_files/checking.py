@@ -10,11 +10,9 @@ from shardctl.images.geometry import Size
 from shardctl.system.dataclass import dataclass
 from shardctl.system.text import printable
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
-from shardctl.transforms.picture import resampling_by
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import Problem, RecipeFile, TomlError, no_such_recipe
 from shardctl.transforms.settings import SettingError, first_line
-from shardctl.transforms.table import checked_step
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     errors: list[SettingError] = []
-    try:
-        recipe = Recipe.checked(file.recipe, errors.append)
-    except InstallError:
-        recipe, errors = None, _without_packages(file.recipe)
-    if recipe is not None:
-        try:
-            resampling_by(recipe.resampling)
-        except InstallError as error:
-            errors.append(SettingError(str(error), "resampling"))
+    recipe = Recipe.checked(file.recipe, errors.append)
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
@@ -91,20 +81,6 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
                 errors.append(SettingError(str(error), "transform", place))
     problems = sorted((file.problem(error) for error in errors), key=lambda problem: (problem.line or 0, problem.column or 0))
     return Check(shown, tuple(problems), recipe if not problems else None)
-
-
-def _without_packages(given: dict[str, Any]) -> list[SettingError]:
-    """Return what is wrong with a recipe of which a step needs a package that is not there, each step by itself."""
-    errors: list[SettingError] = []
-    Recipe.values({key: value for key, value in given.items() if key != "transform"}, errors.append)
-    for place, step in enumerate(given["transform"]):
-        of_step: list[SettingError] = []
-        try:
-            checked_step(step, of_step.append)
-        except InstallError as error:
-            of_step.append(SettingError(str(error)))
-        errors += [error.within("transform", place) for error in of_step]
-    return errors
 
 
 def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from PIL import Image
+from PIL import Image, ImageOps
 
 import shardctl
 from shardctl.errors import InputError, UsageError
@@ -38,6 +38,8 @@ POINTS = {**BOXES, "keypoints": [[[0.6, 1.5, 2], [3.25, 2.5, 1]], [[0, 0, 0], [4
 
 def picture(number: int, size: tuple[int, int] = (8, 6), orientation: int = 1) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    if orientation != 1:  # of one colour: it is the same when it is written turned
+        pixels[:] = number
     exif = Image.Exif()
     exif[0x0112] = orientation
     target = io.BytesIO()
@@ -84,8 +86,13 @@ def lost_of(result: shardctl.ExportResult, column: str) -> str:
 
 
 def objects_of(dataset: Path) -> dict[bytes, Any]:
-    """Return the objects by the bytes of their images."""
-    return {row["image"]["bytes"]: row["objects"] for row in rows_of(dataset)}
+    """Return the objects by the upright pixels of their images."""
+    return {pixels_of(row["image"]["bytes"]): row["objects"] for row in rows_of(dataset)}
+
+
+def pixels_of(data: bytes) -> bytes:
+    with Image.open(io.BytesIO(data)) as image:
+        return ImageOps.exif_transpose(image).tobytes()
 
 
 def rows_of(dataset: Path) -> list[dict[str, Any]]:
@@ -240,7 +247,7 @@ def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
     shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
     assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(tree(tmp_path / "out")) - OWN
-    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back"))[picture(1)] is None
+    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back"))[pixels_of(picture(1))] is None
 
 
 # --- YOLO ---

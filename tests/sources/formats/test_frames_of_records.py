@@ -17,7 +17,6 @@ from pyarrow import parquet
 from tars import write_tar
 
 import shardctl
-from shardctl.build.shards.job import Job
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.tables import read_rejects
@@ -168,33 +167,3 @@ def test_what_is_said_of_annotations_that_are_not_there_is_refused(tmp_path: Pat
                 UsageError, match=r"(annotation_frame='stored'|boxes_outside='clip') is about .*the inputs have none"
             ):
                 shardctl.convert(inputs, tmp_path / "out", recipe={"kind": "image"}, workers=0, **option)
-
-
-def test_a_dataset_of_before_is_repaired_as_it_was_and_updated_as_a_fresh_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older version left masks and objects of records as they came, also where EXIF turns their images."""
-    source, out = tmp_path / "in", tmp_path / "out"
-    source.mkdir()
-    of_tar(source / "a.tar", ALL, {})
-    with monkeypatch.context() as older:
-        older.setattr(Job, "annotation_rules", {})
-        shardctl.convert(source, out, recipe=MASK_ALONE, workers=0)
-    before = (out / CHECKSUMS).read_bytes()
-    (out / "train-00000.arrow").unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
-    assert (out / CHECKSUMS).read_bytes() == before
-    of_tar(source / "b.tar", ALL, {})
-    result = shardctl.convert(source, out, recipe=MASK_ALONE, workers=0, update=True)
-    assert result.changes is not None
-    assert "an older version read seg.png without a look at how EXIF turns the images" in result.changes.anew
-    shardctl.convert(source, tmp_path / "fresh", recipe=MASK_ALONE, workers=0)
-    shards = [
-        sorted(line for line in (each / CHECKSUMS).read_text().splitlines() if "train" in line)
-        for each in (out, tmp_path / "fresh")
-    ]
-    assert shards[0] == shards[1]
-    (source / "b.tar").unlink()
-    kept = shardctl.convert(source, out, recipe=MASK_ALONE, workers=0, update=True)
-    assert kept.changes is not None
-    assert kept.changes.anew == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -84,17 +85,19 @@ def _keypoints_of(
 
 
 def mirrored_points(names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Return which keypoint each becomes in a mirrored image, by `left` and `right` in the names; None if none has these."""
+    """Return which keypoint each becomes in a mirrored image, by `left` and `right` in the names; None if none has these, or
+    if one has no partner or says its side in another way."""
     if names is None:
         return None
-    swapped = [_swapped(name) for name in names]
-    if len(set(names)) < len(names) or swapped == list(names) or not set(swapped) <= set(names):
+    swapped = [_SIDE.sub(lambda found: _OTHER_SIDE[found[0]], name) for name in names]
+    in_another_way = any(one == other and _SHORT_SIDE.search(one) for one, other in zip(names, swapped, strict=True))
+    if len(set(names)) < len(names) or swapped == list(names) or not set(swapped) <= set(names) or in_another_way:
         return None
     return tuple(names.index(name) for name in swapped)
 
 
-def _swapped(name: str) -> str:
-    for one, other in (("left", "right"), ("right", "left"), ("Left", "Right"), ("Right", "Left")):
-        if one in name:
-            return name.replace(one, other)
-    return name
+_SIDES = (("left", "right"), ("Left", "Right"), ("LEFT", "RIGHT"))
+_OTHER_SIDE = dict([*_SIDES, *((right, left) for left, right in _SIDES)])
+_SIDE = re.compile("|".join(_OTHER_SIDE))
+_SHORT_SIDE = re.compile(r"(?<![A-Za-z])[LRlr][Tt]?(?![A-Za-z])|(?<![A-Za-z])[LRlr](?=[A-Z][a-z])|(?<=[a-z])[LR](?![A-Za-z])")
+"""l_ear, ear_R, rt ear, LEar, earL."""

@@ -1,0 +1,53 @@
+"""Image files as records: a frame of an animation, or a page, is one. A file of one frame gives its own bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.images.codecs.image import frame_count, frames_of, is_image  # noqa: F401 - is_image is in the table of formats
+from shardctl.sources.formats.base import Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.types import Types
+
+
+class Frames:
+    """Reads image files frame by frame."""
+
+    name: ClassVar[str] = "frames"
+    types_can_be_sampled: ClassVar[bool] = True
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the whole file."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return how many frames there are. Raises OSError, Rejection."""
+        return frame_count(Path(path).read_bytes())
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return one unit: a frame may need all that come before it."""
+        return [Cut(0, size, scans[0])]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return that of the image."""
+        return Types.of_schema(pa.schema([("image", ENCODED_IMAGE)]), reading.label)
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the frames of a unit."""
+        data = Path(path).read_bytes()
+        digest.update(data)
+        numbers = np.arange(unit.first, unit.first + unit.records)
+        wanted = numbers if choose is None else numbers[choose(numbers)]
+        frames = frames_of(data, (wanted - unit.first + unit.skip).tolist(), reading.max_pixels)
+        for number, frame in zip(wanted, frames, strict=True):
+            rejects = [(int(number), frame)] if isinstance(frame, Rejection) else []
+            rows = [] if rejects else [{name: {"bytes": frame} for name in schema.names}]
+            yield Parsed(wanted[:0] if rejects else number[None], pa.RecordBatch.from_pylist(rows, schema), rejects)
