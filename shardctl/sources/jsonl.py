@@ -20,6 +20,10 @@ DEEPEST = 60
 MOST_LEVELS = 500
 """Levels of lists and objects in a line that is read at all."""
 
+MOST_NAMES = 1000
+"""Different names that the objects of a field have together, where it is a struct: with names of their own in all records, a
+struct would grow with the square of the records."""
+
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
@@ -128,8 +132,8 @@ def _is_deeper(value: Any, levels: int) -> bool:
 def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
     """Say of the fields whose values fit no common type how they are kept; `what` they are: field, column."""
     return [
-        f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals; those that"
-        " are no strings are kept as JSON text"
+        f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects"
+        f" with more than {MOST_NAMES:,} different names; those that are no strings are kept as JSON text"
         for name in fields
     ]
 

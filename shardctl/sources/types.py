@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, NULL_WORDS
+from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, MOST_NAMES, NULL_WORDS
 from shardctl.sources.values import (
     ARROW,
     BYTES,
+    DECIMALS,
     DEEP,
     FIXED_LIST,
     FLOATS,
@@ -21,9 +22,12 @@ from shardctl.sources.values import (
     INT64,
     LARGE_LIST,
     LIST,
+    MANY,
+    OBJECT,
     ONE,
     STRINGS,
     STRUCT,
+    TYPED,
     UTF8,
     WHOLE,
     Feature,
@@ -63,9 +67,10 @@ class Types:
     Parts are joined in any order and grouping with the same result, but for the order of the fields: the fields of the
     leftmost part come first, in its order, then all others by name. The same goes for the fields of nested objects.
 
-    Values of one field: whole numbers within 2**53 and decimals are float64 together; whole numbers of several widths, or
-    floats of several widths, have the narrowest type that rounds none; lists and objects are joined by what is in them.
-    Values that fit no common type are JSON text in a string column, with everything else in the same field.
+    Values of one field: whole numbers and floats are whole numbers where all floats are (pandas makes floats of a column with a
+    missing value), else float64 if the whole numbers are within 2**53; whole numbers of several widths, or floats of several
+    widths, have the narrowest type that rounds none; lists and objects are joined by what is in them. Values that fit no common
+    type are JSON text in a string column, with everything else in the same field; objects with too many names are, too.
 
     `classes` has the names of the classes of fields of numbers, where files say them.
     """
@@ -111,15 +116,14 @@ class Types:
         return cls(fields, _unique_names(batch.schema), label, labels)
 
     @classmethod
-    def of_schema(cls, schema: pa.Schema, label: str, labels: pa.Array | None = None) -> Types:
+    def of_schema(cls, schema: pa.Schema, label: str, looked: Collection[str] = ()) -> Types:
         """Return the types of columns whose values were not looked at: whole numbers may be any of their type.
 
-        `labels` are values of the column `label`. Without them its labels are not known, and so name no classes. Raises
-        InputError if two columns have the same name.
+        The types of the values of `looked` columns are joined to it. If `label` is none of them, its labels are not known, and
+        so name no classes. Raises InputError if two columns have the same name.
         """
-        fields = {f.name: kinds_of_type(f.type, DEEPEST) for f in schema}
-        unknown: frozenset[str] | None = None if label in fields else frozenset()
-        return cls(fields, _unique_names(schema), label, unknown if labels is None else _label_strings(labels))
+        fields = {f.name: kinds_of_type(f.type, DEEPEST, empty=f.name in looked) for f in schema}
+        return cls(fields, _unique_names(schema), label, None if label in fields and label not in looked else frozenset())
 
     @classmethod
     def of_values(cls, records: Iterable[dict[str, Any]], label: str) -> Types:
@@ -145,9 +149,9 @@ class Types:
         fields = {name: InferredTypes(written=CellStats.of(column)) for name, column in zip(names, batch.columns, strict=True)}
         return cls(fields, names, label, _label_strings(batch.column(label)) if label in names else frozenset())
 
-    def times_as_text(self) -> Types:
-        """Return the types with string for timestamps, nested ones too: a parser of text made times of strings."""
-        fields = {name: kinds.times_as_text() for name, kinds in self._fields.items()}
+    def as_json(self) -> Types:
+        """Return the types of records of JSON that Arrow has parsed."""
+        fields = {name: kinds.as_json() for name, kinds in self._fields.items()}
         return Types(fields, self._lead, self._label, self._labels, self._classes)
 
     def join(self, other: Types) -> Types:
@@ -194,6 +198,10 @@ class Types:
         batches have the columns of `without_nulls(types.found())`, which are those of `schema`. Raises InputError as `schema`.
         """
         return pa.schema([self._field(name) for name in ordered(self._fields, self._lead)])
+
+    def undecided(self) -> list[str]:
+        """Return the fields of numbers whose type depends on values that nobody has looked at."""
+        return [name for name, kinds in self._fields.items() if any(map(_is_undecided, kinds.parts()))]
 
     def mixed(self) -> list[str]:
         """Return the fields whose values fit no common type: their column is a string, with JSON text in it."""
@@ -304,17 +312,25 @@ def _label_strings(column: pa.Array) -> frozenset[str] | None:
 
 
 def _group(name: str) -> str:
-    if name in WHOLE or name in FLOATS:
+    if name in WHOLE or name in FLOATS or name in (DECIMALS, TYPED):
         return "number"
     if name in STRINGS:
         return "string"
-    return LIST if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST) else name
+    if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST):
+        return LIST
+    return STRUCT if name == OBJECT else name
+
+
+def _is_undecided(kinds: InferredTypes) -> bool:
+    """Return whether numbers have another type together if their values are not all that their types allow."""
+    several = kinds.names & WHOLE.keys() and (kinds.names & FLOATS.keys() or _number(kinds) is None)
+    return TYPED in kinds.names and bool(several)
 
 
 def _is_mixed(kinds: InferredTypes) -> bool:
     """Return whether values fit no common type, whatever is nested in them."""
     groups = {_group(name) for name in _settled(kinds).names}
-    return len(groups) > 1 or DEEP in groups or HUGE in groups or (groups == {"number"} and _number(kinds) is None)
+    return len(groups) > 1 or not groups.isdisjoint((DEEP, HUGE, MANY)) or (groups == {"number"} and _number(kinds) is None)
 
 
 def _settled(kinds: InferredTypes) -> InferredTypes:
@@ -369,8 +385,10 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
     floats = [type_ for name, type_ in FLOATS.items() if name in kinds.names]
     low, high = (0, 0) if kinds.low is None or kinds.high is None else (kinds.low, kinds.high)
     if whole and floats:
-        return pa.float64() if low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT else None
-    if floats:
+        if DECIMALS in kinds.names:
+            return pa.float64() if low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT else None
+        whole.append(pa.int64())  # which holds all floats that are whole numbers
+    if floats and not whole:
         return max(floats, key=lambda type_: type_.bit_width)
     if len(whole) == 1:
         return whole[0]
@@ -395,4 +413,6 @@ def _rigid_names(kinds: InferredTypes) -> set[str]:
 def _shown(kinds: InferredTypes) -> list[str]:
     """Return what values are, for a message."""
     shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels", ONE: LIST}
-    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in _settled(kinds).names]
+    shown[MANY] = f"objects with more than {MOST_NAMES:,} names in all"
+    names = _settled(kinds).names - {DECIMALS, TYPED}
+    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -336,8 +336,14 @@ class Discovery:
     def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
         """Return the types of some units, given by their numbers, or of the first `most` records of each.
 
-        None if none of them can be read: `untyped` says why.
+        Fields whose declared types do not say it are looked at then. None if no unit can be read: `untyped` says why.
         """
+        types = self._types_of(units, numbers, most)
+        if types is None or not (undecided := types.undecided()):
+            return types
+        return replace(self, reading=replace(self.reading, looked=tuple(undecided)))._types_of(units, numbers, most)
+
+    def _types_of(self, units: Units, numbers: Numbers, most: int | None) -> Types | None:
         # The order of fields is that of the first records, then by name: the same whatever else is looked at.
         numbers = np.concatenate([numbers[:1], numbers])
         records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)

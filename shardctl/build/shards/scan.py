@@ -110,7 +110,7 @@ def ranges_from(record: dict[str, Any]) -> tuple[ByteRange, ...]:
 
 def reading_from(record: dict[str, Any]) -> Reading:
     """Return how the records of such work are read."""
-    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values")}
+    lists = {name: tuple(record["reading"][name]) for name in ("columns", "only", "null_values", "looked")}
     return Reading(**{**record["reading"], **lists})
 
 

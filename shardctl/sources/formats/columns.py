@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,18 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.list_types import is_list
-from shardctl.sources.formats.base import CHOSEN, RECORD_BYTES, Choose, ColumnMisfit, Digest, Misfit, Numbers, Parsed, is_given
+from shardctl.sources.formats.base import (
+    CHOSEN,
+    RECORD_BYTES,
+    Choose,
+    ColumnMisfit,
+    Digest,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+    is_given,
+)
 from shardctl.sources.formats.containers import too_large
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
@@ -82,17 +94,18 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, plain_type(f.type)) for f in schema])
 
 
-def types_of(schema: pa.Schema, label: str, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes) -> Types:
-    """Return the types that a file says its columns have, `schema`, and the names of `classes`; of the column `label`, the
-    values that `read` gives too.
+def types_of(
+    schema: pa.Schema, reading: Reading, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes = MappingProxyType({})
+) -> Types:
+    """Return the types that a file says its columns have, `schema`, and the names of `classes`.
+
+    `read` gives the values of columns: of labels that are text, and of those that are to be looked at.
     """
-    place = schema.get_field_index(label)
-    if place < 0 or not pa.types.is_string(schema.field(place).type):
-        return Types.of_schema(schema, label).with_classes(classes)
-    found = Types.of_schema(schema, label, pa.array([], pa.string()))
-    only = pa.schema([schema.field(place)])
-    for part in read(only):
-        found = found.join(Types.of_schema(only, label, part.batch.column(0)))
+    label = reading.label
+    only = pa.schema([f for f in schema if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))])
+    found = Types.of_schema(schema, label, only.names)
+    for part in read(only) if len(only) else ():
+        found = found.join(Types.of(part.batch, label))
     return found.with_classes(classes)
 
 

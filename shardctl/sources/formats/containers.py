@@ -79,13 +79,15 @@ class ContainerFormat(Protocol):
         ...
 
 
-def types_beside(declared: Declared, label: str, parts: Iterator[list[Record]]) -> Types:
+def types_beside(declared: Declared, reading: Reading, parts: Iterator[list[Record]]) -> Types:
     """Return the types of the fields of records: those that are declared, and of others those of their values.
 
-    Records are looked at part by part, as far as they can be read. Strings of the field `label` name classes.
+    Records are looked at part by part, as far as they can be read. Strings of the field of labels name classes.
     """
-    found = [Types.of_schema(declared.types, label, pa.array([], pa.string())).with_classes(declared.classes)]
-    known = {f.name for f in declared.types if f.name != label or not pa.types.is_string(f.type)}
+    label = reading.label
+    looked = {*reading.looked, *(f.name for f in declared.types if f.name == label and pa.types.is_string(f.type))}
+    found = [Types.of_schema(declared.types, label, looked).with_classes(declared.classes)]
+    known = {f.name for f in declared.types} - looked
     with suppress(Rejection):
         for records in parts:
             others = [{name: value for name, value in record.items() if name not in known} for record in records]

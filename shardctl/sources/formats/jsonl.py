@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +55,14 @@ _MANY_ZEROS = b"0" * 200
 """With one of these a decimal may be nearer to 0 than float64 can be: Arrow makes 0.0 of it."""
 
 
+FEW_LINES, TYPED_LINES = 512, 4096
+"""The first lines, and how many at a time of all others, whose types Arrow finds. It makes a value of each name for each line:
+where each object has names of its own, that grows with the square of the lines."""
+
+SPARSE = 32
+"""Lines that take so many times their bytes in Arrow have names of their own: Python looks at those that follow."""
+
+
 class JsonLines:
     """A text format: one JSON object on each line. Blank lines are no records, but they have numbers.
 
@@ -81,11 +91,19 @@ class JsonLines:
 
     def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
         """Return the types of the fields of all lines that can be read."""
-        ends = line_ends(data)
-        table = self._infer(data, ends, reading.label)
-        if table is not None:
-            return Types.of(table, reading.label).times_as_text()
-        return Types.of_values((value for _, value in _objects(data, ends, first + np.arange(len(ends)), [])), reading.label)
+        ends, label = line_ends(data), reading.label
+        found, sparse = list[Types](), False
+        for start, stop in pairwise([0, *range(FEW_LINES, len(ends), TYPED_LINES), len(ends)]):
+            offset = int(ends[start - 1]) if start else 0
+            part, part_ends = data[offset : ends[stop - 1] if stop else 0], ends[start:stop] - offset
+            table = None if sparse else self._infer(part, part_ends, label)
+            if table is None:
+                objects = _objects(part, part_ends, first + np.arange(start, stop), [])
+                found.append(Types.of_values((value for _, value in objects), label))
+            else:
+                found.append(Types.of(table, label).as_json())
+                sparse = table.nbytes > SPARSE * len(part)
+        return reduce(Types.join, found)
 
     def _infer(self, data: bytes, ends: Numbers, label: str) -> pa.RecordBatch | None:
         """Parse lines into the types that Arrow finds. None: they must be looked at one by one."""

@@ -52,10 +52,10 @@ class ParquetFile:
         return [Cut(*group) for group in scans[0] if group[2]]
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
-        """Return the types that the file says; of the label's column, the unit's values too."""
+        """Return the types that the file says, or the values of columns that are looked at."""
         file = _File(path)
         classes = class_names(file.arrow_schema.metadata)
-        return types_of(file.schema, reading.label, lambda only: file.read(unit, only, None), classes)
+        return types_of(file.schema, reading, lambda only: file.read(unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

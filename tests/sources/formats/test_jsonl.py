@@ -306,3 +306,18 @@ def test_columns_without_values_are_strings() -> None:
     types = types_of(data)
     assert parse(data, types.found()).batch.schema == types.schema() == without_nulls(types.found())
     assert parse(data, types.found()).batch.column("c").to_pylist() == ["{}", None]
+
+
+def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do() -> None:
+    same = [{"id": number, "of": {"name": number}} for number in range(5000)]
+    own = [{"id": number, "of": {"name": number, f"name {number}": 1}} for number in range(5000)]
+    for records in (own, same[:600] + own):
+        data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+        pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+        pa.set_memory_pool(pool)
+        try:
+            types = types_of(data)
+        finally:
+            pa.set_memory_pool(before)
+        assert types.mixed() == ["of"]
+        assert pool.max_memory() < 200 << 20

@@ -116,6 +116,19 @@ def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
     assert found.rows == [{"a": "[1, 2]", "b": "1.0", "c": None}, {"a": None, "b": "2.5", "c": None}]
 
 
+@pytest.mark.parametrize(("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())])
+def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
+    values: list[float], type_: pa.DataType, tmp_path: Path
+) -> None:
+    tables = [pa.table({"label": [2, 1], "tags": [[1], None]}), pa.table({"label": values, "tags": [[3.0, None]] * 3})]
+    paths = [str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)]
+    shardctl.convert(paths, tmp_path / "out", workers=0)
+    dataset = shardctl.open(tmp_path / "out")
+    assert dataset.schema.field("label").type == type_
+    assert [dataset[place]["label"] for place in range(5)] == [2, 1, *values]
+    assert dataset.schema.field("tags").type == pa.list_(pa.int64())
+
+
 def test_strings_of_the_label_column_name_classes(tmp_path: Path) -> None:
     table = pa.table({"x": range(4), "label": pa.array(["b", "a", "", "b"]).dictionary_encode()})
     path = write(tmp_path / "a.parquet", table, row_group_size=2)
