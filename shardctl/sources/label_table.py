@@ -20,8 +20,9 @@ from shardctl.format.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
-from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
-from shardctl.sources.types import UNNAMED, Types
+from shardctl.sources.formats import PIECE_BYTES, Reading
+from shardctl.sources.jsonl import NULL_WORDS, null_label_notice, null_notice
+from shardctl.sources.types import UNNAMED, Types, separator_in
 from shardctl.sources.walk import suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import READ_CHUNK, HashingReader, ordinary, sha256_of
@@ -139,11 +140,12 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     return count, few
 
 
-def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Sequence[str] = ()) -> LabelTable:
+def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> LabelTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
-    `drop` names columns that are left out; cells of CSV files that are one of `nulls` are missing. Raises InputError: not
-    UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column to drop.
+    `drop` names columns that are left out; `reading` has the delimiter of CSV files, and words for a missing value. Raises
+    InputError: not UTF-8, not CSV or JSONL, no rows, no column of file names, repeated names. UsageError if there is no column
+    to drop.
     """
     files = [file for file, _ in found]
     shown = some(files)
@@ -152,7 +154,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str] = (), nulls: Se
     exports = list(map(described, files))
     own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     left_out = {*drop, *own}
-    parts = [_read_all_delimited(csv, left_out, nulls)] if csv else []
+    of_cells = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
+    parts = [_read_all_delimited(csv, left_out, of_cells)] if csv else []
     parts += [_read_all_lines(json, left_out)] if json else []
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
@@ -213,15 +216,13 @@ class _Read:
     notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str], nulls: Sequence[str]) -> _Read:
+def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
-    from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
-
     tables, names, held, digests = [], [], [], []
     for file, folder in found:
-        table, digest = delimited.read_delimited(file, nulls)
-        digests.append(digest)
         shown = printable(file)
+        table, digest = _read_delimited(file, drop, reading)
+        digests.append(digest)
         if not len(table):
             raise InputError(f"{shown}: the labels file has a header and no row")
         held += table.column_names
@@ -229,8 +230,60 @@ def _read_all_delimited(found: Sequence[tuple[str, str]], drop: Collection[str],
         column = _file_column(table.schema, shown)
         names.append(_names_within(table[column], folder, shown))
         tables.append(table.drop_columns([column]))
-    table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
+    table, notices = _narrowed(pa.concat_tables(tables, promote_options="default"))
     return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
+
+
+def _read_delimited(file: str, drop: Collection[str], reading: Reading) -> tuple[pa.Table, str]:
+    """Return the table of a CSV file, every cell as it is written, and its SHA-256 in hex. Raises InputError.
+
+    It is read as CSV files that are inputs are, but that one row that cannot be read is enough to refuse it.
+    """
+    from shardctl.sources.formats.csv import Delimited, tab_delimited  # 40 ms to import, and most conversions have no CSV
+
+    shown, number, batches = printable(file), 1, []
+    form = (tab_delimited() if suffix_of(name_of(file)) == ".tsv" else Delimited()).of(reading)
+    try:
+        with open(local_copy(file), "rb", buffering=0, opener=ordinary) as opened, HashingReader(opened) as raw:
+            more = data = raw.read(PIECE_BYTES)
+            head = form.head(data, reading)
+            schema = pa.schema([(name, pa.string()) for name in head.columns])
+            _file_column(_without(schema.empty_table(), drop).schema, shown)
+            data = data[head.size :]
+            while more:
+                more = raw.read(PIECE_BYTES)
+                size = form.complete(data) if more else len(data)
+                parsed = form.parse(data[:size], number, head, reading, schema, None)
+                for at, fault in parsed.rejects:
+                    raise Rejection(fault.stage, fault.error, f"row {at}: {fault.message}")
+                batches.append(parsed.batch)
+                number, data = number + form.count(data[:size]), data[size:] + more
+    except Rejection as fault:
+        if fault.error != "not-utf8":
+            raise InputError(f"{shown}: {fault.message}") from None
+        why = fault.message.partition(";")[0]
+        raise InputError(f"{shown}: {why}; recode it, for instance with iconv -t UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
+    return pa.Table.from_batches(batches, schema), raw.sha256
+
+
+def _narrowed(table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Return a table of cells with its columns of numbers as int64 and float64, null where they are empty, and notices."""
+    from shardctl.sources.csv_numbers import CellStats, filled  # its parts of Arrow take 40 ms to import
+
+    columns, notices = [], []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        written = CellStats.of(column)
+        type_ = written.type()
+        columns.append(column if pa.types.is_string(type_) else filled(column).cast(type_))
+        if (odd := written.odd()) is not None:
+            notices.append(
+                f"the column {printable(name)} is kept as text: {printable(odd)} would change if it were read as a number"
+            )
+        if words := written.hiding_nulls():
+            notices.append(null_notice(name, words))
+    return pa.table(columns, names=table.column_names), notices
 
 
 def _read_all_lines(found: Sequence[tuple[str, str]], drop: Collection[str]) -> _Read:
@@ -322,12 +375,18 @@ def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> No
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
     """Return the column of file names. Raises InputError: there is none, it holds no names, others are called as ours are."""
+    for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
+        if wide := [each for each in schema.names if each.strip() == name != each]:
+            raise InputError(
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; take it out, and those of its cells"
+            )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
-        marks = next((mark for mark in (";", "\t") if len(schema.names) == 1 and mark in schema.names[0]), "")
-        how = f"separate the cells with commas, not with {marks!r}" if marks else f"call one {' or '.join(FILE_COLUMNS)}"
-        how += ", in a first line with the names of the columns" if not marks and shown.endswith((".csv", ".tsv")) else ""
+        if mark := separator_in(schema.names):
+            raise InputError(f"{shown}: no column of file names; it has {held}; separate its columns with --delimiter {mark}")
+        how = f"call one {' or '.join(FILE_COLUMNS)}"
+        how += ", in a first line with the names of the columns" if shown.endswith((".csv", ".tsv")) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(f"{shown}: the column {column} holds {schema.field(column).type}, not file names")
@@ -380,6 +439,8 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
     place = table.column_names.index(LABEL_COLUMN)
     if pa.types.is_integer(label.type):
         encoded, classes = label.cast(pa.int64()), None
+    elif pa.types.is_floating(label.type) and (whole := _as_whole(label)) is not None:
+        encoded, classes = whole, None
     elif pa.types.is_string(label.type):
         names = sorted(name for name in pc.unique(label).to_pylist() if name)
         encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
@@ -397,6 +458,14 @@ def _encode_label(table: pa.Table, shown: str, has_cells: bool) -> tuple[pa.Tabl
         rows = pc.sum(pc.is_in(label, value_set=pa.array(words))).as_py()
         notices.append(null_label_notice(words, f" ({rows:,} of {len(table):,} rows)"))
     return table, classes, notices
+
+
+def _as_whole(numbers: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return floats as whole numbers, which pandas makes floats of where one is missing; None if one is none."""
+    try:
+        return numbers.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
 
 
 def _advice_on(like: Sequence[str], table: pa.Table) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -54,6 +54,16 @@ gives a type do not have it, and take every cell that can be read as this type.
 
 UNNAMED = "Unnamed: 0"
 """The name of a first column that has none in a CSV file. pandas writes its index so, and gives it this name when it reads."""
+
+DELIMITERS = ";\t|"
+"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+
+
+def separator_in(columns: Sequence[str]) -> str:
+    """Return what may separate the cells of what was read as one column, as --delimiter takes it; "" if nothing does."""
+    found = next((mark for mark in DELIMITERS if len(columns) == 1 and mark in columns[0]), "")
+    return {"": "", "\t": "tab"}.get(found, f"'{found}'")
+
 
 Classes = Mapping[str, tuple[str, ...]]
 

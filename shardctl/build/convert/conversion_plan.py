@@ -29,7 +29,7 @@ from shardctl.build.convert.columns import (
     with_tensors,
     without_key,
 )
-from shardctl.build.convert.discover import DELIMITERS, Discovery
+from shardctl.build.convert.discover import Discovery
 from shardctl.build.options import Options
 from shardctl.build.plan.labels import Labelling, PlanRules, label_files, write_files
 from shardctl.build.plan.listing import Listing
@@ -56,7 +56,7 @@ from shardctl.sources.formats.streams import split_compression
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import mixed_notices, null_label_notice, null_notice
 from shardctl.sources.label_table import SPLIT_COLUMN, some
-from shardctl.sources.types import UNNAMED, Types, without_nulls
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.dataclass import dataclass
 from shardctl.system.files import copy_file
 from shardctl.system.progress import Report
@@ -431,9 +431,8 @@ def _notices_on_cells(types: Types, discovery: Discovery) -> list[str]:
         )
     path, name = discovery.only_column()
     if path:
-        mark = next(mark for mark in DELIMITERS if mark in name)
-        shown = "tab" if mark == "\t" else f"'{mark}'"
-        notices.append(f"{printable(path)}: there is one column, {printable(name)}; if it is several, use --delimiter {shown}")
+        of_several = f"if it is several, use --delimiter {separator_in([name])}"
+        notices.append(f"{printable(path)}: there is one column, {printable(name)}; {of_several}")
     return notices
 
 

@@ -24,7 +24,7 @@ from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, For
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.types import Types
+from shardctl.sources.types import Types, separator_in
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.system.dataclass import dataclass
 from shardctl.system.progress import Report
@@ -57,9 +57,6 @@ _COMPRESSED = (*COMPRESSED, ".tgz")
 
 ROWS = 4096
 """Rows of the listing that are Python objects at a time."""
-
-DELIMITERS = ";\t|"
-"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
 
 MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
@@ -272,7 +269,7 @@ class Discovery:
 
     def _note_only_column(self, file: int, name: str | None) -> None:
         """Keep the column of the first file that has one column, which may be several."""
-        if name and any(mark in name for mark in DELIMITERS) and file < min(self._separable, default=file + 1):
+        if name and separator_in([name]) and file < min(self._separable, default=file + 1):
             self._separable.clear()
             self._separable[file] = name
 
